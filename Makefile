@@ -1,0 +1,45 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/installed
+
+.PHONY: help setup serve test check format bench memory clean
+
+help: ## list the commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## create .venv and install everything, if anything changed
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Darkroom needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Setting up $(VENV) (first time: some minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+serve: $(STAMP) ## run the server with the starter checkpoints
+	@$(BIN)/darkroom serve
+
+test: check ## every test, real server and SDK included
+	@$(BIN)/pytest tests --ignore tests/unit
+
+check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/pytest tests/unit
+
+format: $(STAMP) ## rewrite the code in the house format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(STAMP) ## server against the bare pipeline, as ratios
+	@$(BIN)/python benchmarks/overhead.py
+
+memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
+	@$(BIN)/python benchmarks/memory.py
+
+clean: ## remove the environment and caches, keep results and keys
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

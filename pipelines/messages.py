@@ -1,0 +1,82 @@
+"""What passes between the server and a worker process, and how it is framed.
+
+The two ends share a socket pair. A frame is an 8-byte big-endian length and a pickle: both ends are ours, started from
+the same installation, and nothing else can reach the socket.
+"""
+
+import pickle
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from pipelines.types import CheckpointSpec, Event, ImageJob
+
+HEADER = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Server to worker: run this job."""
+
+    job: ImageJob
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Server to worker: stop this job within one step."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """Server to worker: load these checkpoints now, in this order."""
+
+    checkpoints: tuple[CheckpointSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Worker to server: imports are done, jobs are welcome."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """Worker to server: what became of one checkpoint."""
+
+    name: str
+    state: str  # "loaded" | "failed"
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Worker to server: one event of one job."""
+
+    job_id: str
+    event: Event
+
+
+ToWorker = Submit | Cancel | Warm
+FromWorker = Ready | CheckpointState | JobEvent
+
+
+def frame(message: ToWorker | FromWorker) -> bytes:
+    """The message as one frame, header included."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return HEADER.pack(len(body)) + body
+
+
+def read_frame(stream: BinaryIO) -> ToWorker | FromWorker | None:
+    """The next message of a blocking stream, or None when the other end has closed it."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    (length,) = HEADER.unpack(header)
+    body = stream.read(length)
+    if len(body) < length:
+        return None
+    message: ToWorker | FromWorker = pickle.loads(body)
+    return message

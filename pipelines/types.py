@@ -1,0 +1,156 @@
+"""The contract between `server` and `pipelines`: what a job is, what an engine says about it.
+
+A job is resolved: no field means "default". All of it can cross a process boundary.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Conditioning = Literal["img2img", "native"]
+ImageFormat = Literal["png", "jpeg", "webp"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A checkpoint's defaults for every call."""
+
+    guidance: float = 4.0
+    strength: float = 0.6
+    negative_prompt: str = ""
+    scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
+    shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
+    refine_strength: float = 0.3  # how far the second pass of a 2K or 4K picture redraws it
+    refine_steps: int | None = None  # denoising steps that each tile really runs; None follows the job's steps
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """How a checkpoint sits on the device."""
+
+    dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
+    vae_tiling: bool = True  # decode and encode large pictures tile by tile
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSpec:
+    """One catalog file's checkpoint. Equal specs share one copy of the weights."""
+
+    name: str
+    path: Path  # a diffusers folder, or one .safetensors file
+    config: Path | None  # the folder of configs that goes with a single file
+    family: str
+    conditioning: Conditioning
+    max_references: int
+    native_area_px: int = 1024 * 1024  # the area it was trained to draw
+    max_area_px: int = 1_850_000  # the largest area it draws well in one pass
+    sampling: Sampling = field(default_factory=Sampling)
+    runtime: Runtime = field(default_factory=Runtime)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Decoded pixels, upright, row by row: `data` has width * height * channels bytes."""
+
+    width_px: int
+    height_px: int
+    mode: Literal["RGB", "L"]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How the finished picture is written. `quality` 0-100 is for jpeg and webp."""
+
+    format: ImageFormat = "png"
+    quality: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ImageJob:
+    """One call. Picture i of n is drawn with seed + i (modulo 2**63)."""
+
+    id: str
+    checkpoint: CheckpointSpec
+    prompt: str
+    negative_prompt: str
+    width_px: int  # what is stored, exactly
+    height_px: int
+    n: int
+    steps: int
+    guidance: float
+    strength: float  # used with img2img references and masks
+    seed: int
+    references: tuple[Picture, ...]
+    mask: Picture | None  # mode "L", the size of the first reference; 255 is painted, 0 is kept
+    encoding: Encoding
+    metadata: Mapping[str, str]  # written into every file; the engine adds each picture's own seed
+    time_limit_s: float  # of running, not of waiting
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """One finished file."""
+
+    data: bytes
+    media_type: str
+    width_px: int
+    height_px: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The engine has taken the job; `ahead` jobs run before it."""
+
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The job has the device; its time limit runs from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`step` of `steps` denoising steps are done, over all passes and tiles."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of a job that succeeded."""
+
+    images: tuple[EncodedImage, ...]
+    run_s: float  # time on the device, encoding included
+
+
+FailureCode = Literal["engine_failed", "out_of_memory", "checkpoint_failed", "timed_out", "cancelled", "worker_died"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last event of a job that did not. `message` is fit for the caller; `detail` is for the log."""
+
+    code: FailureCode
+    message: str
+    detail: str = ""
+
+
+Event = Queued | Started | Progress | Finished | Failed
+
+
+class Engine(Protocol):
+    """Anything that runs image jobs: the engine inside a worker, and the server's view of that worker."""
+
+    def submit(self, job: ImageJob) -> AsyncIterator[Event]:
+        """Take the job and say what becomes of it; the last event is Finished or Failed."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Stop the job within one denoising step. Unknown ids are ignored: the job may just have ended."""
+        ...
