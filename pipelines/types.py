@@ -129,7 +129,15 @@ class Finished:
     run_s: float  # time on the device, encoding included
 
 
-FailureCode = Literal["engine_failed", "out_of_memory", "checkpoint_failed", "timed_out", "cancelled", "worker_died"]
+FailureCode = Literal[
+    "engine_failed",
+    "out_of_memory",
+    "checkpoint_failed",
+    "timed_out",
+    "cancelled",
+    "worker_died",
+    "unsupported",
+]
 
 
 @dataclass(frozen=True, slots=True)

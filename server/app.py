@@ -1,0 +1,118 @@
+"""The server, built from its settings. Nothing in this package is global: two apps can live in one process."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, Response
+from pipelines.catalog import Catalog, load_catalog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from server.accounts.db import Database
+from server.accounts.ledger import Ledger
+from server.body_limit import BodyLimit
+from server.engine_host import EngineHost
+from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
+from server.faults import Faults
+from server.housekeeping import keep_house, lock_home, settle_the_past
+from server.observe import Metrics, Observe
+from server.routes import console, health, images, models, results, unsupported
+from server.services import Services
+from server.settings import Settings
+from server.storage import Storage
+
+MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
+EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "openai-processing-ms"]
+
+
+def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
+    """The ASGI app. Raises CatalogError. `on_ready` is called once, when the first picture can be drawn."""
+    services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with lock_home(settings.home):
+            await asyncio.to_thread(services.database.migrate)
+            await asyncio.to_thread(settle_the_past, services)
+            await services.images.start()
+            chores = [
+                asyncio.create_task(keep_house(services)),
+                asyncio.create_task(_announce(services, on_ready)),
+            ]
+            try:
+                yield
+            finally:
+                for chore in chores:
+                    chore.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await chore
+                await services.images.stop()
+                services.database.dispose()
+
+    app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
+    app.state.services = services
+    for module in (images, models, results, health, console, unsupported):
+        app.include_router(module.router)
+    _handle_errors(app)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=["*"],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=EXPOSED_HEADERS,
+    )
+    app.add_middleware(Observe, metrics=services.metrics)
+    return app
+
+
+def build_services(settings: Settings, catalog: Catalog) -> Services:
+    """The parts of a server, not yet started."""
+    database = Database(settings.database_url)
+    faults = Faults(settings.crash_at)
+    host = EngineHost(catalog.checkpoints if settings.preload else (), settings.max_queue)
+    metrics = Metrics()
+    metrics.watch(jobs=lambda: host.jobs, restarts=lambda: host.restarts)
+    return Services(
+        settings=settings,
+        catalog=catalog,
+        database=database,
+        ledger=Ledger(database, owner=uuid.uuid4().hex, lease_s=settings.lease_s, reach=faults.reach),
+        storage=Storage(settings.results),
+        images=host,
+        metrics=metrics,
+        faults=faults,
+    )
+
+
+async def _announce(services: Services, on_ready: Callable[[Services], None]) -> None:
+    await services.images.wait_ready()
+    on_ready(services)
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """Every error of the framework becomes one of ours; anything else is caught by Observe."""
+
+    async def answer(_: Request, error: Exception) -> Response:
+        known = error if isinstance(error, ApiError) else _translate(error)
+        return JSONResponse(known.body(), status_code=known.status, headers=known.headers)
+
+    handler: Callable[[Request, Exception], Awaitable[Response]] = answer
+    for kind in (ApiError, HTTPException, RequestValidationError, ClientDisconnect):
+        app.add_exception_handler(kind, handler)
+
+
+def _translate(error: Exception) -> ApiError:
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return NotFound("Unknown request URL. The routes are listed at /docs.", code="unknown_url")
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})
+    if isinstance(error, HTTPException):
+        return BadRequest(f"The request could not be read: {error.detail}")
+    return BadRequest(f"The request could not be read: {type(error).__name__}")

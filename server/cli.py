@@ -1,0 +1,158 @@
+"""The `darkroom` command. Imports of the server stay inside the commands, so that help is there at once."""
+
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from server.accounts.db import Database
+    from server.settings import Settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Darkroom: a self-hosted image server that speaks OpenAI's API.",
+)
+keys = typer.Typer(no_args_is_help=True, help="API keys: who may call what.")
+starters = typer.Typer(no_args_is_help=True, help="The checkpoints that a first start uses.")
+app.add_typer(keys, name="keys")
+app.add_typer(starters, name="starters")
+
+KeyFilter = Annotated[str | None, typer.Option("--key", help="Only the key with this id.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (DARKROOM_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (DARKROOM_PORT).")] = None,
+) -> None:
+    """Run the server."""
+    from server.serving import StartError, run
+
+    try:
+        given = {"host": host, "port": port}
+        run(_settings().model_copy(update={name: value for name, value in given.items() if value is not None}))
+    except StartError as error:
+        _fail(str(error))
+
+
+@app.command()
+def models() -> None:
+    """Show every model: its tier, price, checkpoint, and the checkpoint's state."""
+    from server.tables import catalog_table, show
+
+    show(catalog_table(_settings()))
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What you call it; the ledger shows it.")],
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", help="A group; repeat for several. Default: all.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="What it may spend in all, in CNY. Default: no limit.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires. Default: never.")] = None,
+) -> None:
+    """Make a key. It is shown once: the database keeps only its hash."""
+    from server.accounts.keys import create_key
+    from server.accounts.money import parse_money
+    from server.serving import StartError, groups_of
+
+    settings = _settings()
+    try:
+        known = groups_of(settings)
+        amount = parse_money(budget) if budget is not None else None
+    except (StartError, ValueError) as error:
+        _fail(str(error))
+    if unknown := set(group or ()) - known:
+        _fail(f"Unknown group {', '.join(sorted(unknown))}. The catalog has: {', '.join(sorted(known))}.")
+    expires = datetime.now(UTC) + timedelta(days=days) if days else None
+    key, secret = create_key(_database(settings), name, frozenset(group or known), amount, expires)
+    typer.echo(f"{key.id} ({', '.join(sorted(key.groups))})", err=True)
+    typer.echo(secret)
+
+
+@keys.command("list")
+def list_all() -> None:
+    """Show every key, without its secret."""
+    from server.tables import keys_table, show
+
+    show(keys_table(_database(_settings())))
+
+
+@keys.command()
+def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
+    """End a key at once. Its entries stay in the ledger."""
+    from server.accounts.keys import revoke_key
+
+    revoked = revoke_key(_database(_settings()), key)
+    if revoked is None:
+        _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
+    typer.echo(f"Revoked {revoked.id} ({revoked.name}).")
+
+
+@app.command()
+def ledger(
+    key: KeyFilter = None,
+    entries: Annotated[int, typer.Option(min=0, help="How many entries to show, newest first.")] = 20,
+    check: Annotated[bool, typer.Option("--check", help="Prove that entries, holds and results agree.")] = False,
+) -> None:
+    """Show balances and charges, or check the books."""
+    from server.accounts import report
+    from server.storage import Storage
+    from server.tables import balances_table, entries_table, show
+
+    settings = _settings()
+    database = _database(settings)
+    if not check:
+        show(balances_table(database, key), entries_table(database, key, entries))
+        return
+    problems = report.check(database, Storage(settings.results).exists)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    if problems:
+        _fail(f"{len(problems)} problem(s) in the ledger.")
+    typer.echo("The ledger is clean: entries, holds and results agree, and every result has its file.")
+
+
+@starters.command("build")
+def build(
+    force: Annotated[bool, typer.Option(help="Build again what is already there.")] = False,
+) -> None:
+    """Write the starter checkpoints that are missing, untrained: they draw noise, and all else is real."""
+    from server.serving import build_starters
+
+    raise typer.Exit(build_starters(_settings().weights, force=force))
+
+
+def _settings() -> "Settings":
+    from pydantic import ValidationError
+
+    from server.settings import Settings
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        _fail(f"DARKROOM_{str(first['loc'][0]).upper()}: {first['msg']} (got {first['input']!r})")
+
+
+def _database(settings: "Settings") -> "Database":
+    from server.accounts.db import Database
+
+    database = Database(settings.database_url)
+    database.migrate()
+    return database
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(message, err=True)
+    sys.exit(1)

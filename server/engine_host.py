@@ -1,0 +1,215 @@
+"""The server's view of a worker process, which it spawns, watches and restarts. An Engine like the one inside.
+
+A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that doubles
+while workers die young.
+"""
+
+import asyncio
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from pipelines.messages import (
+    HEADER,
+    Cancel,
+    CheckpointState,
+    FromWorker,
+    JobEvent,
+    Ready,
+    Submit,
+    ToWorker,
+    Warm,
+    frame,
+)
+from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Queued, Started
+
+log = structlog.stdlib.get_logger("darkroom.engine")
+
+LONG_LIFE_S = 30.0  # a worker that lived this long did not die of its own start
+LONGEST_PAUSE_S = 10.0
+STUCK_GRACE_S = 30.0  # past its time limit, a job that no step callback ended is stuck in native code
+FIRST_GUESS_S = 10.0  # how long a job takes, before one has been seen
+
+
+class QueueFull(Exception):
+    """No room for another job; `retry_after_s` is when there may be."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"the image queue is full; try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A job that the worker has and has not ended."""
+
+    job: ImageJob
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    watchdog: asyncio.TimerHandle | None = None
+
+
+class EngineHost:
+    """One worker process. `start` before use, `stop` after; everything runs on one event loop."""
+
+    def __init__(self, checkpoints: Iterable[CheckpointSpec], max_jobs: int) -> None:
+        self._warm = Warm(tuple(checkpoints))
+        self._max_jobs = max_jobs
+        self._pending: dict[str, _Pending] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._run_s = FIRST_GUESS_S
+        self._was_ready = asyncio.Event()
+        self.device: str | None = None  # None until the worker is ready
+        self.restarts = 0
+        self.checkpoints: dict[str, CheckpointState] = {}
+
+    @property
+    def jobs(self) -> int:
+        """Jobs waiting or running."""
+        return len(self._pending)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it lives."""
+        return self._process.pid if self._process and self._process.returncode is None else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker takes jobs and has tried every checkpoint it was asked to load."""
+        return self.device is not None and len(self.checkpoints) == len({spec.name for spec in self._warm.checkpoints})
+
+    async def wait_ready(self) -> None:
+        """Until the first time that it is ready."""
+        await self._was_ready.wait()
+
+    async def start(self) -> None:
+        """Spawn the worker and keep one running until `stop`."""
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine host")
+
+    async def stop(self) -> None:
+        """End the worker. Jobs still in it fail."""
+        if self._supervisor is None:
+            return
+        self._supervisor.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._supervisor
+
+    def submit(self, job: ImageJob) -> AsyncIterator[Event]:
+        """Hand the job to the worker. Raises QueueFull before anything is sent."""
+        if len(self._pending) >= self._max_jobs:
+            raise QueueFull(self._run_s * len(self._pending))
+        pending = self._pending[job.id] = _Pending(job)
+        if self._writer is None:  # between two workers: the next one gets it
+            pending.events.put_nowait(Queued(ahead=len(self._pending) - 1))
+        else:
+            self._send(Submit(job))
+        return self._events(job.id, pending)
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job within one step; ids that are not pending are ignored."""
+        if job_id in self._pending:
+            self._send(Cancel(job_id))
+
+    async def _events(self, job_id: str, pending: _Pending) -> AsyncIterator[Event]:
+        while True:
+            event = await pending.events.get()
+            yield event
+            if isinstance(event, Finished | Failed):
+                return
+
+    def _send(self, message: ToWorker) -> None:
+        if self._writer is not None:
+            self._writer.write(frame(message))
+
+    async def _supervise(self) -> None:
+        pause_s = 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                await self._live()
+            finally:
+                self._bury()
+            self.restarts += 1
+            pause_s = 0.0 if time.monotonic() - began > LONG_LIFE_S else min(LONGEST_PAUSE_S, 2 * pause_s + 0.25)
+            await asyncio.sleep(pause_s)
+
+    async def _live(self) -> None:
+        """One worker's life, from spawn to the end of its messages."""
+        ours, theirs = socket.socketpair()
+        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()))
+        process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._process = process
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            self._send(self._warm)
+            for pending in list(self._pending.values()):
+                self._send(Submit(pending.job))
+            await self._receive(reader)
+        finally:
+            self._writer.close()
+            with suppress(ProcessLookupError):
+                process.kill()
+            status = await process.wait()
+            log.warning("worker ended", pid=process.pid, status=status, jobs_lost=len(self._pending))
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+                body = await reader.readexactly(length)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            message: FromWorker = pickle.loads(body)
+            match message:
+                case Ready():
+                    self.device = message.device
+                    log.info("worker ready", device=message.device, pid=self.pid)
+                case CheckpointState():
+                    self.checkpoints[message.name] = message
+                    log.info("checkpoint", name=message.name, state=message.state, detail=message.detail)
+                case JobEvent():
+                    self._deliver(message.job_id, message.event)
+            if self.ready:
+                self._was_ready.set()
+
+    def _deliver(self, job_id: str, event: Event) -> None:
+        pending = self._pending.get(job_id)
+        if pending is None:
+            return
+        if isinstance(event, Started):
+            pending.watchdog = asyncio.get_running_loop().call_later(
+                pending.job.time_limit_s + STUCK_GRACE_S, self._kill_stuck, job_id
+            )
+        if isinstance(event, Finished | Failed):
+            self._forget(job_id)
+        if isinstance(event, Finished):
+            self._run_s += 0.2 * (event.run_s - self._run_s)
+        pending.events.put_nowait(event)
+
+    def _forget(self, job_id: str) -> None:
+        pending = self._pending.pop(job_id)
+        if pending.watchdog is not None:
+            pending.watchdog.cancel()
+
+    def _kill_stuck(self, job_id: str) -> None:
+        if self.pid is not None and job_id in self._pending:
+            log.error("worker stuck, killing it", pid=self.pid, job=job_id)
+            os.kill(self.pid, 9)
+
+    def _bury(self) -> None:
+        """Fail every job that was in the dead worker."""
+        self._writer = None
+        self.device = None
+        self.checkpoints.clear()
+        message = "The image worker died while it had this job; nothing was charged. Please send the request again."
+        for job_id in list(self._pending):
+            self._deliver(job_id, Failed("worker_died", message))

@@ -1,0 +1,192 @@
+"""One image call, read from top to bottom: check, hold, draw, store, capture, answer.
+
+The money rule: a charge is written in the transaction that records the pictures, and nowhere else. Whatever ends a call
+before that voids its hold; whatever kills the server before that leaves a hold that start-up voids.
+"""
+
+import asyncio
+import base64
+import hashlib
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import structlog
+from pipelines.catalog import ImageModel
+
+from pipelines.types import EncodedImage, Failed, Finished, ImageJob
+from server.accounts.keys import Key
+from server.accounts.ledger import Call, HoldLost, InsufficientBudget, StoredResult
+from server.accounts.money import format_money
+from server.engine_host import QueueFull
+from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, QuotaExceeded, TimedOut
+from server.flows.references import load_mask, load_references
+from server.flows.resolve import ImageCall, check_options, find_model, resolve
+from server.services import Services
+from server.wire.images import ImageAnswer, ImageItem, Usage
+
+log = structlog.stdlib.get_logger("darkroom.images")
+Result = TypeVar("Result")
+
+
+async def create_images(services: Services, key: Key, call: ImageCall) -> ImageAnswer:
+    """Draw what was asked. Raises ApiError; nothing is charged unless this returns, or the client left after the
+    pictures were stored."""
+    model = find_model(services.catalog, call.model, key.groups)
+    check_options(call, model, services.settings.max_n)
+    references = await load_references(services, call.references)
+    mask = await load_mask(services, call.mask, references[0] if references else None)
+    call_id = f"img_{uuid.uuid4().hex}"
+    job = resolve(call, model, call_id, references, mask, services.settings.job_time_limit_s)
+
+    try:
+        await _hold(services, Call(call_id, key.id, call.endpoint, model.name, model.price))
+        services.faults.reach("after-hold")
+        finished = await _draw(services, job)
+        stored = await _finish_even_if_cancelled(_store_and_capture(services, job, finished))
+    except BaseException as error:
+        await _finish_even_if_cancelled(_void(services, model, call_id, error))
+        raise
+    _count(services, model, finished)
+    return _answer(call, model, job, finished.images, stored)
+
+
+async def _hold(services: Services, call: Call) -> None:
+    try:
+        await _finish_even_if_cancelled(asyncio.to_thread(services.ledger.hold, call))
+    except InsufficientBudget as error:
+        raise QuotaExceeded(
+            f"This key's budget does not cover the call: {format_money(error.available)} CNY are left and "
+            f"{call.model} costs {format_money(error.price)} CNY."
+        ) from error
+
+
+async def _draw(services: Services, job: ImageJob) -> Finished:
+    """Run the job to its last event. A caller that leaves cancels it."""
+    try:
+        events = services.images.submit(job)
+    except QueueFull as error:
+        raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+    try:
+        async for event in events:
+            if isinstance(event, Finished):
+                return event
+            if isinstance(event, Failed):
+                raise _failure(event, job)
+    finally:
+        services.images.cancel(job.id)
+    raise EngineFailure("The image engine ended without a result; nothing was charged.")
+
+
+def _failure(event: Failed, job: ImageJob) -> ApiError:
+    log.warning("job failed", job=job.id, code=event.code, message=event.message, detail=event.detail)
+    if event.code == "timed_out":
+        return TimedOut(event.message)
+    if event.code == "unsupported":
+        return BadRequest(event.message, param="image" if job.mask is None else "mask", code="unsupported_parameter")
+    return EngineFailure(event.message, code=event.code)
+
+
+async def _store_and_capture(services: Services, job: ImageJob, finished: Finished) -> list[StoredResult]:
+    """Files first, then one transaction with the charge. A file that no record names is swept later."""
+    stored = [
+        await asyncio.to_thread(_store, services, position, image) for position, image in enumerate(finished.images)
+    ]
+    services.faults.reach("after-store")
+    try:
+        await asyncio.to_thread(services.ledger.capture, job.id, stored)
+    except HoldLost as error:
+        log.exception("hold lost: the pictures were drawn and are not charged", job=job.id)
+        raise EngineFailure(
+            "The call lost its hold on the ledger; nothing was charged. Please send it again."
+        ) from error
+    return stored
+
+
+def _store(services: Services, position: int, image: EncodedImage) -> StoredResult:
+    name = services.storage.new_name(image.media_type.rpartition("/")[2])
+    services.storage.write(name, image.data)
+    return StoredResult(
+        name=name,
+        media_type=image.media_type,
+        width_px=image.width_px,
+        height_px=image.height_px,
+        size_bytes=len(image.data),
+        sha256=hashlib.sha256(image.data).hexdigest(),
+        position=position,
+    )
+
+
+async def _void(services: Services, model: ImageModel, call_id: str, error: BaseException) -> None:
+    """Give the hold back. There may be none: the budget refused it, or the pictures were captured just before."""
+    reason = (
+        "client_left" if isinstance(error, asyncio.CancelledError) else getattr(error, "code", type(error).__name__)
+    )
+    await asyncio.to_thread(services.ledger.void, call_id, reason)
+    services.metrics.calls.labels(model.name, reason).inc()
+
+
+async def _finish_even_if_cancelled(work: Coroutine[Any, Any, Result]) -> Result:
+    """Money and files are never left halfway: wait for the work, then let the cancellation through."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait({task})
+        raise
+
+
+def _count(services: Services, model: ImageModel, finished: Finished) -> None:
+    services.metrics.calls.labels(model.name, "captured").inc()
+    services.metrics.pictures.labels(model.name).inc(len(finished.images))
+    services.metrics.run_seconds.labels(model.name).observe(finished.run_s)
+
+
+def _answer(
+    call: ImageCall,
+    model: ImageModel,
+    job: ImageJob,
+    images: Sequence[EncodedImage],
+    stored: Sequence[StoredResult],
+) -> ImageAnswer:
+    return ImageAnswer(
+        created=int(time.time()),
+        data=[
+            ImageItem(b64_json=base64.b64encode(image.data).decode(), seed=image.seed)
+            if call.response_format == "b64_json"
+            else ImageItem(url=f"{call.results_base}/{result.name}", seed=image.seed)
+            for image, result in zip(images, stored, strict=True)
+        ],
+        output_format=call.output_format,
+        quality=model.resolved_quality(call.quality),
+        size=f"{job.width_px}x{job.height_px}",
+        usage=_usage(job),
+        parameters={
+            "model": model.name,
+            "checkpoint": job.checkpoint.name,
+            "seed": job.seed,
+            "steps": job.steps,
+            "guidance": job.guidance,
+            "strength": job.strength if job.references else None,
+            "negative_prompt": job.negative_prompt,
+        },
+    )
+
+
+def _usage(job: ImageJob) -> Usage:
+    text = -(-len(job.prompt.encode()) // 4)
+    image = sum(_image_tokens(reference.width_px, reference.height_px) for reference in job.references)
+    drawn = job.n * _image_tokens(job.width_px, job.height_px)
+    return Usage(
+        input_tokens=text + image,
+        input_tokens_details={"text_tokens": text, "image_tokens": image},
+        output_tokens=drawn,
+        output_tokens_details={"image_tokens": drawn, "text_tokens": 0},
+        total_tokens=text + image + drawn,
+    )
+
+
+def _image_tokens(width_px: int, height_px: int) -> int:
+    return -(-width_px // 16) * -(-height_px // 16)

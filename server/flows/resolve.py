@@ -1,0 +1,133 @@
+"""From what the caller asked to a frozen job in which nothing is left to default. Pure."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+from pipelines.catalog import Catalog, ImageModel
+from pipelines.pixels import DecodedPicture
+from pipelines.sizes import SizeError, resolve_size
+
+from pipelines.types import Encoding, ImageFormat, ImageJob, Picture
+from server.errors import BadImageRequest, BadRequest, Forbidden, NotFound
+from server.flows.references import Reference
+
+MAX_SEED = 2**53  # seeds that survive JSON in every language
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCall:
+    """One call of an image route, its fields as they were sent and of the right types; None is absent."""
+
+    endpoint: str
+    results_base: str  # where results are reached, without a slash at the end
+    prompt: str
+    references: tuple[Reference, ...]
+    mask: Reference | None
+    model: str | None
+    n: int
+    size: str | None
+    quality: str | None
+    response_format: Literal["url", "b64_json"]
+    output_format: ImageFormat
+    output_compression: int | None
+    background: str
+    stream: bool
+    partial_images: int
+    seed: int | None
+    negative_prompt: str | None
+    steps: int | None
+    guidance: float | None
+    strength: float | None
+
+
+def find_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
+    """The model of a name, an alias or no name. Raises NotFound or Forbidden."""
+    model = catalog.find(name)
+    if model is None:
+        known = ", ".join(catalog.models)
+        message = f"The model `{name}` does not exist or you do not have access to it. Image models here: {known}."
+        raise NotFound(message, param="model", code="model_not_found")
+    if model.group not in groups:
+        raise Forbidden(
+            f"Your API key does not have access to model `{model.name}`: it lacks the group '{model.group}'. "
+            "Ask the operator for a key with that group (darkroom keys create --group).",
+            param="model",
+        )
+    return model
+
+
+def check_options(call: ImageCall, model: ImageModel, max_n: int) -> None:
+    """Refuse what this model or this server can't do, by field. Raises BadRequest."""
+    if not call.prompt.strip():
+        raise BadRequest("Invalid 'prompt': it must not be empty.", param="prompt", code="string_below_min_length")
+    if call.n > max_n:
+        message = f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {call.n} instead."
+        raise BadRequest(message, param="n", code="integer_above_max_value")
+    if call.quality is not None and model.quality is None:
+        message = f"'quality' is not supported with model `{model.name}`: leave it out."
+        raise BadRequest(message, param="quality", code="unsupported_parameter")
+    if call.stream or call.partial_images:
+        field = "stream" if call.stream else "partial_images"
+        raise BadRequest(
+            f"'{field}' is not supported by this server yet: leave it out.",
+            param=field,
+            code="unsupported_parameter",
+        )
+    if call.background == "transparent":
+        message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
+        raise BadRequest(message, param="background", code="unsupported_value")
+    if call.output_compression is not None and call.output_format == "png":
+        message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
+        raise BadRequest(message, param="output_compression", code="unsupported_parameter")
+    most = model.checkpoint.max_references
+    if len(call.references) > most:
+        noun = "reference image" if most == 1 else "reference images"
+        message = f"Model `{model.name}` takes at most {most} {noun}, but got {len(call.references)}."
+        raise BadRequest(message, param="image", code="array_above_max_length")
+
+
+def resolve(
+    call: ImageCall,
+    model: ImageModel,
+    call_id: str,
+    references: tuple[DecodedPicture, ...],
+    mask: Picture | None,
+    time_limit_s: float,
+) -> ImageJob:
+    """The job. Raises BadRequest for a size that the model can't draw."""
+    sampling = model.checkpoint.sampling
+    first = (references[0].original_width_px, references[0].original_height_px) if references else None
+    try:
+        size = resolve_size(model, call.size, first)
+    except SizeError as error:
+        raise BadImageRequest(str(error), param="size") from error
+    seed = call.seed if call.seed is not None else secrets.randbelow(MAX_SEED)
+    steps = call.steps or model.steps_for(call.quality)
+    guidance = sampling.guidance if call.guidance is None else call.guidance
+    strength = sampling.strength if call.strength is None else call.strength
+    return ImageJob(
+        id=call_id,
+        checkpoint=model.checkpoint,
+        prompt=call.prompt,
+        negative_prompt=sampling.negative_prompt if call.negative_prompt is None else call.negative_prompt,
+        width_px=size.width_px,
+        height_px=size.height_px,
+        n=call.n,
+        steps=steps,
+        guidance=guidance,
+        strength=strength,
+        seed=seed,
+        references=tuple(reference.picture for reference in references),
+        mask=mask,
+        encoding=Encoding(call.output_format, 100 if call.output_compression is None else call.output_compression),
+        metadata={
+            "prompt": call.prompt,
+            "model": model.name,
+            "checkpoint": model.checkpoint.name,
+            "steps": str(steps),
+            "guidance": f"{guidance:g}",
+            "software": "Darkroom",
+        },
+        time_limit_s=time_limit_s,
+    )

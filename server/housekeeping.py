@@ -1,0 +1,61 @@
+"""What a running server does on its own: keep its leases, void lost holds, sweep files that no record names."""
+
+import asyncio
+import fcntl
+import time
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from server.services import Services
+
+log = structlog.stdlib.get_logger("darkroom.housekeeping")
+
+SWEEP_EVERY_S = 900.0
+
+
+class HomeInUse(Exception):
+    """Another server runs on this home."""
+
+
+def lock_home(home: Path) -> IO[str]:
+    """Make the home ours until the file is closed or the process dies, however it dies. Raises HomeInUse."""
+    home.mkdir(parents=True, exist_ok=True)
+    lock = (home / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
+        raise HomeInUse(message) from error
+    return lock
+
+
+def settle_the_past(services: Services) -> None:
+    """Void what a killed server left held: with the home locked, nobody else can own a hold."""
+    if voided := services.ledger.void_orphans():
+        log.warning("voided the holds of a server that died", holds=voided)
+    _sweep_files(services)
+
+
+async def keep_house(services: Services) -> None:
+    """Until cancelled. A failure is logged and tried again: a full disk must not end the renewals."""
+    swept = time.monotonic()
+    while True:
+        await asyncio.sleep(services.settings.lease_s / 3)
+        try:
+            await asyncio.to_thread(services.ledger.renew)
+            if lapsed := await asyncio.to_thread(services.ledger.sweep):
+                log.warning("voided holds whose lease ran out", holds=lapsed)
+            if time.monotonic() - swept > SWEEP_EVERY_S:
+                await asyncio.to_thread(_sweep_files, services)
+                swept = time.monotonic()
+        except Exception:
+            log.exception("housekeeping failed")
+
+
+def _sweep_files(services: Services) -> None:
+    removed = services.storage.sweep(services.ledger.result_names(), services.settings.result_grace_s)
+    if removed:
+        log.info("removed files that no record names", files=removed)

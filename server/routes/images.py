@@ -1,0 +1,121 @@
+"""POST /v1/images/generations and /v1/images/edits."""
+
+import asyncio
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import FormData, UploadFile
+
+from server.accounts.keys import Key
+from server.errors import BadRequest, UnsupportedMedia
+from server.flows.images import create_images
+from server.flows.references import Reference
+from server.flows.resolve import ImageCall
+from server.routes.deps import Caller, ServicesDep, public_base, run_unless_gone
+from server.services import Services
+from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageOptions
+from server.wire.validation import ignored_fields, parse_json, validate
+
+router = APIRouter(prefix="/v1/images")
+Options = TypeVar("Options", bound=ImageOptions)
+
+MAX_FILES = 64  # more than the rule allows, so that the rule can say what is wrong
+MAX_FORM_FIELDS = 100
+MAX_TEXT_BYTES = 1024**2
+IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
+FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
+
+
+@router.post("/generations")
+async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """Text to image, and image to image with references by URL or data URI."""
+    raw = await request.body()
+    values = await asyncio.to_thread(parse_json, raw)
+    body = _options(GenerationBody, values, strict=True)
+    references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
+    mask = Reference("mask", body.mask) if body.mask else None
+    call = _call("images.generations", body, references, mask, public_base(request, services))
+    return await _answer(request, services, key, call, ignored_fields(GenerationBody, values))
+
+
+@router.post("/edits")
+async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """Image to image with references as files."""
+    _require_multipart(request)
+    async with request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form:
+        files = [name for name, value in form.multi_items() if isinstance(value, UploadFile)]
+        texts = {name: value for name, value in form.multi_items() if isinstance(value, str)}
+        if misplaced := [name for name in texts if _is_file_field(name)]:
+            raise BadRequest(
+                f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0]
+            )
+        body = _options(EditForm, texts, files, strict=False)
+        references = await _references(form)
+        mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
+    call = _call("images.edits", body, references, mask, public_base(request, services))
+    return await _answer(
+        request,
+        services,
+        key,
+        call,
+        [name for name in (*ignored_fields(EditForm, texts), *files) if not _is_file_field(name)],
+    )
+
+
+async def _answer(request: Request, services: Services, key: Key, call: ImageCall, ignored: list[str]) -> Response:
+    """The call's JSON. Fields that nobody knows did no harm; a header names them for whoever wonders."""
+    answer = await run_unless_gone(request, create_images(services, key, call))
+    body = await asyncio.to_thread(answer.model_dump_json)
+    named = ", ".join(name for name in ignored if FIELD_NAME.fullmatch(name))[:500]
+    return Response(body, media_type="application/json", headers={"x-darkroom-ignored": named} if named else {})
+
+
+def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
+    for name in UNSUPPORTED:
+        if values.get(name) is not None or name in files:
+            raise BadRequest(f"'{name}' is not supported by this server.", param=name, code="unsupported_parameter")
+    return validate(model, values, strict=strict)
+
+
+def _is_file_field(name: str) -> bool:
+    return name == "mask" or IMAGE_FIELD.fullmatch(name) is not None
+
+
+def _call(
+    endpoint: str, body: ImageOptions, references: tuple[Reference, ...], mask: Reference | None, base: str
+) -> ImageCall:
+    return ImageCall(
+        endpoint=endpoint,
+        results_base=base,
+        references=references,
+        mask=mask,
+        **body.model_dump(include={f.name for f in dataclasses.fields(ImageCall)} - {"mask"}),
+    )
+
+
+def _require_multipart(request: Request) -> None:
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "multipart/form-data":
+        raise UnsupportedMedia(
+            f"/v1/images/edits takes multipart/form-data, not {content_type or 'a body without a content type'}. "
+            "To send references as URLs or data URIs in JSON, use /v1/images/generations with its 'image' array."
+        )
+
+
+async def _references(form: FormData) -> tuple[Reference, ...]:
+    parts = [part for name, part in form.multi_items() if IMAGE_FIELD.fullmatch(name)]
+    if not parts:
+        message = "Missing required parameter: 'image'. Send at least one file part named 'image' or 'image[]'."
+        raise BadRequest(message, param="image", code="missing_required_parameter")
+    if len(parts) > MAX_REFERENCES:
+        message = f"Invalid 'image': array too long. Expected at most {MAX_REFERENCES} items, but got {len(parts)}."
+        raise BadRequest(message, param="image", code="array_above_max_length")
+    return tuple([Reference(f"image[{i}]", await _read(part)) for i, part in enumerate(parts)])
+
+
+async def _read(part: UploadFile | str) -> bytes:
+    """A file part's bytes. Its name and content type are the client's fancy; the bytes are sniffed later."""
+    return await part.read() if isinstance(part, UploadFile) else part.encode()

@@ -1,0 +1,40 @@
+"""Parts of OpenAI's API that this server does not have say so, instead of looking like a typing error."""
+
+from fastapi import APIRouter, Request
+
+from server.errors import NotFound
+
+router = APIRouter(prefix="/v1")
+
+UNSUPPORTED = {
+    "embeddings": "Embeddings are",
+    "audio": "Audio (speech synthesis and recognition) is",
+    "files": "The files endpoint is",
+    "uploads": "The uploads endpoint is",
+    "assistants": "The assistants endpoint is",
+    "threads": "Threads, a part of assistants, are",
+    "vector_stores": "Vector stores, a part of assistants, are",
+    "batches": "Batches are",
+    "fine_tuning": "Fine-tuning is",
+    "moderations": "The moderations endpoint is",
+    "videos": "Videos are",
+    "realtime": "The realtime endpoint is",
+    "completions": "Legacy completions are",
+    "images/variations": "Image variations are",
+}
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+async def refuse(request: Request) -> None:
+    """404 unsupported_endpoint, in words."""
+    path = request.url.path.removeprefix("/v1/")
+    family = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
+    message = (
+        f"{UNSUPPORTED[family]} not supported by this server. It serves images (/v1/images) and models (/v1/models)."
+    )
+    raise NotFound(message, code="unsupported_endpoint")
+
+
+for _family in UNSUPPORTED:
+    router.add_api_route(f"/{_family}", refuse, methods=METHODS, include_in_schema=False)
+    router.add_api_route(f"/{_family}/{{rest:path}}", refuse, methods=METHODS, include_in_schema=False)

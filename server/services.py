@@ -1,0 +1,27 @@
+"""What a running server is made of: built once by `create_app`, handed down, never global."""
+
+from dataclasses import dataclass
+
+from pipelines.catalog import Catalog
+
+from server.accounts.db import Database
+from server.accounts.ledger import Ledger
+from server.engine_host import EngineHost
+from server.faults import Faults
+from server.observe import Metrics
+from server.settings import Settings
+from server.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything a flow may use."""
+
+    settings: Settings
+    catalog: Catalog
+    database: Database
+    ledger: Ledger
+    storage: Storage
+    images: EngineHost
+    metrics: Metrics
+    faults: Faults

@@ -1,0 +1,116 @@
+"""From `darkroom serve` to a running server: what must be there first, and what the first screen says."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import uvicorn
+from pipelines.catalog import Catalog, CatalogError, load_catalog
+from rich.console import Console
+from rich.markup import escape
+
+from server.accounts.db import Database
+from server.accounts.keys import any_keys, create_key
+from server.app import create_app
+from server.housekeeping import HomeInUse, lock_home
+from server.logs import configure_logs
+from server.services import Services
+from server.settings import Settings
+
+STARTERS = ("starter-alpha", "starter-beta")
+
+
+class StartError(Exception):
+    """Why the server can't start, for the operator."""
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal. Raises StartError."""
+    configure_logs(settings.log_json)
+    console = Console(highlight=False, soft_wrap=True)
+    catalog = read_catalog(settings)
+    try:
+        lock_home(settings.home).close()  # said early and in words; the server itself takes it again
+    except (HomeInUse, OSError) as error:
+        raise StartError(str(error)) from error
+    _first_key(settings, catalog)
+    _need_checkpoints(settings, catalog)
+    app = create_app(settings, on_ready=lambda services: _welcome(console, services))
+    console.print("Darkroom is loading its checkpoints ...")
+    uvicorn.run(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=round(settings.drain_s),
+    )
+
+
+def groups_of(settings: Settings) -> frozenset[str]:
+    """Every group that some model asks for. Raises StartError."""
+    return frozenset(model.group for model in read_catalog(settings).models.values())
+
+
+def build_starters(weights: Path, *, force: bool) -> int:
+    """Build the missing starters, in another process since this one never imports torch. Returns its exit status."""
+    command = [sys.executable, "-m", "pipelines.starter.build", str(weights), *(["--force"] if force else [])]
+    return subprocess.run(command, check=False).returncode
+
+
+def read_catalog(settings: Settings) -> Catalog:
+    """The catalog that the settings name. Raises StartError."""
+    try:
+        return load_catalog(settings.model_configs, settings.weights)
+    except CatalogError as error:
+        raise StartError(str(error)) from error
+
+
+def _first_key(settings: Settings, catalog: Catalog) -> None:
+    """A first start makes a key with every group and leaves it in the home, readable by the owner alone."""
+    database = Database(settings.database_url)
+    try:
+        database.migrate()
+        if any_keys(database):
+            return
+        _, secret = create_key(database, "dev", frozenset(model.group for model in catalog.models.values()))
+    finally:
+        database.dispose()
+    path = settings.home / "dev-key"
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{secret}\n")
+
+
+def _need_checkpoints(settings: Settings, catalog: Catalog) -> None:
+    """Build starters that the catalog names and the disk lacks; refuse any other missing checkpoint by name."""
+    missing = {spec.path for spec in catalog.checkpoints if not spec.path.exists()}
+    if others := [path for path in missing if path not in {settings.weights / name for name in STARTERS}]:
+        names = ", ".join(str(path) for path in others)
+        raise StartError(f"The catalog ({settings.model_configs}) names checkpoints that are not there: {names}")
+    if missing and build_starters(settings.weights, force=False):
+        raise StartError("The starter checkpoints could not be built; the lines above say why.")
+
+
+def _welcome(console: Console, services: Services) -> None:
+    settings = services.settings
+    host = "localhost" if settings.host in {"0.0.0.0", "::", "127.0.0.1"} else settings.host  # noqa: S104
+    base = f"http://{host}:{settings.port}"
+    dev_key = settings.home / "dev-key"
+    key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
+    for state in services.images.checkpoints.values():
+        if state.state != "loaded":
+            console.print(f"[red]Checkpoint {state.name} does not load:[/red] {escape(state.detail)}")
+    console.print(f"\n[bold]Darkroom is ready[/bold] on {services.images.device}.")
+    console.print(f"  API      {base}/v1")
+    console.print(f"  Key      {key}")
+    console.print(f"  Console  {base}/console")
+    console.print("\nTry:")
+    body = f'{{"model": "{services.catalog.default}", "prompt": "a red boat at sunset"}}'
+    console.print(
+        f"  curl -s {base}/v1/images/generations -H 'Authorization: Bearer {key}' "
+        f"-H 'Content-Type: application/json' -d '{body}'\n",
+        markup=False,
+    )

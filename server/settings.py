@@ -1,0 +1,53 @@
+"""Everything an operator can set, read once from the environment (prefix DARKROOM_) at start."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+BaseUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
+CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
+
+
+class Settings(BaseSettings):
+    """Defaults suit one machine that only its owner can reach."""
+
+    model_config = SettingsConfigDict(env_prefix="DARKROOM_", extra="ignore")
+
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on.")
+    home: Path = Field(REPOSITORY / "darkroom-home", description="Database, results, logs and the first key.")
+    weights: Path = Field(REPOSITORY / "weights", description="Where checkpoint paths of the catalog start.")
+    model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
+    database: str | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
+    cdn_url: BaseUrl | None = Field(
+        None,
+        description="Public address of the results, with path, if a proxy or CDN serves them; "
+        "when unset, /cdn on the address that the request came to.",
+    )
+
+    max_n: int = Field(10, ge=1, description="Most pictures in one call.")
+    max_queue: int = Field(64, ge=1, description="Image jobs waiting or running; one more is answered 503.")
+    job_time_limit_s: float = Field(900, gt=0, description="Running time of one image job before it ends with 504.")
+    lease_s: float = Field(60, gt=0, description="How long a hold outlives a server that stopped renewing it.")
+    drain_s: float = Field(120, ge=0, description="How long running jobs may go on after SIGTERM.")
+    result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
+    preload: bool = Field(True, description="Load every checkpoint at start instead of at its first call.")
+
+    fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
+    fetch_timeout_s: float = Field(20, gt=0, description="Time for one reference image, redirects included.")
+
+    log_json: bool = Field(False, description="Log lines as JSON instead of for reading.")
+    crash_at: CrashPoint | None = Field(None, description="Testing only: the server kills itself at this point.")
+
+    @property
+    def database_url(self) -> str:
+        """The database to use."""
+        return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+
+    @property
+    def results(self) -> Path:
+        """Where finished pictures are stored."""
+        return self.home / "results"

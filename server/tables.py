@@ -1,0 +1,89 @@
+"""What the command line shows, as rich tables."""
+
+from collections.abc import Mapping
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.types import CheckpointSpec
+from server.accounts import report
+from server.accounts.db import Database
+from server.accounts.keys import list_keys
+from server.accounts.money import format_money
+from server.serving import read_catalog
+from server.settings import Settings
+
+
+def show(*tables: Table) -> None:
+    """Print to stdout."""
+    console = Console(soft_wrap=True)
+    for table in tables:
+        console.print(table)
+
+
+def catalog_table(settings: Settings) -> Table:
+    """The models. A running server is asked for what it has loaded; without one, the disk is."""
+    loaded = _loaded(settings)
+    table = Table("Model", "Tier", "Price (CNY)", "Group", "Checkpoint", "State", title="Models")
+    catalog = read_catalog(settings)
+    for model in catalog.models.values():
+        star = " *" if model.name == catalog.default else ""
+        spec = model.checkpoint
+        table.add_row(
+            model.name + star,
+            model.tier,
+            format_money(model.price),
+            model.group,
+            spec.name,
+            _state(spec, loaded),
+        )
+    table.caption = "* used when a call names no model"
+    return table
+
+
+def keys_table(database: Database) -> Table:
+    """The keys, newest last."""
+    table = Table("Id", "Name", "Key", "Groups", "Budget", "Created", "State", title="Keys")
+    for key in list_keys(database):
+        state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
+        budget = "none" if key.budget is None else format_money(key.budget)
+        created = f"{key.created_at:%Y-%m-%d %H:%M}"
+        table.add_row(key.id, key.name, f"...{key.tail}", ", ".join(sorted(key.groups)), budget, created, state)
+    return table
+
+
+def balances_table(database: Database, key_id: str | None) -> Table:
+    """What each key has spent."""
+    table = Table("Key", "Name", "Budget", "Spent", "Held", "Left", title="Balances (CNY)")
+    for row in report.balances(database):
+        if key_id in {None, row.key_id}:
+            limits = ["none" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
+            table.add_row(row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
+    return table
+
+
+def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
+    """The newest charges."""
+    table = Table("When", "Key", "Call", "Model", "Amount", title="Entries (CNY)")
+    for row in report.entries(database, key_id, limit):
+        table.add_row(
+            f"{row.created_at:%Y-%m-%d %H:%M:%S}",
+            row.key_id,
+            row.call_id,
+            row.model,
+            format_money(row.amount),
+        )
+    return table
+
+
+def _loaded(settings: Settings) -> Mapping[str, str]:
+    try:
+        answer = httpx.get(f"http://{settings.host}:{settings.port}/readyz", timeout=1, trust_env=False)
+        return {name: state["state"] for name, state in answer.json()["checkpoints"].items()}
+    except (httpx.HTTPError, ValueError, KeyError):
+        return {}  # no server there; the disk tells what it can
+
+
+def _state(spec: CheckpointSpec, loaded: Mapping[str, str]) -> str:
+    return loaded.get(spec.name) or ("on disk" if spec.path.exists() else "missing")

@@ -1,0 +1,88 @@
+"""The image routes' bodies, as OpenAI's SDKs send and read them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_PROMPT = 32_000
+MAX_REFERENCES = 16
+UNSUPPORTED = ("complexity", "frame_count", "frame_duration_ms", "svg", "markup", "file_id", "images")
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Reference = Annotated[str, Field(min_length=1)]
+
+
+class ImageOptions(BaseModel):
+    """What both routes share. Extensions of this server come last; SDKs send them through `extra_body`."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
+    model: str | None = None
+    n: Annotated[int, Field(ge=1)] = 1
+    size: str | None = None
+    quality: Literal["low", "medium", "high", "auto"] | None = None
+    response_format: Literal["url", "b64_json"] = "url"
+    output_format: Literal["png", "jpeg", "webp"] = "png"
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    background: Literal["transparent", "opaque", "auto"] = "auto"
+    moderation: Literal["auto", "low"] = "auto"
+    input_fidelity: Literal["low", "high"] | None = None
+    style: str | None = None  # of dall-e-3; nothing here could honour it, and old clients always send it
+    stream: bool = False
+    partial_images: Annotated[int, Field(ge=0, le=3)] = 0
+    user: str | None = None
+    safety_identifier: str | None = None
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
+    steps: Annotated[int, Field(ge=1, le=200)] | None = None
+    guidance: Annotated[float, Field(ge=0, le=50)] | None = None
+    strength: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
+class GenerationBody(ImageOptions):
+    """POST /v1/images/generations."""
+
+    image: Annotated[list[Reference], BeforeValidator(_as_list), Field(max_length=MAX_REFERENCES)] = []
+    mask: Reference | None = None
+
+
+class EditForm(ImageOptions):
+    """POST /v1/images/edits, without its files."""
+
+
+class ImageItem(BaseModel):
+    """One picture of an answer: where it is, or its bytes."""
+
+    url: str | None = None
+    b64_json: str | None = None
+    seed: int
+
+
+class Usage(BaseModel):
+    """OpenAI's token counts. Billing here is per call, so these only describe: an image token is 16x16 pixels, a text
+    token is estimated as four bytes of UTF-8."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ImageAnswer(BaseModel):
+    """What both image routes return; `parameters` is this server's own addition."""
+
+    created: int
+    data: list[ImageItem]
+    background: Literal["opaque"] = "opaque"
+    output_format: str
+    quality: str | None
+    size: str
+    usage: Usage
+    parameters: dict[str, Any]

@@ -1,0 +1,120 @@
+"""From a body to a typed value, or to the error that OpenAI gives for it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from server.errors import BadRequest
+
+Body = TypeVar("Body", bound=BaseModel)
+
+TYPE_NAMES = {
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal",
+    list: "an array",
+    dict: "an object",
+}
+EXPECTED = {
+    "string_type": "a string",
+    "string_sub_type": "a string",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "a boolean",
+    "bool_parsing": "a boolean",
+    "list_type": "an array",
+    "finite_number": "a finite number",
+}
+BOUNDS = {
+    "greater_than": ("below_min", "Expected a value > {gt}"),
+    "greater_than_equal": ("below_min", "Expected a value >= {ge}"),
+    "less_than": ("above_max", "Expected a value < {lt}"),
+    "less_than_equal": ("above_max", "Expected a value <= {le}"),
+}
+
+
+class MalformedBody(BadRequest):
+    """Not JSON, or JSON that is not an object."""
+
+    default_code: ClassVar[str | None] = None
+
+
+def parse_json(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises MalformedBody."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise MalformedBody(f"We could not parse the JSON body of your request: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedBody("The body of your request must be a JSON object.")
+    return value
+
+
+def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> Body:
+    """The typed body. A null is as good as absent. Raises BadRequest for the first thing that is wrong.
+
+    strict is for JSON, where "2" is not a number; form fields are always strings and are read leniently.
+    """
+    present = {name: value for name, value in values.items() if value is not None}
+    try:
+        return model.model_validate(present, strict=strict)
+    except ValidationError as error:
+        raise _bad_request(error.errors()[0]) from error
+
+
+def ignored_fields(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
+    """Fields that this server does not know and leaves alone."""
+    return sorted(str(name) for name in values if name not in model.model_fields)
+
+
+def _bad_request(error: ErrorDetails) -> BadRequest:
+    param = _path(error["loc"])
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        return BadRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
+    if kind in EXPECTED:
+        got = f"the string {value[:40]!r}" if "parsing" in kind else f"{TYPE_NAMES.get(type(value), 'null')} instead"
+        message = f"Invalid type for '{param}': expected {EXPECTED[kind]}, but got {got}."
+        return BadRequest(message, param=param, code="invalid_type")
+    if kind == "literal_error":
+        message = f"Invalid value: {_short(value)}. Supported values are: {context['expected']}."
+        return BadRequest(message, param=param, code="invalid_value")
+    if kind in BOUNDS:
+        return _out_of_bounds(param, kind, value, context)
+    if kind == "string_too_long":
+        message = f"Invalid '{param}': string too long. Expected at most {context['max_length']} characters, but got {len(value)}."
+        return BadRequest(message, param=param, code="string_above_max_length")
+    if kind == "string_too_short":
+        return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code="string_below_min_length")
+    if kind == "too_long":
+        message = (
+            f"Invalid '{param}': array too long. Expected at most {context['max_length']} items, but got {len(value)}."
+        )
+        return BadRequest(message, param=param, code="array_above_max_length")
+    return BadRequest(f"Invalid '{param}': {error['msg']}.", param=param)
+
+
+def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, Any]) -> BadRequest:
+    side, wording = BOUNDS[kind]
+    number = "decimal" if isinstance(value, float) else "integer"
+    where = f"{number} {side.replace('_', ' ')}imum value"
+    message = f"Invalid '{param}': {where}. {wording.format(**context)}, but got {_short(value)} instead."
+    return BadRequest(message, param=param, code=f"{number}_{side}_value")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """('image', 3) -> 'image[3]'; the names of union members are pydantic's, not the caller's, and are left out."""
+    head, *rest = location
+    return str(head) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
+
+
+def _short(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
