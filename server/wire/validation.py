@@ -38,6 +38,7 @@ BOUNDS = {
     "less_than": ("above_max", "Expected a value < {lt}"),
     "less_than_equal": ("above_max", "Expected a value <= {le}"),
 }
+TOO_LONG = {"string_too_long": ("string", "characters"), "too_long": ("array", "items")}
 
 
 class MalformedBody(BadRequest):
@@ -88,16 +89,12 @@ def _bad_request(error: ErrorDetails) -> BadRequest:
         return BadRequest(message, param=param, code="invalid_value")
     if kind in BOUNDS:
         return _out_of_bounds(param, kind, value, context)
-    if kind == "string_too_long":
-        message = f"Invalid '{param}': string too long. Expected at most {context['max_length']} characters, but got {len(value)}."
-        return BadRequest(message, param=param, code="string_above_max_length")
+    if kind in TOO_LONG:
+        what, items = TOO_LONG[kind]
+        most = f"Expected at most {context['max_length']} {items}, but got {len(value)}."
+        return BadRequest(f"Invalid '{param}': {what} too long. {most}", param=param, code=f"{what}_above_max_length")
     if kind == "string_too_short":
         return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code="string_below_min_length")
-    if kind == "too_long":
-        message = (
-            f"Invalid '{param}': array too long. Expected at most {context['max_length']} items, but got {len(value)}."
-        )
-        return BadRequest(message, param=param, code="array_above_max_length")
     return BadRequest(f"Invalid '{param}': {error['msg']}.", param=param)
 
 

@@ -1,0 +1,1 @@
+"""Keys and money. SQLAlchemy rows never leave this package, and nothing here knows HTTP."""

@@ -1,0 +1,10 @@
+"""Alembic runs in the transaction that `Database.migrate` opened."""
+
+from alembic import context
+
+from server.accounts.tables import Base
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
+)
+context.run_migrations()

@@ -1,0 +1,14 @@
+"""${message}"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward. There is no way back: restore a backup instead."""
+    ${upgrades if upgrades else "pass"}

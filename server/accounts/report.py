@@ -1,0 +1,113 @@
+"""The books, for the operator: balances, charges, and the proof that they agree."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session
+
+from server.accounts.db import Database
+from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A key's money in 1/10000 CNY. Without a budget, nothing bounds what is available."""
+
+    key_id: str
+    name: str
+    budget: int | None
+    spent: int
+    held: int
+
+    @property
+    def available(self) -> int | None:
+        """What the key may still spend."""
+        return None if self.budget is None else self.budget - self.spent - self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One charge."""
+
+    call_id: str
+    key_id: str
+    model: str
+    amount: int
+    created_at: datetime
+
+
+def balances(database: Database) -> list[Balance]:
+    """Every key, oldest first."""
+    spent = _sum_by_key(select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id), database)
+    live = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
+    held = _sum_by_key(live, database)
+    with database.read() as session:
+        rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
+    return [Balance(row.id, row.name, row.budget, spent.get(row.id, 0), held.get(row.id, 0)) for row in rows]
+
+
+def entries(database: Database, key_id: str | None, limit: int) -> list[Entry]:
+    """The newest charges first."""
+    query = select(EntryRow).order_by(EntryRow.id.desc()).limit(limit)
+    if key_id is not None:
+        query = query.where(EntryRow.key_id == key_id)
+    with database.read() as session:
+        return [
+            Entry(row.call_id, row.key_id, row.model, row.amount, datetime.fromtimestamp(row.created_at, UTC))
+            for row in session.scalars(query)
+        ]
+
+
+def check(database: Database, stored: Callable[[str], bool]) -> list[str]:
+    """What does not agree, in words; nothing when the books are clean. `stored` tells whether a result's file exists."""
+    no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
+    no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
+    captured, void = HoldRow.state == "captured", HoldRow.state == "void"
+    expired = (HoldRow.state == "held") & (HoldRow.lease_until < time.time())
+    with database.read() as session:
+        problems = [
+            *_calls(session, captured & no_entry, "is captured and has no entry"),
+            *_calls(session, captured & no_result, "is captured and has no result"),
+            *_calls(session, void & ~no_entry, "is void and has an entry"),
+            *_calls(session, void & ~no_result, "is void and has results"),
+            *_calls(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
+            *_calls(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
+            *_calls(session, expired, "is held past its lease; a running server voids it within a minute"),
+            *_wrong_amounts(session),
+            *_strays(session),
+        ]
+        names = session.scalars(select(ResultRow.name)).all()
+    problems += [f"result {name} has no file" for name in names if not stored(name)]
+    problems += [
+        f"key {balance.key_id} is over its budget by {-balance.available}"
+        for balance in balances(database)
+        if balance.available is not None and balance.available < 0
+    ]
+    return problems
+
+
+def _calls(session: Session, which: ColumnElement[bool], what: str) -> list[str]:
+    return [f"call {call_id} {what}" for call_id in session.scalars(select(HoldRow.call_id).where(which))]
+
+
+def _wrong_amounts(session: Session) -> list[str]:
+    different = (EntryRow.amount != HoldRow.price) | (EntryRow.key_id != HoldRow.key_id)
+    query = select(EntryRow.call_id).join(HoldRow, HoldRow.call_id == EntryRow.call_id).where(different)
+    return [f"call {call_id} has an entry of another price or key than its hold" for call_id in session.scalars(query)]
+
+
+def _strays(session: Session) -> list[str]:
+    """Entries and results of calls that never were. Foreign keys forbid them; a copied or edited file may not."""
+    found = []
+    for table, what in ((EntryRow, "an entry"), (ResultRow, "a result")):
+        unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == table.call_id).exists()
+        found += [f"call {call_id} has {what} and no hold" for call_id in session.scalars(select(table.call_id).where(unknown))]
+    return found
+
+
+def _sum_by_key(query: Select[tuple[str, int]], database: Database) -> dict[str, int]:
+    with database.read() as session:
+        return {key_id: int(amount) for key_id, amount in session.execute(query)}

@@ -1,0 +1,75 @@
+"""The rows. Times are Unix seconds in floats, so that every database compares them the same way."""
+
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Float, ForeignKey, Integer, String
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER PRIMARY KEY by itself
+
+
+class Base(DeclarativeBase):
+    """All tables."""
+
+
+class KeyRow(Base):
+    """An API key. Its secret is kept as a hash."""
+
+    __tablename__ = "keys"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    secret_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    tail: Mapped[str] = mapped_column(String(4))
+    groups: Mapped[list[str]] = mapped_column(JSON)
+    budget: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(Float)
+    expires_at: Mapped[float | None] = mapped_column(Float)
+    revoked_at: Mapped[float | None] = mapped_column(Float)
+
+
+class HoldRow(Base):
+    """Money set aside for a call while it runs; it ends captured or void."""
+
+    __tablename__ = "holds"
+    __table_args__ = (CheckConstraint("state IN ('held', 'captured', 'void')", name="holds_state"),)
+
+    call_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    endpoint: Mapped[str] = mapped_column(String(60))
+    model: Mapped[str] = mapped_column(String(200))
+    price: Mapped[int] = mapped_column(BigInteger)
+    owner: Mapped[str] = mapped_column(String(40))
+    lease_until: Mapped[float] = mapped_column(Float)
+    state: Mapped[str] = mapped_column(String(10), index=True)
+    reason: Mapped[str | None] = mapped_column(String(60))
+    created_at: Mapped[float] = mapped_column(Float)
+    settled_at: Mapped[float | None] = mapped_column(Float)
+
+
+class EntryRow(Base):
+    """A charge. Append-only: triggers refuse every update and delete."""
+
+    __tablename__ = "entries"
+
+    id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
+    call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), unique=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    model: Mapped[str] = mapped_column(String(200))
+    amount: Mapped[int] = mapped_column(BigInteger)
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class ResultRow(Base):
+    """A stored picture. `name` is its file name and its URL's last part."""
+
+    __tablename__ = "results"
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), index=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
+    position: Mapped[int] = mapped_column(Integer)
+    media_type: Mapped[str] = mapped_column(String(40))
+    width_px: Mapped[int] = mapped_column(Integer)
+    height_px: Mapped[int] = mapped_column(Integer)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[float] = mapped_column(Float)

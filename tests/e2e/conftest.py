@@ -1,0 +1,59 @@
+"""A running server with the untrained starters and few steps: the picture is noise, all else is real."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import REPOSITORY, Server
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The starters, built once for all tests."""
+    folder = tmp_path_factory.mktemp("weights")
+    subprocess.run([sys.executable, "-m", "pipelines.starter.build", str(folder)], check=True, cwd=REPOSITORY)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped catalog, except that it takes few steps and draws small sizes at their own size."""
+    folder = tmp_path_factory.mktemp("configs") / "model_configs"
+    shutil.copytree(REPOSITORY / "model_configs", folder)
+    for path in folder.glob("*-*.toml"):
+        text = path.read_text()
+        text = re.sub(r"(?m)^(low|medium|high)( *= *\{ *steps *= *)\d+", _few_steps, text)
+        text = re.sub(r"(?m)^steps( *= *)\d+", r"steps\g<1>2", text)
+        path.write_text(re.sub(r"(?m)^family", "native_area_px = 65536\nfamily", text, count=1))
+    return folder
+
+
+def _few_steps(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[2]}{ {'low': 2, 'medium': 3, 'high': 4}[match[1]] }"
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
+    """One server for all tests that leave it as they found it."""
+    running = Server(tmp_path_factory.mktemp("home"), weights, configs).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def make_server(tmp_path: Path, weights: Path, configs: Path) -> Iterator[Callable[..., Server]]:
+    """Servers of a test's own, to break."""
+    made: list[Server] = []
+
+    def make(**settings: str) -> Server:
+        made.append(Server(tmp_path / f"home{len(made)}", weights, configs, settings))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.kill()

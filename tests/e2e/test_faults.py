@@ -1,0 +1,184 @@
+"""What goes wrong in the night: killed workers, killed servers, clients that leave, full queues, jobs that hang."""
+
+import concurrent.futures
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness import Server
+
+MakeServer = Callable[..., Server]
+SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count"}
+QUICK = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
+
+
+def post(server: Server, body: dict[str, Any], key: str | None = None) -> httpx.Response:
+    with server.http(key) as client:
+        return client.post("/v1/images/generations", json=body)
+
+
+def until(condition: Callable[[], bool], limit_s: float = 30) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def books(server: Server) -> str:
+    return server.darkroom("ledger", "--entries", "100").stdout
+
+
+def assert_clean(server: Server) -> None:
+    check = server.darkroom("ledger", "--check")
+    assert check.returncode == 0, check.stderr
+
+
+def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(make_server: MakeServer) -> None:
+    server = make_server()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        call = pool.submit(post, server, SLOW)
+        until(lambda: server.readiness()["jobs"] == 1)
+        time.sleep(1)
+        os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
+        answer = call.result()
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "worker_died"
+    assert "nothing was charged" in answer.json()["error"]["message"]
+    assert httpx.get(f"{server.base}/healthz", trust_env=False).status_code == 200
+    assert "img_" not in books(server)
+    assert post(server, QUICK).status_code == 200
+    assert books(server).count("img_") == 1
+    assert_clean(server)
+
+
+CRASH_POINTS = [("after-hold", 0), ("after-store", 0), ("before-capture-commit", 0), ("after-capture-commit", 1)]
+
+
+@pytest.mark.parametrize(("point", "charged"), CRASH_POINTS)
+def test_a_server_killed_at_the_worst_moment_charges_nothing_without_a_picture(
+    make_server: MakeServer, point: str, charged: int
+) -> None:
+    server = make_server(crash_at=point, result_grace_s="0.001")
+    with contextlib.suppress(httpx.HTTPError):
+        post(server, QUICK)
+    assert server.wait_dead() == -signal.SIGKILL
+    server.settings = {"result_grace_s": "0.001"}
+    server.start()
+    assert_clean(server)
+    assert books(server).count("img_") == charged
+    assert len(list((server.home / "results").rglob("*.png"))) == charged
+    assert post(server, QUICK).status_code == 200
+
+
+def test_a_client_that_leaves_is_not_charged_and_frees_the_engine(make_server: MakeServer) -> None:
+    server = make_server()
+    with server.http() as client, pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/images/generations", json=SLOW, timeout=1.5)
+    until(lambda: server.readiness()["jobs"] == 0, limit_s=10)
+    assert "img_" not in books(server)
+    assert post(server, QUICK).status_code == 200
+    assert_clean(server)
+
+
+def test_a_full_queue_is_503_with_retry_after_and_other_calls_finish(make_server: MakeServer) -> None:
+    server = make_server(max_queue="2")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        running = [pool.submit(post, server, {**QUICK, "size": "1024x1024", "steps": 12}) for _ in range(2)]
+        until(lambda: server.readiness()["jobs"] == 2)
+        refused = post(server, QUICK)
+        assert refused.status_code == 503
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
+        assert refused.json()["error"]["code"] == "server_overloaded"
+        assert [call.result().status_code for call in running] == [200, 200]
+    assert books(server).count("img_") == 2
+    assert_clean(server)
+
+
+def test_a_job_past_its_time_limit_is_504_uncharged(make_server: MakeServer) -> None:
+    server = make_server(job_time_limit_s="1")
+    answer = post(server, SLOW)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+    assert "img_" not in books(server)
+    assert_clean(server)
+
+
+def test_calls_at_once_never_overspend_a_budget(server: Server) -> None:
+    secret = server.darkroom("keys", "create", "poor", "--budget", "0.50").stdout.strip()
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: post(server, QUICK, secret), range(12)))
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses == [200] * 5 + [429] * 7
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["error"]["code"] == "insufficient_quota"
+    assert refused.headers["x-should-retry"] == "false"
+    assert_clean(server)
+
+
+def test_a_revoked_key_opens_nothing(server: Server) -> None:
+    made = server.darkroom("keys", "create", "short-lived")
+    key_id = made.stderr.split()[0]
+    assert post(server, QUICK, made.stdout.strip()).status_code == 200
+    server.darkroom("keys", "revoke", key_id)
+    assert post(server, QUICK, made.stdout.strip()).status_code == 401
+
+
+def test_a_second_server_on_the_same_home_is_refused_in_words(server: Server) -> None:
+    second = server.darkroom("serve", "--port", "1")
+    assert second.returncode == 1
+    assert "already runs" in second.stderr
+
+
+def test_a_broken_catalog_is_refused_with_file_and_key(make_server: MakeServer, tmp_path: Any, configs: Any) -> None:
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(configs, broken)
+    text = (broken / "alpha-image-2.toml").read_text()
+    (broken / "alpha-image-2.toml").write_text(text.replace('"2K"', '"8K"'))
+    answer = Server(tmp_path / "h", tmp_path, broken).darkroom("models")
+    assert answer.returncode == 1
+    assert "alpha-image-2.toml" in answer.stderr
+    assert "tier" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_disk_that_is_full_fails_the_call_uncharged(make_server: MakeServer) -> None:
+    server = make_server()
+    results = server.home / "results"
+    assert post(server, QUICK).status_code == 200
+    results.rename(server.home / "elsewhere")
+    results.write_text("a file where the folder was: every write fails")
+    answer = post(server, QUICK)
+    assert answer.status_code == 500
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    results.unlink()
+    (server.home / "elsewhere").rename(results)
+    assert books(server).count("img_") == 1
+    assert_clean(server)
+
+
+def test_health_answers_while_pictures_are_drawn(server: Server) -> None:
+    stop = threading.Event()
+    slowest = 0.0
+
+    def poll() -> None:
+        nonlocal slowest
+        while not stop.is_set():
+            began = time.monotonic()
+            assert httpx.get(f"{server.base}/healthz", trust_env=False).status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    assert post(server, {**QUICK, "size": "1024x1024", "n": 2}).status_code == 200
+    stop.set()
+    poller.join()
+    assert slowest < 5  # a blocked loop would wait for the whole picture; the bound is loose for busy machines

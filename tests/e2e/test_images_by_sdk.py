@@ -1,0 +1,153 @@
+"""OpenAI's Python SDK, with only its base address changed."""
+
+import base64
+import io
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.harness import Server
+
+SMALL = "256x256"
+
+
+def picture(width: int, height: int, colour: str = "teal", kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width, height), colour).save(file, kind)
+    return file.getvalue()
+
+
+def opened(server: Server, url: str | None) -> Image.Image:
+    assert url is not None
+    return Image.open(io.BytesIO(httpx.get(url, trust_env=False).raise_for_status().content))
+
+
+def test_generate_returns_a_url_that_opens_without_a_key(server: Server) -> None:
+    answer = server.openai().images.generate(model="alpha-image-2-count", prompt="a red boat at sunset", size=SMALL)
+    assert answer.data
+    assert opened(server, answer.data[0].url).size == (256, 256)
+    assert answer.quality == "high"
+    assert answer.size == SMALL
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+
+
+@pytest.mark.parametrize(("format", "kind"), [("png", "PNG"), ("jpeg", "JPEG"), ("webp", "WEBP")])
+def test_every_output_format_is_what_it_says(server: Server, format: str, kind: str) -> None:
+    answer = server.openai().images.generate(
+        model="beta-2.5-flash-image-count",
+        prompt="a hill",
+        size=SMALL,
+        response_format="b64_json",
+        output_format=format,  # type: ignore[arg-type]
+    )
+    assert answer.data
+    assert answer.data[0].url is None
+    assert Image.open(io.BytesIO(base64.b64decode(answer.data[0].b64_json or ""))).format == kind
+    assert answer.output_format == format
+
+
+def test_without_a_model_the_default_draws(server: Server) -> None:
+    answer = server.openai().images.generate(prompt="a cat", size=SMALL)
+    assert answer.model_extra is not None
+    assert answer.model_extra["parameters"]["model"] == "alpha-image-2-count"
+
+
+@pytest.mark.parametrize("alias", ["gpt-image-1", "dall-e-3"])
+def test_names_that_clients_hard_code_are_aliases(server: Server, alias: str) -> None:
+    answer = server.openai().images.generate(model=alias, prompt="a cat", size=SMALL, quality="auto")
+    assert answer.quality == "high"
+
+
+def test_n_pictures_have_their_own_seeds_and_cost_one_price(server: Server) -> None:
+    before = server.darkroom("ledger").stdout.count("img_")
+    answer = server.openai().images.generate(prompt="a star", n=3, size=SMALL, extra_body={"seed": 7})
+    assert answer.data
+    assert [item.model_extra["seed"] for item in answer.data if item.model_extra] == [7, 8, 9]
+    assert server.darkroom("ledger", "--entries", "1000").stdout.count("img_") >= before + 1
+    alone = server.openai().images.generate(prompt="a star", size=SMALL, extra_body={"seed": 9})
+    assert alone.data
+    assert opened(server, alone.data[0].url).tobytes() == opened(server, answer.data[2].url).tobytes()
+
+
+def test_the_researchers_extensions_are_used_and_written_into_the_file(server: Server) -> None:
+    extras = {"seed": 11, "steps": 3, "guidance": 2.5, "negative_prompt": "fog"}
+    answer = server.openai().images.generate(prompt="a tree", size=SMALL, extra_body=extras)
+    assert answer.model_extra is not None
+    assert extras.items() <= answer.model_extra["parameters"].items()
+    assert answer.data
+    text = str(opened(server, answer.data[0].url).info)
+    assert "a tree" in text
+    assert "11" in text
+
+
+def test_steps_follow_quality(server: Server) -> None:
+    used = []
+    for quality in ("low", "medium", "high"):
+        answer = server.openai().images.generate(prompt="a tree", size=SMALL, quality=quality)  # type: ignore[arg-type]
+        assert answer.model_extra is not None
+        used.append(answer.model_extra["parameters"]["steps"])
+    assert used == sorted(set(used))
+
+
+@pytest.mark.parametrize("model", ["alpha-image-2-count", "beta-3.1-flash-image-count"])
+def test_edit_takes_a_file(server: Server, model: str) -> None:
+    answer = server.openai().images.edit(model=model, prompt="make it red", image=picture(320, 256))
+    assert answer.data
+    assert opened(server, answer.data[0].url).size == (320, 256)
+
+
+def test_edit_takes_several_files_on_a_native_checkpoint(server: Server) -> None:
+    images = [picture(256, 256, "red"), picture(300, 200, "blue", "JPEG"), picture(256, 256, "green", "WEBP")]
+    answer = server.openai().images.edit(model="beta-3-pro-image-count", prompt="all of them", image=images)
+    assert answer.data
+    assert opened(server, answer.data[0].url).size == (256, 256)
+
+
+def test_a_mask_keeps_what_it_does_not_cover(server: Server) -> None:
+    mask = Image.new("RGBA", (256, 256), (0, 0, 0, 255))
+    mask.paste((0, 0, 0, 0), (0, 0, 128, 256))
+    file = io.BytesIO()
+    mask.save(file, "PNG")
+    answer = server.openai().images.edit(prompt="a sea", image=picture(256, 256, "orange"), mask=file.getvalue())
+    assert answer.data
+    drawn = opened(server, answer.data[0].url).convert("RGB")
+    kept = drawn.crop((129, 0, 256, 256))
+    assert kept.getcolors() == [(127 * 256, (255, 165, 0))]
+    assert drawn.crop((0, 0, 127, 256)).getcolors() != [(127 * 256, (255, 165, 0))]
+
+
+def test_a_chain_of_calls_passes_the_last_url_on(server: Server) -> None:
+    client = server.openai()
+    url = None
+    for prompt in ("a boat", "make it blue", "now at night"):
+        extra = {"image": [url]} if url else {}
+        answer = client.images.generate(
+            model="beta-2.5-flash-image-count", prompt=prompt, size=SMALL, extra_body=extra
+        )
+        assert answer.data
+        url = answer.data[0].url
+    assert opened(server, url).size == (256, 256)
+
+
+def test_references_by_url_and_data_uri_mix(server: Server) -> None:
+    first = server.openai().images.generate(prompt="a boat", size=SMALL)
+    assert first.data
+    uri = "data:image/png;base64," + base64.b64encode(picture(200, 200)).decode()
+    answer = server.openai().images.generate(
+        model="beta-3-pro-image-count", prompt="both", extra_body={"image": [first.data[0].url, uri]}
+    )
+    assert answer.size == SMALL
+
+
+def test_the_model_list_reads_as_a_page(server: Server) -> None:
+    names = [model.id for model in server.openai().models.list()]
+    assert len(names) == 10
+    assert server.openai().models.retrieve("beta-3-pro-image-4k-count").owned_by
+
+
+def test_a_picture_at_its_full_1k_size(server: Server) -> None:
+    answer = server.openai().images.generate(prompt="a city", size="1792x1024", quality="low")
+    assert answer.data
+    assert opened(server, answer.data[0].url).size == (1792, 1024)
