@@ -99,7 +99,7 @@ def resolve(
     sampling = model.checkpoint.sampling
     first = (references[0].original_width_px, references[0].original_height_px) if references else None
     try:
-        size = resolve_size(model, call.size, first)
+        size = resolve_size(model.sizes, call.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size") from error
     seed = call.seed if call.seed is not None else secrets.randbelow(MAX_SEED)

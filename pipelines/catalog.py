@@ -1,0 +1,315 @@
+"""model_configs/: strict TOML in, frozen specs out.
+
+Every *.toml but the reserved ones describes one checkpoint and the model names it serves. Errors are collected, and each
+names the file, the key and what would be right, so that a broken catalog is mended in one go.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from pipelines.sizes import SizeRules, Tier
+from pipelines.types import CheckpointSpec, Conditioning, Dtype, Runtime, Sampling
+
+RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
+UNITS_PER_CNY = 10_000
+EXTREME_RATIOS = ("4:1", "1:4", "8:1", "1:8")
+CREATED = 1_760_000_000  # the date of the interface; OpenAI's model objects must have one
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+class CatalogError(Exception):
+    """Why the catalog is refused, one line a fault."""
+
+
+class Strict(BaseModel):
+    """A key that nobody knows is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class QualityTier(Strict):
+    """What one quality means."""
+
+    steps: Annotated[int, Field(ge=1, le=200)]
+
+
+class QualityTable(Strict):
+    """quality -> steps."""
+
+    default: Literal["low", "medium", "high"]
+    low: QualityTier
+    medium: QualityTier
+    high: QualityTier
+
+
+class SamplingTable(Strict):
+    """Defaults for every call."""
+
+    guidance: Annotated[float, Field(ge=0, le=50)] = 4.0
+    strength: Annotated[float, Field(gt=0, le=1)] = 0.6
+    negative_prompt: str = ""
+    scheduler: str | None = None
+    shift: Annotated[float, Field(gt=0)] | None = None
+    refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
+
+
+class RuntimeTable(Strict):
+    """How the checkpoint sits on the device."""
+
+    dtype: Dtype = "auto"
+    vae_tiling: bool = True
+
+
+class ModelTable(Strict):
+    """One served name."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+    tier: Tier
+    price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$")]
+    ratios: Annotated[list[str], Field(min_length=1)] | None = None
+
+
+class CheckpointFile(Strict):
+    """One checkpoint and its models."""
+
+    checkpoint: Annotated[str, Field(min_length=1)]
+    config: str | None = None
+    family: str
+    conditioning: Conditioning
+    max_references: Annotated[int, Field(ge=1, le=16)] | None = None
+    native_area_px: Annotated[int, Field(ge=4096)] = 1024 * 1024
+    max_area_px: Annotated[int, Field(ge=4096)] = 1_850_000
+    steps: Annotated[int, Field(ge=1, le=200)] | None = None
+    quality: QualityTable | None = None
+    sampling: SamplingTable = SamplingTable()
+    runtime: RuntimeTable = RuntimeTable()
+    models: Annotated[list[ModelTable], Field(min_length=1)]
+
+
+class CatalogFile(Strict):
+    """catalog.toml: what belongs to no single checkpoint."""
+
+    default: str
+    groups: dict[str, str]
+    aliases: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageModel:
+    """A name that callers may use. The price is in 1/10000 CNY a call."""
+
+    name: str
+    tier: Tier
+    price: int
+    group: str
+    sizes: SizeRules
+    checkpoint: CheckpointSpec
+    quality: Mapping[str, int] | None  # steps by quality; None where quality is not accepted
+    default_quality: str | None
+    steps: int  # when nothing is asked
+    created: int = CREATED
+    owned_by: str = "darkroom"
+
+    @property
+    def ratios(self) -> tuple[str, ...]:
+        """The ratios it accepts."""
+        return tuple(self.sizes.presets)
+
+    def resolved_quality(self, asked: str | None) -> str | None:
+        """The concrete quality of a call; None for a model that has none."""
+        return self.default_quality if asked in {None, "auto"} else asked
+
+    def steps_for(self, asked: str | None) -> int:
+        """Denoising steps of a quality."""
+        quality = self.resolved_quality(asked)
+        return self.quality[quality] if self.quality and quality else self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Every model, and the names that stand for one."""
+
+    models: Mapping[str, ImageModel]
+    aliases: Mapping[str, str]
+    default: str
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointSpec, ...]:
+        """Each checkpoint once."""
+        return tuple(dict.fromkeys(model.checkpoint for model in self.models.values()))
+
+    def find(self, name: str | None) -> ImageModel | None:
+        """By name or alias; the default when there is no name."""
+        wanted = name or self.default
+        return self.models.get(self.aliases.get(wanted, wanted))
+
+
+def load_catalog(configs: Path, weights: Path) -> Catalog:
+    """The catalog in a folder, checkpoint paths starting at `weights`. Raises CatalogError with every fault found."""
+    if not configs.is_dir():
+        raise CatalogError(f"{configs}: there is no such folder; DARKROOM_MODEL_CONFIGS names the catalog")
+    faults: list[str] = []
+    shared = _read(configs / "catalog.toml", CatalogFile, faults)
+    presets = _read_presets(configs / "presets.toml", faults)
+    files = {
+        path: _read(path, CheckpointFile, faults)
+        for path in sorted(configs.glob("*.toml"))
+        if path.name not in RESERVED
+    }
+    if shared is None or faults:
+        raise CatalogError("\n".join(faults))
+    models: dict[str, ImageModel] = {}
+    for path, file in files.items():
+        if file is not None:
+            _add_models(models, path, file, shared, presets, weights, faults)
+    faults += _dangling(configs / "catalog.toml", shared, models)
+    if faults:
+        raise CatalogError("\n".join(faults))
+    return Catalog(models, shared.aliases, shared.default)
+
+
+def tier_of_name(name: str) -> Tier:
+    """The interface's naming rule."""
+    if "4k-count" in name:
+        return "4K"
+    return "2K" if "hd-count" in name else "1K"
+
+
+def _read(path: Path, shape: type[Shape], faults: list[str]) -> Shape | None:
+    try:
+        return shape.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, UnicodeDecodeError) as error:
+        faults.append(f"{path}: can't be read: {error}")
+    except tomllib.TOMLDecodeError as error:
+        faults.append(f"{path}: not valid TOML: {error}")
+    except ValidationError as error:
+        faults.extend(f"{path}: {_line(path, fault)}{_describe(fault)}" for fault in error.errors())
+    return None
+
+
+def _describe(fault: ErrorDetails) -> str:
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
+    match fault["type"]:
+        case "missing":
+            return f"{key}: missing"
+        case "extra_forbidden":
+            return f"{key}: unknown key"
+        case "literal_error":
+            return f"{key}: got {fault['input']!r}, expected {fault['ctx']['expected']}"
+    return f"{key}: got {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _line(path: Path, fault: ErrorDetails) -> str:
+    """'line 12: ' where the offending key stands alone in the file; TOML's reader keeps no positions."""
+    key = next((part for part in reversed(fault["loc"]) if isinstance(part, str)), "")
+    text = repr(fault["input"])[1:-1] if isinstance(fault["input"], str) else ""
+    hits = [
+        number
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.match(rf'\s*"?{re.escape(key)}"?\s*=', line) and text in line
+    ]
+    return f"line {hits[0]}: " if len(hits) == 1 else ""
+
+
+def _read_presets(path: Path, faults: list[str]) -> dict[str, dict[str, tuple[int, int]]]:
+    class Presets(Strict):
+        model_config = ConfigDict(extra="forbid", strict=False)
+        one: Annotated[dict[str, tuple[int, int]], Field(alias="1K")]
+        two: Annotated[dict[str, tuple[int, int]], Field(alias="2K")]
+        four: Annotated[dict[str, tuple[int, int]], Field(alias="4K")]
+
+    table = _read(path, Presets, faults)
+    return table.model_dump(by_alias=True) if table else {}
+
+
+def _add_models(
+    models: dict[str, ImageModel],
+    path: Path,
+    file: CheckpointFile,
+    shared: CatalogFile,
+    presets: Mapping[str, Mapping[str, tuple[int, int]]],
+    weights: Path,
+    faults: list[str],
+) -> None:
+    faults += [f"{path}: {fault}" for fault in _file_faults(file, shared)]
+    spec = _checkpoint(file, weights)
+    steps = file.steps or 0
+    if file.quality is not None:
+        steps = getattr(file.quality, file.quality.default).steps
+    for index, model in enumerate(file.models):
+        where = f"{path}: models[{index}]"
+        known = presets[model.tier]
+        ratios = model.ratios or [ratio for ratio in known if ratio not in EXTREME_RATIOS]
+        if unknown := [ratio for ratio in ratios if ratio not in known]:
+            faults.append(f"{where}.ratios: {unknown[0]!r} is not in presets.toml, which has {', '.join(known)}")
+            continue
+        if model.tier != tier_of_name(model.name):
+            rule = "a name with hd-count is 2K, with 4k-count 4K, any other 1K"
+            faults.append(f"{where}.tier: got {model.tier!r}, expected {tier_of_name(model.name)!r} for this name ({rule})")
+        if model.name in models:
+            faults.append(f"{where}.name: {model.name!r} is served by another file too")
+        models[model.name] = ImageModel(
+            name=model.name,
+            tier=model.tier,
+            price=_units(model.price),
+            group=shared.groups.get(file.family, ""),
+            sizes=SizeRules(model.name, model.tier, {ratio: known[ratio] for ratio in ratios}),
+            checkpoint=spec,
+            quality={q: getattr(file.quality, q).steps for q in ("low", "medium", "high")} if file.quality else None,
+            default_quality=file.quality.default if file.quality else None,
+            steps=steps,
+        )
+
+
+def _file_faults(file: CheckpointFile, shared: CatalogFile) -> Iterable[str]:
+    if file.family not in shared.groups:
+        yield f"family: got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
+    if file.quality is None and file.steps is None:
+        yield "steps: missing; a checkpoint without a [quality] table says how many steps it takes"
+    if file.quality is not None and file.steps is not None:
+        yield "steps: the [quality] table already says how many; keep one of the two"
+    if file.checkpoint.endswith(".safetensors") and file.config is None:
+        yield "config: missing; a single .safetensors file needs the folder of its configs"
+    if file.max_area_px < file.native_area_px:
+        yield f"max_area_px: got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
+
+
+def _checkpoint(file: CheckpointFile, weights: Path) -> CheckpointSpec:
+    path = weights / file.checkpoint
+    return CheckpointSpec(
+        name=file.checkpoint.removesuffix(".safetensors"),
+        path=path,
+        config=weights / file.config if file.config else None,
+        family=file.family,
+        conditioning=file.conditioning,
+        max_references=file.max_references or (16 if file.conditioning == "native" else 1),
+        native_area_px=file.native_area_px,
+        max_area_px=file.max_area_px,
+        sampling=Sampling(**file.sampling.model_dump()),
+        runtime=Runtime(**file.runtime.model_dump()),
+    )
+
+
+def _dangling(path: Path, shared: CatalogFile, models: Mapping[str, ImageModel]) -> list[str]:
+    known = ", ".join(models)
+    found = [
+        f"{path}: aliases.{alias}: {name!r} is not a model; expected one of {known}"
+        for alias, name in shared.aliases.items()
+        if name not in models
+    ]
+    found += [f"{path}: aliases.{alias}: is a model of its own" for alias in shared.aliases if alias in models]
+    if shared.default not in models:
+        found.append(f"{path}: default: {shared.default!r} is not a model; expected one of {known}")
+    return found
+
+
+def _units(price: str) -> int:
+    whole, _, part = price.partition(".")
+    return int(whole) * UNITS_PER_CNY + int(part.ljust(4, "0"))

@@ -1,0 +1,153 @@
+"""Which pixels a call gets. Pure arithmetic over the preset table.
+
+Every output side is a multiple of 16. A tier is a range of areas; a model draws only in its own tier's range.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Tier = Literal["1K", "2K", "4K"]
+
+GRID_PX = 16
+SMALLEST_SIDE_PX = 256
+MAX_AREA_PX: Mapping[Tier, int] = {"1K": 1_850_000, "2K": 4_300_000, "4K": 8_300_000}
+MIN_AREA_PX: Mapping[Tier, int] = {"1K": SMALLEST_SIDE_PX**2, "2K": 1_850_001, "4K": 4_300_001}
+LONGEST_SIDE_PX = 3840
+EXTREME_RATIO = 3  # beyond it a picture may pass the longest side
+RATIO_TOLERANCE = 0.05
+
+# The pixel sizes that the interface names; at another tier than 1K they stand for their ratio.
+LISTED_SIZES = {"1024x1024": "1:1", "1536x1024": "3:2", "1024x1536": "2:3", "1792x1024": "16:9", "1024x1792": "9:16"}
+PIXELS = re.compile(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})")
+RATIO = re.compile(r"([1-9][0-9]?):([1-9][0-9]?)")
+
+
+class SizeError(ValueError):
+    """A size that can't be drawn; the message says what would work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What is stored, exactly."""
+
+    width_px: int
+    height_px: int
+
+    def __str__(self) -> str:
+        return f"{self.width_px}x{self.height_px}"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRules:
+    """What one model draws: its tier, the ratios it accepts, and the preset of each."""
+
+    model: str
+    tier: Tier
+    presets: Mapping[str, tuple[int, int]]  # of the accepted ratios alone
+
+
+def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
+    """The size of a call that asked for `size`, with a first reference of this width and height. Raises SizeError."""
+    if size is None or size == "auto":
+        return _default(rules) if reference is None else _following(rules, *reference)
+    ratio = LISTED_SIZES.get(size, size)
+    if ratio in rules.presets:
+        return Size(*rules.presets[ratio])
+    if RATIO.fullmatch(ratio):
+        raise SizeError(f"Invalid size '{size}': {_accepted(rules)}")
+    pixels = PIXELS.fullmatch(size)
+    if pixels is None:
+        raise SizeError(
+            f"Invalid size '{size[:40]}'. Use a ratio such as '16:9', pixels such as '1024x1024', or 'auto'."
+        )
+    return _exact(rules, int(pixels[1]), int(pixels[2]))
+
+
+def _default(rules: SizeRules) -> Size:
+    ratio = next(name for name in ("1:1", "16:9", *rules.presets) if name in rules.presets)
+    return Size(*rules.presets[ratio])
+
+
+def _following(rules: SizeRules, width: int, height: int) -> Size:
+    """The reference's own size on the grid, scaled into the tier with its ratio kept."""
+    if not _ratio_accepted(rules, width, height):
+        raise SizeError(
+            f"The first reference image is {width}x{height}, a ratio of {width / height:.3g}:1 that {_accepted(rules)} "
+            f"Send 'size' to choose one of them."
+        )
+    scale = _scale_into_tier(rules.tier, width, height)
+    candidates = _around(width * scale, height * scale)
+    fitting = [s for s in candidates if _problem(rules, s.width_px, s.height_px) is None]
+    if not fitting:  # a ratio at the very edge of what is accepted, that the grid pushes over it
+        return Size(*rules.presets[_nearest_ratio(rules, width, height)])
+    return min(fitting, key=lambda s: (abs(s.width_px - width * scale) + abs(s.height_px - height * scale)))
+
+
+def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
+    area = width * height
+    low = MIN_AREA_PX[tier] if tier == "1K" else MIN_AREA_PX[tier] * 1.03  # clear of the border that the grid may cross
+    if area > MAX_AREA_PX[tier]:
+        return math.sqrt(MAX_AREA_PX[tier] / area)
+    short = max(1.0, SMALLEST_SIDE_PX / min(width, height))
+    return max(math.sqrt(low / area) if area < low else 1.0, short)
+
+
+def _around(width: float, height: float) -> list[Size]:
+    widths = {max(GRID_PX, math.floor(width / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
+    heights = {max(GRID_PX, math.floor(height / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
+    return [Size(w, h) for w in sorted(widths) for h in sorted(heights)]
+
+
+def _exact(rules: SizeRules, width: int, height: int) -> Size:
+    problem = _problem(rules, width, height)
+    if problem is not None:
+        raise SizeError(f"Invalid size '{width}x{height}': {problem} {_suggestion(rules, width, height)}")
+    return Size(width, height)
+
+
+def _problem(rules: SizeRules, width: int, height: int) -> str | None:
+    """Why this model can't draw exactly these pixels."""
+    if width % GRID_PX or height % GRID_PX:
+        return f"both sides must be multiples of {GRID_PX}."
+    if not _ratio_accepted(rules, width, height):
+        return _accepted(rules)
+    area, tier = width * height, rules.tier
+    if area > MAX_AREA_PX[tier]:
+        return f"{rules.model} draws {tier}, at most {MAX_AREA_PX[tier] / 1e6:.2f} megapixels."
+    if area < MIN_AREA_PX[tier] or min(width, height) < SMALLEST_SIDE_PX:
+        if tier == "1K":
+            return f"both sides must be at least {SMALLEST_SIDE_PX}."
+        return f"{rules.model} draws {tier}, more than {MIN_AREA_PX[tier] / 1e6:.2f} megapixels; use a model of a smaller tier, or"
+    if max(width, height) > LONGEST_SIDE_PX and max(width, height) / min(width, height) <= EXTREME_RATIO:
+        return f"the longest edge must be less than or equal to {LONGEST_SIDE_PX}."
+    return None
+
+
+def _suggestion(rules: SizeRules, width: int, height: int) -> str:
+    """The nearest sizes that do work: this ratio's preset, and these sides moved onto the grid and into the tier."""
+    sizes = [Size(*rules.presets[_nearest_ratio(rules, width, height)])]
+    if _ratio_accepted(rules, width, height):
+        sizes.insert(0, _following(rules, width, height))
+    names = list(dict.fromkeys(str(size) for size in sizes))
+    return f"The nearest that work: {', '.join(names)}."
+
+
+def _nearest_ratio(rules: SizeRules, width: int, height: int) -> str:
+    return min(rules.presets, key=lambda ratio: abs(math.log(_off(ratio, width, height))))
+
+
+def _ratio_accepted(rules: SizeRules, width: int, height: int) -> bool:
+    return any(abs(_off(ratio, width, height) - 1) <= RATIO_TOLERANCE for ratio in rules.presets)
+
+
+def _off(ratio: str, width: int, height: int) -> float:
+    wide, high = ratio.split(":")
+    return (width / height) / (int(wide) / int(high))
+
+
+def _accepted(rules: SizeRules) -> str:
+    return f"{rules.model} accepts the ratios {', '.join(rules.presets)}."
+
