@@ -75,8 +75,7 @@ def _following(rules: SizeRules, width: int, height: int) -> Size:
     """The reference's own size on the grid, scaled into the tier with its ratio kept."""
     if not _ratio_accepted(rules, width, height):
         raise SizeError(
-            f"The first reference image is {width}x{height}, a ratio of {width / height:.3g}:1 that {_accepted(rules)} "
-            f"Send 'size' to choose one of them."
+            f"The first reference image is {width}x{height}; {_accepted(rules)} Send 'size' to choose one of them."
         )
     scale = _scale_into_tier(rules.tier, width, height)
     candidates = _around(width * scale, height * scale)

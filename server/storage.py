@@ -1,0 +1,87 @@
+"""Finished pictures on the local disk, under names of 128 random bits.
+
+A file is written under a temporary name, synced and renamed, so that what has its name is whole. The caller records it
+afterwards; what no record names is swept.
+"""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
+
+
+class Storage:
+    """A folder of results, in 256 subfolders by the first two digits. All methods block: call them in threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def new_name(self, extension: str) -> str:
+        """A name nobody can guess."""
+        return f"{secrets.token_hex(16)}.{extension}"
+
+    def write(self, name: str, data: bytes) -> None:
+        """Store a file, all of it or nothing. Raises OSError, disk full included."""
+        path = self._place(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+    def path(self, name: str) -> Path | None:
+        """Where a stored file is; None when there is none, or the name is none of ours."""
+        if not NAME.fullmatch(name):
+            return None
+        path = self._place(name)
+        return path if path.is_file() else None
+
+    def read(self, name: str) -> bytes:
+        """A stored file. Raises FileNotFoundError."""
+        path = self.path(name)
+        if path is None:
+            raise FileNotFoundError(name)
+        return path.read_bytes()
+
+    def exists(self, name: str) -> bool:
+        """Whether the file is there."""
+        return self.path(name) is not None
+
+    def sweep(self, known: set[str], older_than_s: float) -> int:
+        """Delete files that are not `known` and older than this; returns how many. Younger ones may be about to be
+        recorded."""
+        oldest = time.time() - older_than_s
+        removed = 0
+        for path in self._files():
+            with suppress(FileNotFoundError):
+                if path.name not in known and path.stat().st_mtime < oldest:
+                    path.unlink()
+                    removed += 1
+        return removed
+
+    def _place(self, name: str) -> Path:
+        return self._root / name[:2] / name
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self._root.glob("??/*") if path.is_file())
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is on disk only when its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
