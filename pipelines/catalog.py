@@ -64,7 +64,7 @@ class RuntimeTable(Strict):
     """How the checkpoint sits on the device."""
 
     dtype: Dtype = "auto"
-    vae_tiling: bool = True
+    vae_tiling: bool = False
 
 
 class ModelTable(Strict):

@@ -23,7 +23,6 @@ class Sampling:
     scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
     refine_strength: float = 0.3  # how far the second pass of a 2K or 4K picture redraws it
-    refine_steps: int | None = None  # denoising steps that each tile really runs; None follows the job's steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Runtime:
     """How a checkpoint sits on the device."""
 
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
-    vae_tiling: bool = True  # decode and encode large pictures tile by tile
+    vae_tiling: bool = False  # decode and encode tile by tile: slower, for devices with little memory
 
 
 @dataclass(frozen=True, slots=True)

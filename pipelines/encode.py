@@ -1,0 +1,34 @@
+"""From pixels to a file that says how it was made."""
+
+import io
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from pipelines.types import EncodedImage, Encoding
+
+DESCRIPTION = 0x010E  # EXIF ImageDescription, which viewers of JPEG and WebP show
+PNG_LEVEL = 3  # a third of the time of the default for a few per cent more bytes
+
+
+def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str, str], seed: int) -> EncodedImage:
+    """The file of a picture of shape (height, width, 3), with its metadata inside."""
+    image = Image.fromarray(pixels)
+    facts = {**metadata, "seed": str(seed)}
+    file = io.BytesIO()
+    if encoding.format == "png":
+        info = PngInfo()
+        for name, value in facts.items():
+            info.add_itxt(name, value)
+        image.save(file, "PNG", pnginfo=info, compress_level=PNG_LEVEL)
+    else:
+        exif = Image.Exif()
+        exif[DESCRIPTION] = json.dumps(facts)
+        lossless = encoding.format == "webp" and encoding.quality == 100
+        image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless)
+    height, width, _ = pixels.shape
+    return EncodedImage(file.getvalue(), f"image/{encoding.format}", width, height, seed)

@@ -1,0 +1,87 @@
+"""How a picture of a given size is drawn by a checkpoint that has a native area. Pure.
+
+A size near the native area is drawn as it is. A smaller one is drawn at the native area and reduced. A larger one is
+drawn at the native area, enlarged, and redrawn tile by tile, each tile a native-sized picture, so that the memory it
+takes does not grow with the picture.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pipelines.types import CheckpointSpec
+
+SMALL = 0.5  # of the native area: below it a checkpoint draws badly, and its picture is reduced instead
+OVERLAP = 1 / 8  # of a tile, blended with its neighbour
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A part of the canvas that is redrawn at once."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`width` x `height` is what the pipeline draws; `finish` is how it becomes the final size."""
+
+    width: int
+    height: int
+    finish: Literal["crop", "reduce", "refine"]
+    tiles: tuple[Tile, ...] = ()
+
+
+def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
+    """The way to a picture of width x height pixels with a pipeline whose sides are multiples of `multiple`."""
+    area = width * height
+    if area > spec.max_area_px:
+        scale = math.sqrt(spec.native_area_px / area)
+        tiles = cover(width, height, _down(math.isqrt(spec.native_area_px), multiple), multiple)
+        return Plan(_near(width * scale, multiple), _near(height * scale, multiple), "refine", tiles)
+    if area < spec.native_area_px * SMALL:
+        scale = math.sqrt(spec.native_area_px / area)
+        return Plan(_near(width * scale, multiple), _near(height * scale, multiple), "reduce")
+    return Plan(_up(width, multiple), _up(height, multiple), "crop")
+
+
+def cover(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
+    """Overlapping tiles that cover the canvas, row by row. Their sides are multiples of `multiple`, `side` at most."""
+    tile_width = min(side, _down(width, multiple))
+    tile_height = min(side, _down(height, multiple))
+    lefts, tops = _starts(width, tile_width), _starts(height, tile_height)
+    return tuple(Tile(left, top, tile_width, tile_height) for top in tops for left in lefts)
+
+
+def steps_run(steps: int, strength: float) -> int:
+    """How many of `steps` an image-to-image pipeline runs: it starts that far into the schedule, and runs one at least."""
+    return max(1, min(steps, int(steps * strength)))
+
+
+def steps_to_ask(steps: int, strength: float) -> int:
+    """What to ask of an image-to-image pipeline so that it runs at least one step."""
+    return max(steps, math.ceil(1 / strength))
+
+
+def _starts(length: int, tile: int) -> Sequence[int]:
+    """Evenly spread starts from 0 to length - tile with at least the overlap between neighbours."""
+    if tile >= length:
+        return [0]
+    count = math.ceil((length - tile) / (tile * (1 - OVERLAP))) + 1
+    return [round(i * (length - tile) / (count - 1)) for i in range(count)]
+
+
+def _near(length: float, multiple: int) -> int:
+    return max(1, round(length / multiple)) * multiple
+
+
+def _up(length: int, multiple: int) -> int:
+    return math.ceil(length / multiple) * multiple
+
+
+def _down(length: int, multiple: int) -> int:
+    return max(1, length // multiple) * multiple

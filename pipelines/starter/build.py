@@ -1,0 +1,50 @@
+"""`python -m pipelines.starter.build WEIGHTS [--force]`: write the starters that are missing, untrained.
+
+Each folder is made under a temporary name and renamed, so that an interrupted build leaves nothing that looks whole.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+NAMES = ("starter-alpha", "starter-beta")
+
+
+def build_starters(weights: Path, *, force: bool = False) -> list[Path]:
+    """The folders that were written."""
+    wanted = [weights / name for name in NAMES if force or not (weights / name).exists()]
+    if not wanted:
+        return []
+    print(f"Building untrained starter checkpoints in {weights} ...", file=sys.stderr, flush=True)
+    from pipelines.quiet import quiet_libraries
+
+    quiet_libraries()
+    import torch  # takes seconds: only when there is something to build
+
+    from pipelines.starter import architectures
+
+    makers = {"starter-alpha": architectures.alpha, "starter-beta": architectures.beta}
+    weights.mkdir(parents=True, exist_ok=True)
+    for folder in wanted:
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+        makers[folder.name]().to(dtype=torch.float16).save_pretrained(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        print(f"  {folder.name}: {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
+    return wanted
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--force", action="store_true", help="build again what is already there")
+    arguments = parser.parse_args()
+    build_starters(arguments.weights, force=arguments.force)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""`python -m pipelines.worker FD`: the process that holds the device.
+
+FD is one end of a socket pair; `pipelines.messages` says what passes over it. When the other end closes, the server has
+died and so does this process, at once, whatever it is doing.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, BinaryIO
+
+from pipelines.messages import Cancel, CheckpointState, FromWorker, JobEvent, Ready, Submit, ToWorker, Warm, frame, read_frame
+from pipelines.quiet import quiet_libraries
+from pipelines.types import CheckpointSpec, ImageJob
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipelines.image_engine import ImageEngine
+
+
+class Link:
+    """The worker's end of the socket. Frames are written whole, from the event loop alone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(True)
+        self._reader: BinaryIO = self._socket.makefile("rb")
+
+    def send(self, message: FromWorker) -> None:
+        """Write one message."""
+        try:
+            self._socket.sendall(frame(message))
+        except OSError:
+            os._exit(0)
+
+    def receive(self) -> ToWorker:
+        """The next message; the process ends when there can be none."""
+        try:
+            message = read_frame(self._reader)
+        except OSError:
+            message = None
+        if not isinstance(message, Submit | Cancel | Warm):
+            os._exit(0)
+        return message
+
+
+async def serve(link: Link) -> None:
+    """Until the server is gone."""
+    inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        while True:
+            loop.call_soon_threadsafe(inbox.put_nowait, link.receive())
+
+    threading.Thread(target=listen, name="link", daemon=True).start()
+
+    quiet_libraries()
+    import torch
+
+    from pipelines.image_engine import ImageEngine
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    engine = ImageEngine(device)
+    link.send(Ready(_describe(device)))
+    running: set[asyncio.Task[None]] = set()
+    while True:
+        match await inbox.get():
+            case Submit(job):
+                running.add(task := asyncio.create_task(_run(link, engine, job)))
+                task.add_done_callback(running.discard)
+            case Cancel(job_id):
+                engine.cancel(job_id)
+            case Warm(checkpoints):
+                running.add(task := asyncio.create_task(_warm(link, engine, checkpoints)))
+                task.add_done_callback(running.discard)
+
+
+async def _run(link: Link, engine: "ImageEngine", job: ImageJob) -> None:
+    async for event in engine.submit(job):
+        link.send(JobEvent(job.id, event))
+
+
+async def _warm(link: Link, engine: "ImageEngine", checkpoints: tuple[CheckpointSpec, ...]) -> None:
+    for spec in checkpoints:
+        try:
+            await engine.load(spec)
+        except Exception as error:
+            link.send(CheckpointState(spec.name, "failed", str(error)))
+        else:
+            link.send(CheckpointState(spec.name, "loaded", str(spec.path)))
+
+
+def _describe(device: "torch.device") -> str:
+    import torch
+
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} (cuda)"
+    return f"the CPU ({torch.get_num_threads()} threads)"
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
+    asyncio.run(serve(Link(int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
