@@ -133,7 +133,7 @@ class ImageEngine:
             raise Cancelled
         if time.monotonic() > task.deadline:
             raise OutOfTime
-        task.emit(Progress(task.step, total))
+        task.emit(Progress(min(task.step, total), total))  # some pipelines round their steps up
 
     def _checkpoint(self, spec: CheckpointSpec) -> Checkpoint:
         """Weights are shared by every spec that names the same files; the sampling is the spec's own."""

@@ -36,13 +36,13 @@ CHAT_TEMPLATE = (
 def alpha() -> DiffusionPipeline:
     """starter-alpha: text to image, image to image and inpainting from one set of weights."""
     torch.manual_seed(SEED)
-    return stable_diffusion(latent_levels=4, codec_channels=32, unet_channels=(48, 96, 160), text_width=128)
+    return stable_diffusion(latent_levels=4, codec_channels=16, unet_channels=(48, 96, 160), text_width=128)
 
 
 def beta() -> DiffusionPipeline:
     """starter-beta: four steps, references native."""
     torch.manual_seed(SEED)
-    return klein(codec_channels=(16, 32, 64, 64), heads=4, layers=(2, 4), text_width=64)
+    return klein(codec_channels=(8, 16, 32, 64, 64), heads=4, layers=(2, 4), text_width=64)
 
 
 def stable_diffusion(
