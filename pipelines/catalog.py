@@ -1,7 +1,7 @@
 """model_configs/: strict TOML in, frozen specs out.
 
-Every *.toml but the reserved ones describes one checkpoint and the model names it serves. Errors are collected, and each
-names the file, the key and what would be right, so that a broken catalog is mended in one go.
+Every *.toml but the reserved ones describes one checkpoint and the model names it serves. Errors are collected, and
+each names the file, the key and what would be right, so that a broken catalog is mended in one go.
 """
 
 import re
@@ -252,7 +252,8 @@ def _add_models(
             continue
         if model.tier != tier_of_name(model.name):
             rule = "a name with hd-count is 2K, with 4k-count 4K, any other 1K"
-            faults.append(f"{where}.tier: got {model.tier!r}, expected {tier_of_name(model.name)!r} for this name ({rule})")
+            expected = tier_of_name(model.name)
+            faults.append(f"{where}.tier: got {model.tier!r}, expected {expected!r} for {model.name!r} ({rule})")
         if model.name in models:
             faults.append(f"{where}.name: {model.name!r} is served by another file too")
         models[model.name] = ImageModel(

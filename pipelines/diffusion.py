@@ -34,9 +34,7 @@ class Drawing:
     @property
     def plan(self) -> Plan:
         """How the job's size is reached."""
-        return plan_picture(
-            self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px
-        )
+        return plan_picture(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
 
     @property
     def steps(self) -> int:
@@ -52,10 +50,7 @@ class Drawing:
         seed = (job.seed + index) % MAX_SEED
         size = (job.width_px, job.height_px)
         image = self._first_pass(plan, seed)
-        if plan.finish == "crop":
-            image = _centre(image, size)
-        else:
-            image = image.resize(size, Image.Resampling.LANCZOS)
+        image = _centre(image, size) if plan.finish == "crop" else image.resize(size, Image.Resampling.LANCZOS)
         if plan.finish == "refine":
             image = refine(image, plan.tiles, lambda tile, number: self._redraw(tile, seed, number))
         if job.mask is not None:

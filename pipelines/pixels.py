@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pipelines.types import Picture
 
@@ -51,7 +51,7 @@ def decode_data_uri(uri: str) -> bytes:
 
 
 def decode_picture(data: bytes, max_area_px: int) -> DecodedPicture:
-    """RGB pixels, upright, on white where the file is transparent, reduced to at most max_area_px. Raises PictureError."""
+    """RGB pixels, upright, on white where the file is transparent, of at most max_area_px. Raises PictureError."""
     with _opened(data) as image:
         upright = ImageOps.exif_transpose(image)
         width, height = upright.size
@@ -100,7 +100,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
                 yield image
     except Image.DecompressionBombError as error:
         raise PictureError(f"The image is too large: {error}", "image_too_large") from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise PictureError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
     except (OSError, ValueError, SyntaxError, EOFError, OverflowError, MemoryError) as error:
         raise PictureError(f"The image is corrupt or truncated: {error}.") from error

@@ -58,7 +58,7 @@ def cover(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]
 
 
 def steps_run(steps: int, strength: float) -> int:
-    """How many of `steps` an image-to-image pipeline runs: it starts that far into the schedule, and runs one at least."""
+    """How many of `steps` an image-to-image pipeline runs: it starts part of the way in, and runs one at least."""
     return max(1, min(steps, int(steps * strength)))
 
 

@@ -12,7 +12,9 @@ from PIL import Image
 from pipelines.plan import OVERLAP, Tile
 
 
-def refine(canvas: Image.Image, tiles: Sequence[Tile], redraw: Callable[[Image.Image, int], Image.Image]) -> Image.Image:
+def refine(
+    canvas: Image.Image, tiles: Sequence[Tile], redraw: Callable[[Image.Image, int], Image.Image]
+) -> Image.Image:
     """The canvas with every tile redrawn and blended in. `redraw` gets a tile and its number and returns its size."""
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)

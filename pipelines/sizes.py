@@ -82,7 +82,7 @@ def _following(rules: SizeRules, width: int, height: int) -> Size:
     fitting = [s for s in candidates if _problem(rules, s.width_px, s.height_px) is None]
     if not fitting:  # a ratio at the very edge of what is accepted, that the grid pushes over it
         return Size(*rules.presets[_nearest_ratio(rules, width, height)])
-    return min(fitting, key=lambda s: (abs(s.width_px - width * scale) + abs(s.height_px - height * scale)))
+    return min(fitting, key=lambda s: abs(s.width_px - width * scale) + abs(s.height_px - height * scale))
 
 
 def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
@@ -119,7 +119,7 @@ def _problem(rules: SizeRules, width: int, height: int) -> str | None:
     if area < MIN_AREA_PX[tier] or min(width, height) < SMALLEST_SIDE_PX:
         if tier == "1K":
             return f"both sides must be at least {SMALLEST_SIDE_PX}."
-        return f"{rules.model} draws {tier}, more than {MIN_AREA_PX[tier] / 1e6:.2f} megapixels; use a model of a smaller tier, or"
+        return f"{rules.model} draws {tier}, more than {MIN_AREA_PX[tier] / 1e6:.2f} megapixels."
     if max(width, height) > LONGEST_SIDE_PX and max(width, height) / min(width, height) <= EXTREME_RATIO:
         return f"the longest edge must be less than or equal to {LONGEST_SIDE_PX}."
     return None
@@ -149,4 +149,3 @@ def _off(ratio: str, width: int, height: int) -> float:
 
 def _accepted(rules: SizeRules) -> str:
     return f"{rules.model} accepts the ratios {', '.join(rules.presets)}."
-

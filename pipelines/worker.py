@@ -12,7 +12,18 @@ import sys
 import threading
 from typing import TYPE_CHECKING, BinaryIO
 
-from pipelines.messages import Cancel, CheckpointState, FromWorker, JobEvent, Ready, Submit, ToWorker, Warm, frame, read_frame
+from pipelines.messages import (
+    Cancel,
+    CheckpointState,
+    FromWorker,
+    JobEvent,
+    Ready,
+    Submit,
+    ToWorker,
+    Warm,
+    frame,
+    read_frame,
+)
 from pipelines.quiet import quiet_libraries
 from pipelines.types import CheckpointSpec, ImageJob
 

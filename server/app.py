@@ -9,10 +9,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
-from pipelines.catalog import Catalog, load_catalog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from pipelines.catalog import Catalog, load_catalog
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.body_limit import BodyLimit

@@ -1,7 +1,7 @@
 """The server's view of a worker process, which it spawns, watches and restarts. An Engine like the one inside.
 
-A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that doubles
-while workers die young.
+A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that
+doubles while workers die young.
 """
 
 import asyncio

@@ -128,9 +128,7 @@ def _check_url(url: str) -> tuple[str, int]:
     return parts.hostname, 443
 
 
-async def _checked_address(
-    host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]
-) -> str:
+async def _checked_address(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
     try:
         found = await resolve(host, port)
     except (OSError, UnicodeError) as error:

@@ -36,5 +36,5 @@ def configure_logs(as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.access"):
+    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from pipelines.catalog import Catalog
-
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.engine_host import EngineHost

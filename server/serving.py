@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import uvicorn
-from pipelines.catalog import Catalog, CatalogError, load_catalog
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.catalog import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import any_keys, create_key
 from server.app import create_app

@@ -1,4 +1,4 @@
-"""The starters' networks, untrained. A checkpoint is whatever these classes save; nothing else in the project knows them.
+"""The starters' networks, untrained. A checkpoint is what these classes save; nothing else in the project knows them.
 
 starter-alpha is a UNet of the Stable Diffusion family over a small autoencoder with 16-pixel latents; starter-beta is a
 few-step transformer of the FLUX.2 klein family, which takes reference images natively. Both are small enough for a CPU.

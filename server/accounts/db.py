@@ -5,12 +5,12 @@ and checkpoints, and readers can do neither. Writers begin with BEGIN IMMEDIATE:
 and upgrades ignores the busy timeout. Other processes (the command line) write too, under SQLite's own lock.
 """
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
@@ -69,7 +69,7 @@ class Database:
 
 def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
     @event.listens_for(engine, "connect")
-    def connect(connection: Any, _: object) -> None:
+    def connect(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # we begin transactions ourselves
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
@@ -83,5 +83,5 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
         cursor.close()
 
     @event.listens_for(engine, "begin")
-    def begin(connection: Any) -> None:
+    def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

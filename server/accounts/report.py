@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
@@ -41,10 +41,11 @@ class Entry:
 
 def balances(database: Database) -> list[Balance]:
     """Every key, oldest first."""
-    spent = _sum_by_key(select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id), database)
+    charges = select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id)
     live = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
-    held = _sum_by_key(live, database)
     with database.read() as session:
+        spent = {row[0]: int(row[1]) for row in session.execute(charges)}
+        held = {row[0]: int(row[1]) for row in session.execute(live)}
         rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
     return [Balance(row.id, row.name, row.budget, spent.get(row.id, 0), held.get(row.id, 0)) for row in rows]
 
@@ -62,7 +63,7 @@ def entries(database: Database, key_id: str | None, limit: int) -> list[Entry]:
 
 
 def check(database: Database, stored: Callable[[str], bool]) -> list[str]:
-    """What does not agree, in words; nothing when the books are clean. `stored` tells whether a result's file exists."""
+    """What does not agree, in words; nothing when the books are clean. `stored` tells if a result's file exists."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
     captured, void = HoldRow.state == "captured", HoldRow.state == "void"
@@ -104,10 +105,6 @@ def _strays(session: Session) -> list[str]:
     found = []
     for table, what in ((EntryRow, "an entry"), (ResultRow, "a result")):
         unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == table.call_id).exists()
-        found += [f"call {call_id} has {what} and no hold" for call_id in session.scalars(select(table.call_id).where(unknown))]
+        strays = session.scalars(select(table.call_id).where(unknown))
+        found += [f"call {call_id} has {what} and no hold" for call_id in strays]
     return found
-
-
-def _sum_by_key(query: Select[tuple[str, int]], database: Database) -> dict[str, int]:
-    with database.read() as session:
-        return {key_id: int(amount) for key_id, amount in session.execute(query)}

@@ -13,8 +13,8 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import structlog
-from pipelines.catalog import ImageModel
 
+from pipelines.catalog import ImageModel
 from pipelines.types import EncodedImage, Failed, Finished, ImageJob
 from server.accounts.keys import Key
 from server.accounts.ledger import Call, HoldLost, InsufficientBudget, StoredResult

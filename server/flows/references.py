@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pipelines.pixels import DecodedPicture, PictureError, decode_data_uri, decode_mask, decode_picture
-
 from pipelines.types import Picture
 from server.errors import ApiError, BadImageRequest, BadRequest, TooLarge
 from server.fetch import FetchFailed, FetchRefused, fetch_image

@@ -7,7 +7,6 @@ from typing import Literal
 from pipelines.catalog import Catalog, ImageModel
 from pipelines.pixels import DecodedPicture
 from pipelines.sizes import SizeError, resolve_size
-
 from pipelines.types import Encoding, ImageFormat, ImageJob, Picture
 from server.errors import BadImageRequest, BadRequest, Forbidden, NotFound
 from server.flows.references import Reference

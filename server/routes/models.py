@@ -1,8 +1,8 @@
 """GET /v1/models and /v1/models/{id}: every model, whatever the key's groups allow."""
 
 from fastapi import APIRouter
-from pipelines.catalog import ImageModel
 
+from pipelines.catalog import ImageModel
 from server.accounts.money import format_money
 from server.errors import NotFound
 from server.routes.deps import Caller, ServicesDep

@@ -103,12 +103,20 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("a URL with fetching off", body(image=["https://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a plain http URL", body(image=["http://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a file URL", body(image=["file:///etc/passwd"]), 400, "invalid_image_url", "image[0]"),
-    ("a result that is not there", body(image=[f"http://localhost/cdn/{'0' * 32}.png"]), 400, "invalid_image_url", "image[0]"),
+    (
+        "a result that is not there",
+        body(image=[f"http://localhost/cdn/{'0' * 32}.png"]),
+        400,
+        "invalid_image_url",
+        "image[0]",
+    ),
     ("a mask alone", body(mask=uri(png(64, 64, "L"))), 400, "invalid_value", "mask"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "status", "code", "param"), [row[1:] for row in BAD_BODIES], ids=[r[0] for r in BAD_BODIES])
+@pytest.mark.parametrize(
+    ("fields", "status", "code", "param"), [row[1:] for row in BAD_BODIES], ids=[r[0] for r in BAD_BODIES]
+)
 def test_a_bad_body_is_refused_by_field(
     server: Server, fields: dict[str, Any], status: int, code: str | None, param: str | None
 ) -> None:
@@ -136,17 +144,45 @@ BAD_FORMS: list[tuple[str, dict[str, str], list[tuple[str, bytes]], int, str | N
     ("no prompt", {}, [("image", png())], 400, "missing_required_parameter", "prompt"),
     ("17 files", {"prompt": "x", "model": BETA}, [("image[]", png())] * 17, 400, "array_above_max_length", "image"),
     ("n in words", {"prompt": "x", "n": "two"}, [("image", png())], 400, "invalid_type", "n"),
-    ("quality with beta", {"prompt": "x", "model": BETA, "quality": "low"}, [("image", png())], 400, "unsupported_parameter", "quality"),
-    ("image as text", {"prompt": "x", "image": "https://example.com/a.png"}, [("other", b"")], 400, "invalid_value", "image"),
+    (
+        "quality with beta",
+        {"prompt": "x", "model": BETA, "quality": "low"},
+        [("image", png())],
+        400,
+        "unsupported_parameter",
+        "quality",
+    ),
+    (
+        "image as text",
+        {"prompt": "x", "image": "https://example.com/a.png"},
+        [("other", b"")],
+        400,
+        "invalid_value",
+        "image",
+    ),
     ("a file of 60 MB", {"prompt": "x"}, [("image", png() + b"\0" * 60_000_000)], 413, "request_too_large", "image[0]"),
-    ("mask of another size", {"prompt": "x"}, [("image", png()), ("mask", png(32, 64, "RGBA"))], 400, "invalid_image_file", "mask"),
+    (
+        "mask of another size",
+        {"prompt": "x"},
+        [("image", png()), ("mask", png(32, 64, "RGBA"))],
+        400,
+        "invalid_image_file",
+        "mask",
+    ),
     ("a corrupt file", {"prompt": "x"}, [("image", b"\x89PNG\r\n\x1a\nnope")], 400, "invalid_image_file", "image[0]"),
 ]
 
 
-@pytest.mark.parametrize(("texts", "files", "status", "code", "param"), [r[1:] for r in BAD_FORMS], ids=[r[0] for r in BAD_FORMS])
+@pytest.mark.parametrize(
+    ("texts", "files", "status", "code", "param"), [r[1:] for r in BAD_FORMS], ids=[r[0] for r in BAD_FORMS]
+)
 def test_a_bad_form_is_refused_by_field(
-    server: Server, texts: dict[str, str], files: list[tuple[str, bytes]], status: int, code: str | None, param: str | None
+    server: Server,
+    texts: dict[str, str],
+    files: list[tuple[str, bytes]],
+    status: int,
+    code: str | None,
+    param: str | None,
 ) -> None:
     parts = [(name, ("upload", data, "application/octet-stream")) for name, data in files]
     with server.http() as client:
@@ -189,7 +225,9 @@ def test_a_key_without_the_group_lists_the_models_and_cannot_call_them(server: S
         assert client.post("/v1/images/generations", json=body(model=BETA_25)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["embeddings", "audio/speech", "audio/transcriptions", "files", "files/file-1", "assistants"])
+@pytest.mark.parametrize(
+    "path", ["embeddings", "audio/speech", "audio/transcriptions", "files", "files/file-1", "assistants"]
+)
 def test_unsupported_families_say_so(server: Server, path: str) -> None:
     with server.http() as client:
         answer = client.post(f"/v1/{path}", json={})

@@ -123,9 +123,7 @@ def test_a_chain_of_calls_passes_the_last_url_on(server: Server) -> None:
     url = None
     for prompt in ("a boat", "make it blue", "now at night"):
         extra = {"image": [url]} if url else {}
-        answer = client.images.generate(
-            model="beta-2.5-flash-image-count", prompt=prompt, size=SMALL, extra_body=extra
-        )
+        answer = client.images.generate(model="beta-2.5-flash-image-count", prompt=prompt, size=SMALL, extra_body=extra)
         assert answer.data
         url = answer.data[0].url
     assert opened(server, url).size == (256, 256)

@@ -1,0 +1,51 @@
+"""How sizes are reached."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.plan import cover, plan_picture, steps_run, steps_to_ask
+from pipelines.types import CheckpointSpec
+
+SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)
+SIDES = st.integers(1, 500).map(lambda n: n * 16)
+
+
+def test_a_picture_near_the_native_area_is_drawn_as_it_is() -> None:
+    plan = plan_picture(SPEC, 1360, 1024, 32)
+    assert (plan.width, plan.height, plan.finish) == (1376, 1024, "crop")
+
+
+def test_a_small_picture_is_drawn_at_the_native_area_and_reduced() -> None:
+    plan = plan_picture(SPEC, 256, 256, 16)
+    assert (plan.width, plan.height, plan.finish) == (1024, 1024, "reduce")
+
+
+def test_a_large_picture_is_drawn_natively_and_redrawn_in_tiles_of_native_area() -> None:
+    plan = plan_picture(SPEC, 3840, 2160, 16)
+    assert plan.finish == "refine"
+    assert plan.width * plan.height <= 1.05 * SPEC.native_area_px
+    assert all(tile.width * tile.height <= SPEC.native_area_px for tile in plan.tiles)
+
+
+@given(width=SIDES, height=SIDES, side=st.integers(1, 64).map(lambda n: n * 32), multiple=st.sampled_from([8, 16]))
+def test_tiles_cover_the_canvas_and_overlap(width: int, height: int, side: int, multiple: int) -> None:
+    side = max(side, max(width, height) // 12 // 32 * 32)  # no absurd numbers of tiles
+    tiles = cover(width, height, side, multiple)
+    assert all(0 <= t.left <= width - t.width and 0 <= t.top <= height - t.height for t in tiles)
+    assert all(t.width % multiple == t.height % multiple == 0 for t in tiles)
+    for starts, size, length in (
+        (sorted({t.left for t in tiles}), tiles[0].width, width),
+        (sorted({t.top for t in tiles}), tiles[0].height, height),
+    ):
+        assert starts[0] == 0
+        assert starts[-1] + size == length
+        assert all(after - before < size for before, after in zip(starts, starts[1:], strict=False))
+
+
+@given(steps=st.integers(1, 200), strength=st.floats(0.01, 1))
+def test_image_to_image_always_runs_a_step(steps: int, strength: float) -> None:
+    asked = steps_to_ask(steps, strength)
+    assert asked >= steps
+    assert 1 <= steps_run(steps, strength) <= steps
