@@ -8,13 +8,14 @@ are followed by hand and checked the same way.
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urljoin, urlsplit
 
 import httpcore
-import httpx
 
 MAX_REDIRECTS = 3
+REDIRECTS = (301, 302, 303, 307, 308)
 MAX_URL_LENGTH = 4096
 NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -55,10 +56,11 @@ async def fetch_image(
     timeout_s: float,
     resolve: Resolver = resolve_host,
     is_allowed: Callable[[Address], bool] = is_public,
-    verify: bool | str = True,
+    ports: tuple[int, ...] = (443,),
+    ca_file: str | None = None,
 ) -> bytes:
     """The body behind a URL. Raises FetchRefused before anything is sent, FetchFailed after."""
-    _check_url(url)
+    _check_url(url, ports)
     if not allow:
         raise FetchRefused(
             "this server does not fetch URLs (DARKROOM_FETCH is off): send the picture as a base64 data URI, as a file "
@@ -67,7 +69,7 @@ async def fetch_image(
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
-                body, url = await _hop(url, max_bytes, resolve, is_allowed, verify)
+                body, url = await _hop(url, max_bytes, resolve, is_allowed, ports, ca_file)
                 if body is not None:
                     return body
             raise FetchFailed(f"the URL redirects more than {MAX_REDIRECTS} times.")
@@ -76,46 +78,53 @@ async def fetch_image(
 
 
 async def _hop(
-    url: str, max_bytes: int, resolve: Resolver, is_allowed: Callable[[Address], bool], verify: bool | str
+    url: str,
+    max_bytes: int,
+    resolve: Resolver,
+    is_allowed: Callable[[Address], bool],
+    ports: tuple[int, ...],
+    ca_file: str | None,
 ) -> tuple[bytes | None, str]:
     """One request: the body, or where it redirects to."""
-    host, port = _check_url(url)
+    host, port = _check_url(url, ports)
     pinned = await _checked_address(host, port, resolve, is_allowed)
-    transport = httpx.AsyncHTTPTransport(verify=verify, trust_env=False)
-    transport._pool = httpcore.AsyncConnectionPool(
-        ssl_context=httpx.create_ssl_context(verify=verify, trust_env=False), network_backend=_Pinned(host, pinned)
-    )
-    headers = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "Darkroom"}
+    trusted = ssl.create_default_context(cafile=ca_file)
+    headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
+    pool = httpcore.AsyncConnectionPool(ssl_context=trusted, network_backend=_Pinned(host, pinned))
     try:
-        async with (
-            httpx.AsyncClient(transport=transport, trust_env=False, timeout=None) as client,  # noqa: S113
-            client.stream("GET", url, headers=headers) as answer,
-        ):
-            if answer.is_redirect:
-                return None, urljoin(url, answer.headers["location"])
-            if answer.status_code != 200:
-                raise FetchFailed(f"the URL answered with status {answer.status_code}.")
+        async with pool, pool.stream("GET", url, headers=headers) as answer:
+            if answer.status in REDIRECTS:
+                return None, urljoin(url, _location(answer))
+            if answer.status != 200:
+                raise FetchFailed(f"the URL answered with status {answer.status}.")
             return await _bounded(answer, max_bytes), url
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError) as error:
         raise FetchFailed(f"the URL could not be fetched: {type(error).__name__}.") from error
 
 
-async def _bounded(answer: httpx.Response, max_bytes: int) -> bytes:
+def _location(answer: httpcore.Response) -> str:
+    found = [value for name, value in answer.headers if name.lower() == b"location"]
+    if not found:
+        raise FetchFailed("the URL redirects to nowhere.")
+    return found[0].decode("latin-1")
+
+
+async def _bounded(answer: httpcore.Response, max_bytes: int) -> bytes:
     body = bytearray()
-    async for chunk in answer.aiter_raw():
+    async for chunk in answer.aiter_stream():
         body += chunk
         if len(body) > max_bytes:
             raise FetchFailed(f"the file is larger than {max_bytes // 1024**2} MiB.")
     return bytes(body)
 
 
-def _check_url(url: str) -> tuple[str, int]:
+def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise FetchRefused("it is not a URL that can be read.") from error
-    if len(url) > MAX_URL_LENGTH or not url.isprintable():
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable():
         raise FetchRefused("it is not a URL that can be read.")
     if parts.scheme.lower() != "https":
         raise FetchRefused(
@@ -123,9 +132,10 @@ def _check_url(url: str) -> tuple[str, int]:
         )
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise FetchRefused("the URL must name a host and carry no user name or password.")
-    if port not in {None, 443}:
+    port = 443 if port is None else port
+    if port not in ports:
         raise FetchRefused("only the https port 443 is fetched from.")
-    return parts.hostname, 443
+    return parts.hostname, port
 
 
 async def _checked_address(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
@@ -159,6 +169,6 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """A stream to the pinned address."""
-        if host.strip("[]") != self._host:
+        if host.strip("[]").lower() != self._host:
             raise httpcore.ConnectError(f"{host} was not checked")
         return await self._backend.connect_tcp(self._address, port, timeout, local_address, socket_options)
