@@ -77,16 +77,21 @@ class Checkpoint:
 def load_checkpoint(spec: CheckpointSpec, device: torch.device) -> Checkpoint:
     """The weights on the device. Raises CheckpointError."""
     folder = _check_files(spec)
-    name = _pipeline_class(folder)
+    index = _model_index(folder)
+    name = index["_class_name"]
     kind = getattr(diffusers, name, None)
     if kind is None or not hasattr(kind, "from_pretrained"):
         raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
-    dtype = _dtype(spec.runtime, device)
+    if spec.path.is_file() and not hasattr(kind, "from_single_file"):
+        raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
+    # What a checkpoint leaves out on purpose, such as a safety checker, has to be named: it is required otherwise.
+    absent = {part: None for part, entry in index.items() if entry == [None, None]}
+    options = {"torch_dtype": _dtype(spec.runtime, device), "local_files_only": True, **absent}
     try:
         if spec.path.is_dir():
-            pipeline = kind.from_pretrained(spec.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True)
+            pipeline = kind.from_pretrained(spec.path, use_safetensors=True, **options)
         else:
-            pipeline = _single_file(kind, spec, dtype)
+            pipeline = kind.from_single_file(str(spec.path), config=str(spec.config), **options)
         pipeline.to(device)
     except torch.OutOfMemoryError:
         raise
@@ -97,14 +102,6 @@ def load_checkpoint(spec: CheckpointSpec, device: torch.device) -> Checkpoint:
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     return Checkpoint(spec, kind, dict(pipeline.components), config, device)
-
-
-def _single_file(kind: type[Any], spec: CheckpointSpec, dtype: torch.dtype) -> Any:
-    if not hasattr(kind, "from_single_file"):
-        raise CheckpointError(f"{kind.__name__} can't be loaded from a single file; use a diffusers folder")
-    return kind.from_single_file(
-        str(spec.path), config=str(spec.config), torch_dtype=dtype, local_files_only=True, safety_checker=None
-    )
 
 
 def _check_files(spec: CheckpointSpec) -> Path:
@@ -125,15 +122,17 @@ def _check_files(spec: CheckpointSpec) -> Path:
     return folder
 
 
-def _pipeline_class(folder: Path) -> str:
-    index = folder / "model_index.json"
+def _model_index(folder: Path) -> dict[str, Any]:
+    """What model_index.json says: the pipeline's class, and [library, class] of each part."""
+    path = folder / "model_index.json"
     try:
-        name = json.loads(index.read_text())["_class_name"]
+        index: dict[str, Any] = json.loads(path.read_text())
+        name = index["_class_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{index}: no _class_name can be read from it") from error
+        raise CheckpointError(f"{path}: no _class_name can be read from it") from error
     if not isinstance(name, str):
-        raise CheckpointError(f"{index}: _class_name names code of the checkpoint's own, which is not run")
-    return name
+        raise CheckpointError(f"{path}: _class_name names code of the checkpoint's own, which is not run")
+    return index
 
 
 def _dtype(runtime: Runtime, device: torch.device) -> torch.dtype:
