@@ -9,8 +9,8 @@ import gc
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -49,8 +49,9 @@ class _Task:
     job: ImageJob
     emit: Callable[[Event], None]
     cancelled: bool = False
+    running: Future[None] | None = None  # on the device thread
     step: int = 0
-    deadline: float = field(default=0.0)
+    deadline: float = 0.0  # by time.monotonic
 
 
 class ImageEngine:
@@ -70,7 +71,7 @@ class ImageEngine:
         task = _Task(job, lambda event: self._emit(events, event))
         yield Queued(ahead=len(self._tasks))
         self._tasks[job.id] = task
-        running = self._loop.run_in_executor(self._device_thread, self._run, task)
+        task.running = self._device_thread.submit(self._run, task)
         try:
             while True:
                 event = await events.get()
@@ -78,18 +79,22 @@ class ImageEngine:
                 if isinstance(event, Finished | Failed):
                     return
         finally:
+            self._cancel(task)  # for when the caller has left before the end
             del self._tasks[job.id]
-            task.cancelled = True
-            await running
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
         if task := self._tasks.get(job_id):
-            task.cancelled = True
+            self._cancel(task)
 
     async def load(self, spec: CheckpointSpec) -> None:
         """Have the weights ready before the first job. Raises CheckpointError."""
         await self._loop.run_in_executor(self._device_thread, self._checkpoint, spec)
+
+    def _cancel(self, task: _Task) -> None:
+        task.cancelled = True
+        if task.running is not None and task.running.cancel():  # it still waited: it need not wait to end
+            task.emit(_failure(Cancelled(), task.job))
 
     def _emit(self, events: asyncio.Queue[Event], event: Event) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
@@ -100,18 +105,22 @@ class ImageEngine:
         try:
             self._draw(task)
         except Exception as error:
-            task.emit(_failure(error, task.job))
-            if isinstance(error, torch.OutOfMemoryError | MemoryError):
-                self._free_memory()
+            failure = _failure(error, task.job)
+        else:
+            return
+        if failure.code == "out_of_memory":  # only here: the exception held every tensor of the frames it passed
+            self._free_memory()
+        task.emit(failure)
 
     def _draw(self, task: _Task) -> None:
         job = task.job
         if task.cancelled:
             raise Cancelled
+        checkpoint = self._checkpoint(job.checkpoint)  # before the clock starts: a large one takes minutes to load
         began = time.monotonic()
         task.deadline = began + job.time_limit_s
         task.emit(Started())
-        drawing = Drawing(self._checkpoint(job.checkpoint), job, lambda: self._after_step(task, total))
+        drawing = Drawing(checkpoint, job, lambda: self._after_step(task, total))
         total = drawing.steps
         files = []
         for index in range(job.n):
