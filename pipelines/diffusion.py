@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from pipelines.checkpoints import Checkpoint, UnsupportedTask
-from pipelines.plan import Plan, plan_picture, steps_run, steps_to_ask
+from pipelines.plan import Plan, partial, plan_picture
 from pipelines.refine import refine
 from pipelines.types import ImageJob, Picture
 
@@ -40,9 +40,9 @@ class Drawing:
     def steps(self) -> int:
         """Denoising steps of the whole job, all pictures, passes and tiles."""
         job, plan = self.job, self.plan
-        partial = bool(job.references) and (job.mask is not None or job.checkpoint.conditioning == "img2img")
-        first = steps_run(job.steps, job.strength) if partial else job.steps
-        return job.n * (first + len(plan.tiles) * steps_run(job.steps, job.checkpoint.sampling.refine_strength))
+        from_noise = not job.references or (job.mask is None and job.checkpoint.conditioning == "native")
+        first = job.steps if from_noise else partial(job.steps, job.strength).run
+        return job.n * (first + len(plan.tiles) * partial(job.steps, job.checkpoint.sampling.refine_strength).run)
 
     def draw(self, index: int) -> Pixels:
         """Picture `index` of the job, at exactly its size."""
@@ -70,6 +70,8 @@ class Drawing:
             return self._call("Inpaint", seed, size, job.strength, image=fitted, mask_image=mask, **rest)
         if job.checkpoint.conditioning == "native":
             return self._call("", seed, size, image=[canvas, *others])
+        if others:
+            raise UnsupportedTask("it takes one reference image")
         fitted = ImageOps.fit(canvas, size, Image.Resampling.LANCZOS)
         return self._call("Img2Img", seed, size, job.strength, image=fitted)
 
@@ -96,14 +98,16 @@ class Drawing:
             "negative_prompt": job.negative_prompt or None,
             "width": size[0],
             "height": size[1],
-            "num_inference_steps": job.steps if strength is None else steps_to_ask(job.steps, strength),
+            "num_inference_steps": job.steps,
             "guidance_scale": job.guidance,
-            "strength": strength,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pil",
             "callback_on_step_end": self._after_step,
             **images,
         }
+        if strength is not None:
+            part = partial(job.steps, strength)
+            asked |= {"num_inference_steps": part.steps, "strength": part.strength}
         given = {name: value for name, value in asked.items() if name in accepted and value is not None}
         with torch.inference_mode():
             image: Image.Image = pipeline(**given).images[0]

@@ -57,14 +57,29 @@ def cover(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]
     return tuple(Tile(left, top, tile_width, tile_height) for top in tops for left in lefts)
 
 
-def steps_run(steps: int, strength: float) -> int:
-    """How many of `steps` an image-to-image pipeline runs: it starts part of the way in, and runs one at least."""
-    return max(1, min(steps, int(steps * strength)))
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A denoising run that starts part of the way in, as image-to-image pipelines do."""
+
+    steps: int  # of the whole schedule, to ask for
+    strength: float  # to ask for: steps * strength is `run` exactly, in floating point too
+    run: int  # how many are then run, the last ones
 
 
-def steps_to_ask(steps: int, strength: float) -> int:
-    """What to ask of an image-to-image pipeline so that it runs at least one step."""
-    return max(steps, math.ceil(1 / strength))
+def partial(steps: int, strength: float) -> Partial:
+    """What to ask of a pipeline so that it runs about steps * strength of `steps`, and at least one.
+
+    Below strength 1 it also leaves at least one out: the first step starts from pure noise, so that a flow-matching
+    pipeline, which rounds its steps up where the others round down, would forget the picture altogether. Asking for a
+    strength without a fraction of a step makes both kinds run the same. `strength` is above 0 and at most 1.
+    """
+    if strength >= 1:
+        return Partial(steps, 1.0, steps)
+    steps = max(steps, 2, math.ceil(1 / strength))
+    run = min(steps - 1, max(1, int(steps * strength)))
+    near = run / steps
+    exact = next(s for s in (near, math.nextafter(near, 1), math.nextafter(near, 0)) if steps * s == run)
+    return Partial(steps, exact, run)
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:

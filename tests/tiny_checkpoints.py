@@ -1,10 +1,7 @@
-"""Checkpoints for tests: real classes, random weights, a few hundred kilobytes, built in about a second each.
+"""Checkpoints of real pipeline classes with random weights, made in a second, small enough to draw in less."""
 
-What they draw is noise. Their latents are 8 pixels wide as in the checkpoints that people serve.
-"""
-
+import re
 from pathlib import Path
-from typing import Any
 
 import torch
 from diffusers import (
@@ -12,175 +9,135 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
+    StableDiffusionPipeline,
 )
 from safetensors.torch import save_file
 from transformers import CLIPTextModelWithProjection
 
-from pipelines.starter import architectures
+from pipelines.starter.architectures import clip_config, clip_tokenizer, klein, stable_diffusion
 
-SEED = 7
-WIDTH = 32  # of the text encoders
-LAYERS_PER_BLOCK = 1
+UNET = {"latent_levels": 3, "codec_channels": 8, "unet_channels": (16, 32), "text_width": 32}
 
 
-def make_sd(path: Path) -> Path:
-    """Stable Diffusion: a UNet with text to image, image to image and inpainting."""
-    _stable_diffusion().save_pretrained(path)
-    return path
+def make_sd(folder: Path) -> Path:
+    """A UNet: text to image, image to image, inpainting."""
+    torch.manual_seed(1)
+    stable_diffusion(**UNET).save_pretrained(folder)  # type: ignore[arg-type]
+    return folder
 
 
-def make_sd_single_file(file: Path, config: Path) -> None:
-    """Stable Diffusion as one .safetensors file in the layout it was first published in, and its folder of configs."""
-    pipeline = _stable_diffusion()
-    pipeline.vae = _autoencoder(latent_channels=4)
-    pipeline.save_pretrained(config)
-    weights = {
-        **_renamed("model.diffusion_model.", pipeline.unet, _original_unet_name),
-        **_renamed("first_stage_model.", pipeline.vae, _original_vae_name),
-        **_renamed("cond_stage_model.transformer.", pipeline.text_encoder, _original_clip_name),
-    }
-    for weight_file in config.rglob("*.safetensors"):
-        weight_file.unlink()
-    save_file(weights, file)
-
-
-def make_sd3(path: Path) -> Path:
-    """Stable Diffusion 3: a flow-matching transformer with text to image, image to image and inpainting."""
-    torch.manual_seed(SEED)
-    tokenizer = architectures.clip_tokenizer()
-    encoders = [CLIPTextModelWithProjection(architectures.clip_config(len(tokenizer), WIDTH)) for _ in range(2)]
-    pipeline = StableDiffusion3Pipeline(
-        transformer=SD3Transformer2DModel(
-            sample_size=32,
-            patch_size=2,
-            in_channels=16,
-            num_layers=2,
-            attention_head_dim=16,
-            num_attention_heads=2,
-            joint_attention_dim=2 * WIDTH,
-            caption_projection_dim=32,
-            pooled_projection_dim=2 * WIDTH,
-            out_channels=16,
-            pos_embed_max_size=64,
-        ),
-        vae=_autoencoder(latent_channels=16, shift_factor=0.06),
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+def make_sd3(folder: Path) -> Path:
+    """A flow-matching transformer with image to image and inpainting."""
+    torch.manual_seed(2)
+    tokenizer = clip_tokenizer()
+    encoders = [CLIPTextModelWithProjection(clip_config(len(tokenizer), 32)) for _ in range(2)]
+    transformer = SD3Transformer2DModel(
+        sample_size=16, patch_size=1, in_channels=16, num_layers=1, attention_head_dim=8, num_attention_heads=4,
+        joint_attention_dim=64, caption_projection_dim=32, pooled_projection_dim=64, out_channels=16, pos_embed_max_size=64,
+    )  # fmt: skip
+    StableDiffusion3Pipeline(
+        transformer=transformer,
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=_vae(latent_channels=16),  # inpainting takes no other number
         text_encoder=encoders[0],
         tokenizer=tokenizer,
         text_encoder_2=encoders[1],
-        tokenizer_2=architectures.clip_tokenizer(),
+        tokenizer_2=clip_tokenizer(),
         text_encoder_3=None,
         tokenizer_3=None,
-    )
-    pipeline.save_pretrained(path)
-    return path
+    ).save_pretrained(folder)
+    return folder
 
 
-def make_klein(path: Path) -> Path:
-    """FLUX.2 klein: a few-step transformer that takes references natively, and inpaints."""
-    torch.manual_seed(SEED)
-    pipeline = architectures.klein(codec_channels=(8, 8, 8, 16), heads=1, layers=(1, 1), text_width=WIDTH)
-    pipeline.save_pretrained(path)
-    return path
+def make_klein(folder: Path) -> Path:
+    """A few-step transformer that takes references natively."""
+    torch.manual_seed(3)
+    klein(codec_channels=(8, 8, 16, 16), heads=2, layers=(1, 1), text_width=64).save_pretrained(folder)
+    return folder
 
 
-def _stable_diffusion() -> Any:
-    torch.manual_seed(SEED)
-    return architectures.stable_diffusion(
-        latent_levels=3, codec_channels=8, unet_channels=(16, 32), text_width=WIDTH
-    )
+def make_single_file(folder: Path) -> tuple[Path, Path]:
+    """The UNet in the original layout of Stable Diffusion: one .safetensors file, and its folder of configs."""
+    torch.manual_seed(1)
+    tiny = stable_diffusion(**UNET)  # type: ignore[arg-type]
+    pipeline = StableDiffusionPipeline(**{**tiny.components, "vae": _vae()}, requires_safety_checker=False)
+    pipeline.save_pretrained(folder / "configs")
+    for weights in (folder / "configs").rglob("*.safetensors"):
+        weights.unlink()
+    tensors = {
+        **{f"model.diffusion_model.{_unet_key(k)}": v for k, v in pipeline.unet.state_dict().items()},
+        **{f"first_stage_model.{_vae_key(k)}": _as_conv(k, v) for k, v in pipeline.vae.state_dict().items()},
+        **{f"cond_stage_model.transformer.{_text_key(k)}": v for k, v in pipeline.text_encoder.state_dict().items()},
+    }
+    save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / "tiny.safetensors")
+    return folder / "tiny.safetensors", folder / "configs"
 
 
-def _autoencoder(*, latent_channels: int, shift_factor: float | None = None) -> AutoencoderKL:
+def _vae(latent_channels: int = 4) -> AutoencoderKL:
     return AutoencoderKL(
         block_out_channels=(8, 8, 8, 16),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=LAYERS_PER_BLOCK,
+        layers_per_block=1,
         latent_channels=latent_channels,
-        norm_num_groups=8,
-        shift_factor=shift_factor,
-        use_quant_conv=shift_factor is None,
-        use_post_quant_conv=shift_factor is None,
+        norm_num_groups=4,
+        shift_factor=0.0,
     )
 
 
-def _renamed(prefix: str, module: torch.nn.Module, rename: Any) -> dict[str, torch.Tensor]:
-    return {prefix + rename(name): tensor.contiguous() for name, tensor in module.state_dict().items()}
+RESNET = {
+    "norm1": "in_layers.0", "conv1": "in_layers.2", "time_emb_proj": "emb_layers.1", "norm2": "out_layers.0",
+    "conv2": "out_layers.3", "conv_shortcut": "skip_connection",
+}  # fmt: skip
+UNET_ENDS = {
+    "time_embedding.linear_1": "time_embed.0", "time_embedding.linear_2": "time_embed.2", "conv_in": "input_blocks.0.0",
+    "conv_norm_out": "out.0", "conv_out": "out.2",
+}  # fmt: skip
 
 
-def _original_clip_name(name: str) -> str:
-    return name if name.startswith("text_model.") else f"text_model.{name}"  # transformers 5.6 dropped the prefix
+def _unet_key(key: str) -> str:
+    """A diffusers name in the original's numbering, for one resnet to a block."""
+    for ours, theirs in UNET_ENDS.items():
+        if key.startswith(f"{ours}."):
+            return key.replace(ours, theirs, 1)
+    if match := re.match(r"mid_block\.(resnets|attentions)\.(\d)\.(.*)", key):
+        number = 1 if match[1] == "attentions" else 2 * int(match[2])
+        return f"middle_block.{number}.{_inner(match[1], match[3])}"
+    match = re.match(r"(down|up)_blocks\.(\d)\.(\w+)\.(\d)\.(.*)", key)
+    assert match, key
+    side, block, part, layer, rest = match[1], int(match[2]), match[3], int(match[4]), match[5]
+    if part == "downsamplers":
+        return f"input_blocks.{2 * block + 2}.0.{rest.replace('conv', 'op', 1)}"
+    if part == "upsamplers":
+        return f"output_blocks.{2 * block + 1}.2.{rest}"
+    name = f"input_blocks.{2 * block + layer + 1}" if side == "down" else f"output_blocks.{2 * block + layer}"
+    return f"{name}.{int(part == 'attentions')}.{_inner(part, rest)}"
 
 
-UNET_TOP = {
-    "time_embedding.linear_1": "time_embed.0",
-    "time_embedding.linear_2": "time_embed.2",
-    "conv_in": "input_blocks.0.0",
-    "conv_norm_out": "out.0",
-    "conv_out": "out.2",
-}
-UNET_RESNET = {
-    "norm1": "in_layers.0",
-    "conv1": "in_layers.2",
-    "time_emb_proj": "emb_layers.1",
-    "norm2": "out_layers.0",
-    "conv2": "out_layers.3",
-    "conv_shortcut": "skip_connection",
-}
+def _inner(part: str, rest: str) -> str:
+    if part == "attentions":
+        return rest
+    head, _, tail = rest.partition(".")
+    return f"{RESNET[head]}.{tail}"
 
 
-def _original_unet_name(name: str) -> str:
-    """down_blocks.1.resnets.0.norm1.weight -> input_blocks.4.0.in_layers.0.weight, and so on.
-
-    The first layout numbers the blocks of a side through: each level has its layers and one down- or upsampler.
-    """
-    module, _, leaf = name.rpartition(".")
-    if module in UNET_TOP:
-        return f"{UNET_TOP[module]}.{leaf}"
-    side, *rest = name.split(".")
-    per_level = LAYERS_PER_BLOCK + 1
-    if side == "mid_block":
-        kind, index, *tail = rest
-        number = {"resnets": 2 * int(index), "attentions": 1}[kind]
-        return ".".join(["middle_block", str(number), *_unet_tail(kind, tail)])
-    level, kind, index, *tail = rest
-    if side == "down_blocks":
-        number = 1 + int(level) * per_level + int(index)
-        if kind == "downsamplers":
-            return f"input_blocks.{number + LAYERS_PER_BLOCK}.0.op.{leaf}"
-        return ".".join([f"input_blocks.{number}", "01"[kind == "attentions"], *_unet_tail(kind, tail)])
-    number = int(level) * per_level + int(index)
-    if kind == "upsamplers":  # after the level's last layer: third there if that has attention, else second
-        return f"output_blocks.{number + LAYERS_PER_BLOCK}.2.conv.{leaf}"
-    return ".".join([f"output_blocks.{number}", "01"[kind == "attentions"], *_unet_tail(kind, tail)])
+def _vae_key(key: str) -> str:
+    key = re.sub(r"mid_block\.resnets\.(\d)", lambda m: f"mid.block_{int(m[1]) + 1}", key)
+    key = key.replace("mid_block.attentions.0", "mid.attn_1")
+    key = re.sub(r"down_blocks\.(\d)\.resnets", r"down.\1.block", key)
+    key = re.sub(r"down_blocks\.(\d)\.downsamplers\.0", r"down.\1.downsample", key)
+    key = re.sub(r"up_blocks\.(\d)\.resnets", lambda m: f"up.{3 - int(m[1])}.block", key)
+    key = re.sub(r"up_blocks\.(\d)\.upsamplers\.0", lambda m: f"up.{3 - int(m[1])}.upsample", key)
+    for ours, theirs in {"conv_norm_out": "norm_out", "conv_shortcut": "nin_shortcut", "group_norm": "norm",
+                         "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}.items():  # fmt: skip
+        key = key.replace(ours, theirs)
+    return key
 
 
-def _unet_tail(kind: str, tail: list[str]) -> list[str]:
-    return [UNET_RESNET.get(tail[0], tail[0]), *tail[1:]] if kind == "resnets" else tail
+def _as_conv(key: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The original's attention projections are 1x1 convolutions."""
+    return tensor[:, :, None, None] if re.search(r"to_(q|k|v|out\.0)\.weight", key) else tensor
 
 
-def _original_vae_name(name: str) -> str:
-    """encoder.down_blocks.0.resnets.1.conv1.weight -> encoder.down.0.block.1.conv1.weight; decoder levels run back."""
-    part, *rest = name.split(".")
-    if rest[0] == "conv_norm_out":
-        return ".".join([part, "norm_out", *rest[1:]])
-    if rest[0] == "mid_block":
-        return _original_vae_middle(part, rest[1:])
-    if rest[0] not in ("down_blocks", "up_blocks"):
-        return name
-    side, level, kind, index, *tail = rest
-    if kind == "resnets":
-        tail = [{"conv_shortcut": "nin_shortcut"}.get(tail[0], tail[0]), *tail[1:]]
-    number = int(level) if side == "down_blocks" else 3 - int(level)
-    where = {"resnets": f"block.{index}", "downsamplers": "downsample", "upsamplers": "upsample"}[kind]
-    return ".".join([part, side.removesuffix("_blocks"), str(number), where, *tail])
-
-
-def _original_vae_middle(part: str, rest: list[str]) -> str:
-    kind, index, *tail = rest
-    if kind == "resnets":
-        return ".".join([part, "mid", f"block_{int(index) + 1}", *tail])
-    names = {"group_norm": "norm", "to_q": "q", "to_k": "k", "to_v": "v", "to_out": "proj_out"}
-    tail = [names[tail[0]], tail[-1]]
-    return ".".join([part, "mid", "attn_1", *tail])
+def _text_key(key: str) -> str:
+    return key if key.startswith("text_model.") else f"text_model.{key}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.plan import cover, plan_picture, steps_run, steps_to_ask
+from pipelines.plan import cover, partial, plan_picture
 from pipelines.types import CheckpointSpec
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)
@@ -45,7 +45,14 @@ def test_tiles_cover_the_canvas_and_overlap(width: int, height: int, side: int, 
 
 
 @given(steps=st.integers(1, 200), strength=st.floats(0.01, 1))
-def test_image_to_image_always_runs_a_step(steps: int, strength: float) -> None:
-    asked = steps_to_ask(steps, strength)
-    assert asked >= steps
-    assert 1 <= steps_run(steps, strength) <= steps
+def test_a_partial_run_runs_a_step_and_leaves_one_out(steps: int, strength: float) -> None:
+    part = partial(steps, strength)
+    assert part.steps >= steps
+    assert part.steps * part.strength == part.run
+    assert 1 <= part.run <= part.steps - (strength < 1)
+    assert abs(part.run - part.steps * strength) < 1 or part.run in (1, part.steps - 1)
+
+
+def test_more_steps_and_more_strength_run_more() -> None:
+    assert [partial(steps, 0.6).run for steps in (14, 17, 20)] == [8, 10, 12]
+    assert [partial(20, strength).run for strength in (0.1, 0.5, 0.9, 1.0)] == [2, 10, 18, 20]
