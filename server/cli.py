@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from server.errors import StartError
+
 if TYPE_CHECKING:
     from server.accounts.db import Database
     from server.settings import Settings
@@ -26,7 +28,10 @@ KeyFilter = Annotated[str | None, typer.Option("--key", help="Only the key with 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except StartError as error:
+        _fail(str(error))
 
 
 @app.command()
@@ -35,13 +40,10 @@ def serve(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (DARKROOM_PORT).")] = None,
 ) -> None:
     """Run the server."""
-    from server.serving import StartError, run
+    from server.serving import run
 
-    try:
-        given = {"host": host, "port": port}
-        run(_settings().model_copy(update={name: value for name, value in given.items() if value is not None}))
-    except StartError as error:
-        _fail(str(error))
+    given = {"host": host, "port": port}
+    run(_settings().model_copy(update={name: value for name, value in given.items() if value is not None}))
 
 
 @app.command()
@@ -64,13 +66,13 @@ def create(
     """Make a key. It is shown once: the database keeps only its hash."""
     from server.accounts.keys import create_key
     from server.accounts.money import parse_money
-    from server.serving import StartError, groups_of
+    from server.serving import groups_of
 
     settings = _settings()
     try:
         known = groups_of(settings)
         amount = parse_money(budget) if budget is not None else None
-    except (StartError, ValueError) as error:
+    except ValueError as error:
         _fail(str(error))
     if unknown := set(group or ()) - known:
         _fail(f"Unknown group {', '.join(sorted(unknown))}. The catalog has: {', '.join(sorted(known))}.")

@@ -12,6 +12,10 @@ ApiError
 from typing import Any, ClassVar
 
 
+class StartError(Exception):
+    """Why a command or the server can't start, for the operator."""
+
+
 class ApiError(Exception):
     """An answer in OpenAI's error body: message, type, param and code are always present."""
 

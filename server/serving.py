@@ -13,16 +13,13 @@ from pipelines.catalog import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import any_keys, create_key
 from server.app import create_app
+from server.errors import StartError
 from server.housekeeping import HomeInUse, lock_home
 from server.logs import configure_logs
 from server.services import Services
 from server.settings import Settings
 
 STARTERS = ("starter-alpha", "starter-beta")
-
-
-class StartError(Exception):
-    """Why the server can't start, for the operator."""
 
 
 def run(settings: Settings) -> None:

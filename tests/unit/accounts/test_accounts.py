@@ -177,7 +177,11 @@ def test_the_check_finds_what_is_wrong(database: Database) -> None:
         session.execute(text("DELETE FROM results WHERE call_id = 'c1'"))
         session.execute(text("UPDATE holds SET price = 1, state = 'void' WHERE call_id = 'c2'"))
     problems = "\n".join(report.check(database, lambda _: False))
-    for expected in ("c1 is captured and has no result", "c2 is void and has an entry", "c2 has an entry of another price"):
+    for expected in (
+        "c1 is captured and has no result",
+        "c2 is void and has an entry",
+        "c2 has an entry of another price",
+    ):
         assert expected in problems
     assert "c2.png has no file" in problems
 
@@ -191,7 +195,7 @@ def test_many_threads_spend_the_last_of_a_budget_and_not_more(database: Database
         try:
             ledger.hold(call(name, key.id))
         except InsufficientBudget:
-            return
+            return None
         if name.endswith("7"):
             ledger.void(name, "engine_failed")
             return spend(f"{name}x")

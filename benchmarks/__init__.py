@@ -1,0 +1,1 @@
+"""Measurements. Each prints what it measured and how to read it."""
