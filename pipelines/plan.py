@@ -77,9 +77,9 @@ def partial(steps: int, strength: float) -> Partial:
         return Partial(steps, 1.0, steps)
     steps = max(steps, 2, math.ceil(1 / strength))
     run = min(steps - 1, max(1, int(steps * strength)))
-    near = run / steps
-    exact = next(s for s in (near, math.nextafter(near, 1), math.nextafter(near, 0)) if steps * s == run)
-    return Partial(steps, exact, run)
+    while steps * (run / steps) != run:  # rarely, such as 1 of 49: one more step of the schedule, then
+        steps += 1
+    return Partial(steps, run / steps, run)
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:

@@ -1,5 +1,6 @@
 """How sizes are reached."""
 
+import itertools
 from pathlib import Path
 
 from hypothesis import given
@@ -41,7 +42,7 @@ def test_tiles_cover_the_canvas_and_overlap(width: int, height: int, side: int, 
     ):
         assert starts[0] == 0
         assert starts[-1] + size == length
-        assert all(after - before < size for before, after in zip(starts, starts[1:], strict=False))
+        assert all(after - before < size for before, after in itertools.pairwise(starts))
 
 
 @given(steps=st.integers(1, 200), strength=st.floats(0.01, 1))
@@ -50,7 +51,7 @@ def test_a_partial_run_runs_a_step_and_leaves_one_out(steps: int, strength: floa
     assert part.steps >= steps
     assert part.steps * part.strength == part.run
     assert 1 <= part.run <= part.steps - (strength < 1)
-    assert abs(part.run - part.steps * strength) < 1 or part.run in (1, part.steps - 1)
+    assert abs(part.run - part.steps * strength) < 2 or part.run == 1
 
 
 def test_more_steps_and_more_strength_run_more() -> None:
