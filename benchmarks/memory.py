@@ -1,7 +1,7 @@
 """Peak memory of 1K, 2K and 4K pictures, each in a fresh process, over what the loaded checkpoint takes.
 
-A picture of 4K has eight times the pixels of one of 1K. If memory grew with them, so would the last column; it does not,
-because a large picture is redrawn in tiles of native size.
+A picture of 4K has eight times the pixels of one of 1K. If memory grew with them, so would the last column; it does
+not, because a large picture is redrawn in tiles of native size.
 """
 
 import asyncio

@@ -13,6 +13,7 @@ from typing import Literal
 from pipelines.types import CheckpointSpec
 
 SMALL = 0.5  # of the native area: below it a checkpoint draws badly, and its picture is reduced instead
+WEAKEST = 0.01  # strength: less asks for a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
 
 
@@ -75,7 +76,7 @@ def partial(steps: int, strength: float) -> Partial:
     """
     if strength >= 1:
         return Partial(steps, 1.0, steps)
-    steps = max(steps, 2, math.ceil(1 / strength))
+    steps = max(steps, 2, math.ceil(1 / max(strength, WEAKEST)))
     run = min(steps - 1, max(1, int(steps * strength)))
     while steps * (run / steps) != run:  # rarely, such as 1 of 49: one more step of the schedule, then
         steps += 1

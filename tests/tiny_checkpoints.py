@@ -33,7 +33,8 @@ def make_sd3(folder: Path) -> Path:
     encoders = [CLIPTextModelWithProjection(clip_config(len(tokenizer), 32)) for _ in range(2)]
     transformer = SD3Transformer2DModel(
         sample_size=16, patch_size=1, in_channels=16, num_layers=1, attention_head_dim=8, num_attention_heads=4,
-        joint_attention_dim=64, caption_projection_dim=32, pooled_projection_dim=64, out_channels=16, pos_embed_max_size=64,
+        joint_attention_dim=64, caption_projection_dim=32, pooled_projection_dim=64, out_channels=16,
+        pos_embed_max_size=64,
     )  # fmt: skip
     StableDiffusion3Pipeline(
         transformer=transformer,

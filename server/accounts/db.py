@@ -1,8 +1,8 @@
 """The database: one writer connection, many readers.
 
-SQLite up to 3.51.2 can lose data when two connections write and checkpoint a WAL at once, so one connection alone writes
-and checkpoints, and readers can do neither. Writers begin with BEGIN IMMEDIATE: a transaction that starts as a reader
-and upgrades ignores the busy timeout. Other processes (the command line) write too, under SQLite's own lock.
+SQLite up to 3.51.2 can lose data when two connections write and checkpoint a WAL at once, so one connection alone
+writes and checkpoints, and readers can do neither. Writers begin with BEGIN IMMEDIATE: a transaction that starts as a
+reader and upgrades ignores the busy timeout. Other processes (the command line) write too, under SQLite's own lock.
 """
 
 import sqlite3

@@ -70,7 +70,7 @@ BROKEN = [
     ("alpha-image-2.toml", "[quality]", "[quality", "not valid TOML", "line 5"),
     ("beta-3-pro.toml", "steps ", "# steps ", "steps", "missing"),
     ("beta-3-pro.toml", "beta-3-pro-image-count", "beta-2.5-flash-image-count", "models[0].name", "another file"),
-    ("catalog.toml", '"dall-e-3"             = "alpha-image-2-count"', '"dall-e-3" = "x"', "aliases.dall-e-3", "not a model"),
+    ("catalog.toml", '"gpt-4o-mini"          = "beta', '"gpt-4o-mini" = "x', "aliases.gpt-4o-mini", "not a model"),
     ("catalog.toml", 'default = "alpha-image-2-count"', 'default = "x"', "default", "not a model"),
 ]  # fmt: skip
 

@@ -97,7 +97,8 @@ def tls_server(folder: Path) -> Iterator[tuple[int, str]]:
     certificate, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
-         "-subj", "/CN=pictures.test", "-addext", "subjectAltName=DNS:pictures.test", "-keyout", key, "-out", certificate],
+         "-subj", "/CN=pictures.test", "-addext", "subjectAltName=DNS:pictures.test", "-keyout", key,
+         "-out", certificate],
         check=True, capture_output=True,
     )  # fmt: skip
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
