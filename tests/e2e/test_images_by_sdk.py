@@ -149,3 +149,18 @@ def test_a_picture_at_its_full_1k_size(server: Server) -> None:
     answer = server.openai().images.generate(prompt="a city", size="1792x1024", quality="low")
     assert answer.data
     assert opened(server, answer.data[0].url).size == (1792, 1024)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "pixels"),
+    [("beta-3.1-flash-image-hd-count", "3:2", (2512, 1680)), ("beta-3.1-flash-image-4k-count", "21:9", (3840, 1648))],
+)
+def test_the_stored_files_of_2k_and_4k_have_exactly_the_promised_pixels(
+    server: Server, model: str, size: str, pixels: tuple[int, int]
+) -> None:
+    answer = server.openai(timeout=280).images.generate(model=model, prompt="a city", size=size)  # type: ignore[arg-type]
+    assert answer.data
+    name = (answer.data[0].url or "").rpartition("/")[2]
+    with Image.open(server.home / "results" / name[:2] / name) as stored:
+        stored.load()
+        assert stored.size == pixels
