@@ -93,6 +93,7 @@ def load_checkpoint(spec: CheckpointSpec, device: torch.device) -> Checkpoint:
         else:
             pipeline = kind.from_single_file(str(spec.path), config=str(spec.config), **options)
         pipeline.to(device)
+        _lay_out(pipeline.components)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # the libraries raise anything for a broken file
@@ -102,6 +103,13 @@ def load_checkpoint(spec: CheckpointSpec, device: torch.device) -> Checkpoint:
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     return Checkpoint(spec, kind, dict(pipeline.components), config, device)
+
+
+def _lay_out(components: dict[str, Any]) -> None:
+    """Channels last, in place: a codec on a CPU then takes about half the time, and less memory."""
+    for part in components.values():
+        if hasattr(part, "parameters") and all(weight.dim() < 5 for weight in part.parameters()):
+            part.to(memory_format=torch.channels_last)
 
 
 def _check_files(spec: CheckpointSpec) -> Path:

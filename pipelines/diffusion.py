@@ -4,7 +4,7 @@ Pictures are uint8 arrays of shape (height, width, 3).
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,14 +95,13 @@ class Drawing:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         asked: dict[str, Any] = {
             "prompt": job.prompt,
-            "negative_prompt": job.negative_prompt or None,
             "width": size[0],
             "height": size[1],
             "num_inference_steps": job.steps,
-            "guidance_scale": job.guidance,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pil",
-            "callback_on_step_end": self._after_step,
+            **_guidance(accepted, job),
+            **self._callback(accepted),
             **images,
         }
         if strength is not None:
@@ -113,9 +112,28 @@ class Drawing:
             image: Image.Image = pipeline(**given).images[0]
         return image
 
-    def _after_step(self, _: Any, __: int, ___: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        self.on_step()
-        return tensors
+    def _callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
+        """What has `on_step` called: pipelines that predate callback_on_step_end take `callback`."""
+
+        def after_step(_: Any, __: int, ___: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            self.on_step()
+            return tensors
+
+        if "callback_on_step_end" in accepted:
+            return {"callback_on_step_end": after_step}
+        return {"callback": lambda *_: self.on_step(), "callback_steps": 1}
+
+
+def _guidance(accepted: Mapping[str, Any], job: ImageJob) -> dict[str, Any]:
+    """The guidance and negative prompt as a pipeline takes them.
+
+    A call with `true_cfg_scale` and no `guidance_scale` of its own, as Qwen-Image's, means the former by guidance, and
+    guides only if there is a negative prompt, be it blank.
+    """
+    own = accepted.get("guidance_scale")
+    if "true_cfg_scale" in accepted and (own is None or own.default is None):
+        return {"true_cfg_scale": job.guidance, "negative_prompt": job.negative_prompt or " "}
+    return {"guidance_scale": job.guidance, "negative_prompt": job.negative_prompt or None}
 
 
 def _image(picture: Picture) -> Image.Image:
