@@ -36,7 +36,7 @@ class Database:
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
         with self._writer.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -64,6 +64,8 @@ class Database:
         )
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
+        elif read_only:
+            _keep_to_one_snapshot(engine)
         return engine
 
 
@@ -85,3 +87,11 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def _keep_to_one_snapshot(engine: Engine) -> None:
+    """What SQLite's readers are anyway. By default each statement of a transaction would see another moment."""
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

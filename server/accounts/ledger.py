@@ -6,15 +6,15 @@ decided about this call, and nothing is written.
 
 What a key has left is its budget less its entries and its held holds, summed in the transaction that adds a hold. That
 transaction locks the key's row (FOR UPDATE; on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both see
-the last of a budget.
+the last of a budget. Both sums are one statement, so one snapshot: no call can be captured between them and be counted
+in neither.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Update, func, select, update
+from sqlalchemy import ColumnElement, Update, func, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
@@ -98,6 +98,8 @@ class Ledger:
 
     def capture(self, call_id: str, results: Sequence[StoredResult]) -> int:
         """Charge the call and record its results, both or neither. Returns the price. Raises HoldLost."""
+        if not results:
+            raise ValueError(f"{call_id} has no results, and what was not delivered is not charged")
         now = time.time()
         with self._database.write() as session:
             mine = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
@@ -130,7 +132,13 @@ class Ledger:
         return self._void("lease_expired", HoldRow.lease_until < time.time())
 
     def void_orphans(self) -> int:
-        """Void the holds of every other owner. Only for a start at which no other server can be running."""
+        """At a start: void what dead servers left held.
+
+        A SQLite home has one server, so every other owner is dead. Servers that share a PostgreSQL may be alive:
+        there, only a lease that ran out says that its owner is not.
+        """
+        if not self._database.is_sqlite:
+            return self.sweep()
         return self._void("server_died", HoldRow.owner != self._owner)
 
     def find_result(self, name: str) -> StoredResult | None:
@@ -156,15 +164,14 @@ class Ledger:
 
 def used(session: Session, key_id: str) -> int:
     """What a key has spent and what is held for its running calls."""
-    spent = session.scalar(select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id))
     live = (HoldRow.key_id == key_id, HoldRow.state == "held")
-    held = session.scalar(select(func.coalesce(func.sum(HoldRow.price), 0)).where(*live))
-    return int(spent or 0) + int(held or 0)
+    spent = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id).scalar_subquery()
+    held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*live).scalar_subquery()
+    return int(session.scalars(select(spent + held)).one())
 
 
 def _moved(session: Session, change: Update) -> int:
-    result: CursorResult[Any] = session.execute(change)  # type: ignore[assignment]  # an UPDATE's result is a cursor's
-    return result.rowcount
+    return len(session.scalars(change.returning(HoldRow.call_id)).all())
 
 
 def _result_row(result: StoredResult, hold: HoldRow, now: float) -> ResultRow:

@@ -50,7 +50,7 @@ def balances(database: Database) -> list[Balance]:
     return [Balance(row.id, row.name, row.budget, spent.get(row.id, 0), held.get(row.id, 0)) for row in rows]
 
 
-def entries(database: Database, key_id: str | None, limit: int) -> list[Entry]:
+def entries(database: Database, key_id: str | None = None, limit: int = 100) -> list[Entry]:
     """The newest charges first."""
     query = select(EntryRow).order_by(EntryRow.id.desc()).limit(limit)
     if key_id is not None:
@@ -62,7 +62,7 @@ def entries(database: Database, key_id: str | None, limit: int) -> list[Entry]:
         ]
 
 
-def check(database: Database, stored: Callable[[str], bool]) -> list[str]:
+def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
     """What does not agree, in words; nothing when the books are clean. `stored` tells if a result's file exists."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
@@ -81,7 +81,8 @@ def check(database: Database, stored: Callable[[str], bool]) -> list[str]:
             *_strays(session),
         ]
         names = session.scalars(select(ResultRow.name)).all()
-    problems += [f"result {name} has no file" for name in names if not stored(name)]
+    if stored is not None:
+        problems += [f"result {name} has no file" for name in names if not stored(name)]
     problems += [
         f"key {balance.key_id} is over its budget by {-balance.available}"
         for balance in balances(database)

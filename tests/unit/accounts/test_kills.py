@@ -1,0 +1,80 @@
+"""Real processes that spend one budget and are killed while they do."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from server.accounts import report
+from server.accounts.db import Database
+from server.accounts.keys import create_key
+from server.accounts.ledger import Ledger
+from tests.unit.accounts.books import GROUPS, clean
+
+SPENDER = """
+import os, signal, sys, uuid
+from server.accounts.db import Database
+from server.accounts.ledger import Call, InsufficientBudget, Ledger, StoredResult
+url, key_id, crash_at, calls = sys.argv[1:5]
+def reach(point):
+    if point == crash_at: os.kill(os.getpid(), signal.SIGKILL)
+ledger = Ledger(Database(url), uuid.uuid4().hex, reach=reach)
+for _ in range(int(calls)):
+    name = uuid.uuid4().hex
+    try: ledger.hold(Call(name, key_id, "e", "m", 1000))
+    except InsufficientBudget: continue
+    ledger.capture(name, [StoredResult(name, "image/png", 8, 8, 1, "0", 0)])
+    print(name, flush=True)
+"""
+
+
+def spender(url: str, key_id: str, crash_at: str = "", calls: int = 1) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", SPENDER, url, key_id, crash_at, str(calls)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def told(process: "subprocess.Popen[str]") -> set[str]:
+    """The calls that a process knew to be captured before it ended."""
+    return set(process.communicate(timeout=60)[0].split())
+
+
+def wait_for_entries(database: Database, count: int) -> None:
+    while len(report.entries(database, limit=count)) < count:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("point", "charged"), [("before-capture-commit", 0), ("after-capture-commit", 1)])
+def test_a_kill_around_the_commit_leaves_all_or_nothing(database: Database, url: str, point: str, charged: int) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=1000)
+    process = spender(url, key.id, point)
+    assert told(process) == set()
+    assert process.returncode == -signal.SIGKILL
+    assert Ledger(database, "next").void_orphans() == 1 - charged
+    assert len(report.entries(database)) == charged
+    assert len(Ledger(database, "next").result_names()) == charged
+    assert clean(database)
+
+
+def test_processes_that_are_killed_while_they_spend_never_overspend_or_lose_money(database: Database, url: str) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=100_000)
+    doomed = [spender(url, key.id, calls=100_000) for _ in range(3)]
+    survivor = spender(url, key.id, calls=100)
+    for number, process in enumerate(doomed):
+        wait_for_entries(database, 20 * number + random.randint(1, 20))  # so that every kill falls into the spending
+        process.kill()
+    captured = set().union(*(told(process) for process in [*doomed, survivor]))
+    assert [process.returncode for process in [*doomed, survivor]] == [-signal.SIGKILL] * 3 + [0]
+
+    stuck = report.balances(database)[0].held // 1000
+    assert stuck <= 3  # a process holds one call at a time
+    ledger = Ledger(database, "next")
+    assert ledger.void_orphans() == stuck
+    captured |= told(spender(url, key.id, calls=stuck + 1))
+    balance = report.balances(database)[0]
+    assert (balance.spent, balance.held, balance.available) == (100_000, 0, 0)
+    assert captured <= ledger.result_names()
+    assert len(ledger.result_names()) == len(report.entries(database, limit=1000)) == 100
+    assert clean(database)
