@@ -104,7 +104,8 @@ def resolve(
     seed = call.seed if call.seed is not None else secrets.randbelow(MAX_SEED)
     steps = call.steps or model.steps_for(call.quality)
     guidance = sampling.guidance if call.guidance is None else call.guidance
-    strength = sampling.strength if call.strength is None else call.strength
+    usual = sampling.strength if mask is None else 1.0  # what is masked is to be painted anew
+    strength = usual if call.strength is None else call.strength
     return ImageJob(
         id=call_id,
         checkpoint=model.checkpoint,

@@ -11,7 +11,6 @@ import pytest
 
 from tests.harness import REPOSITORY, Server
 
-
 LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K take few tiles
 
 
