@@ -154,12 +154,12 @@ class EngineHost:
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
             await self._receive(reader)
+            log.warning("worker died", pid=process.pid, jobs_lost=len(self._pending))
         finally:
             self._writer.close()
             with suppress(ProcessLookupError):
                 process.kill()
-            status = await process.wait()
-            log.warning("worker ended", pid=process.pid, status=status, jobs_lost=len(self._pending))
+            await process.wait()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         while True:

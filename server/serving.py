@@ -24,13 +24,13 @@ STARTERS = ("starter-alpha", "starter-beta")
 
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises StartError."""
-    configure_logs(settings.log_json)
     console = Console(highlight=False, soft_wrap=True)
     catalog = read_catalog(settings)
     try:
         lock_home(settings.home).close()  # said early and in words; the server itself takes it again
     except (HomeInUse, OSError) as error:
         raise StartError(str(error)) from error
+    configure_logs(settings.home / "logs", as_json=settings.log_json)
     _first_key(settings, catalog)
     _need_checkpoints(settings, catalog)
     app = create_app(settings, on_ready=lambda services: _welcome(console, services))
