@@ -87,6 +87,7 @@ class ImageJob:
     encoding: Encoding
     metadata: Mapping[str, str]  # written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of running, not of waiting
+    previews: int = 0  # how many pictures to come are shown on the way, evenly spread over the steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,18 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Preview:
+    """What picture `index` of the job will look like, as far as its latents say: small, in the job's own format.
+
+    `number` counts the previews of that picture from 0.
+    """
+
+    index: int
+    number: int
+    image: EncodedImage
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last event of a job that succeeded."""
 
@@ -148,7 +161,7 @@ class Failed:
     detail: str = ""
 
 
-Event = Queued | Started | Progress | Finished | Failed
+Event = Queued | Started | Progress | Preview | Finished | Failed
 
 
 class Engine(Protocol):
