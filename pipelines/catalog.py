@@ -15,7 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipelines.sizes import SizeRules, Tier
-from pipelines.types import CheckpointSpec, Conditioning, Dtype, Runtime, Sampling
+from pipelines.types import (
+    CheckpointSpec,
+    Conditioning,
+    Dtype,
+    Lora,
+    Offload,
+    Quantize,
+    Runtime,
+    Sampling,
+    StepCache,
+)
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
 UNITS_PER_CNY = 10_000
@@ -60,11 +70,35 @@ class SamplingTable(Strict):
     refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
 
 
+class LoraTable(Strict):
+    """An adapter that is always on."""
+
+    path: Annotated[str, Field(pattern=r"\.safetensors$")]
+    weight: float = 1.0
+
+
+class CacheTable(Strict):
+    """Step caching. The numbers that a method does not take are refused when the checkpoint is loaded."""
+
+    method: Literal["first-block", "taylorseer", "magcache"]
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    interval: Annotated[int, Field(ge=2, le=20)] | None = None
+    mag_ratios: list[float] = []
+
+
 class RuntimeTable(Strict):
     """How the checkpoint sits on the device."""
 
     dtype: Dtype = "auto"
     vae_tiling: bool = False
+    compile: bool = False
+    offload: Offload = "none"
+    quantize: Quantize = "none"
+    cache: CacheTable | None = None
+    loras: list[LoraTable] = []
+    lora_folder: str | None = None
+    max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
+    resident: bool = False
 
 
 class ModelTable(Strict):
@@ -294,7 +328,18 @@ def _checkpoint(file: CheckpointFile, weights: Path) -> CheckpointSpec:
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
         sampling=Sampling(**file.sampling.model_dump()),
-        runtime=Runtime(**file.runtime.model_dump()),
+        runtime=_runtime(file.runtime, weights),
+    )
+
+
+def _runtime(table: RuntimeTable, weights: Path) -> Runtime:
+    plain = table.model_dump(exclude={"cache", "loras", "lora_folder"})
+    cache = table.cache.model_dump() | {"mag_ratios": tuple(table.cache.mag_ratios)} if table.cache else None
+    return Runtime(
+        **plain,
+        cache=StepCache(**cache) if cache else None,
+        loras=tuple(Lora(weights / lora.path, lora.weight) for lora in table.loras),
+        lora_folder=weights / table.lora_folder if table.lora_folder else None,
     )
 
 

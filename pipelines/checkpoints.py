@@ -5,22 +5,21 @@ once; the pipelines of every task are built around the same modules.
 """
 
 import inspect
-import json
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import diffusers
 import torch
 
-from pipelines.types import CheckpointSpec, Runtime
+from pipelines import runtime_options
+from pipelines.checkpoint_files import CheckpointError, check_files, model_index
+from pipelines.messages import Abilities
+from pipelines.types import CheckpointSpec, Lora, Runtime
 
-PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
+LOADING = threading.Lock()  # the libraries build modules under global state: one checkpoint at a time
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-class CheckpointError(Exception):
-    """A checkpoint that can't be served: which file, and what would be right."""
 
 
 class UnsupportedTask(Exception):
@@ -36,6 +35,7 @@ class Checkpoint:
     components: dict[str, Any]
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
+    multiple_px: int  # of both sides of a drawn picture: a latent, or a patch of two by two of them
 
     def pipeline(self, task: str) -> Any:
         """A pipeline for "" (the checkpoint's own), "Img2Img" or "Inpaint", with a scheduler of its own.
@@ -58,11 +58,52 @@ class Checkpoint:
         return getattr(diffusers, f"{base}{task}Pipeline", None)
 
     @property
-    def multiple_px(self) -> int:
-        """What both sides of a drawn picture must be a multiple of: a latent, or a patch of two by two of them."""
+    def denoiser(self) -> Any:
+        """The part that runs at every step."""
+        return self.components.get("unet") or self.components["transformer"]
+
+    @property
+    def abilities(self) -> Abilities:
+        """What a request may ask of it."""
+        accepted = inspect.signature(self.kind.__call__).parameters
+        own = accepted.get("guidance_scale")
+        blank_only = "true_cfg_scale" in accepted and own is not None and own.default is not None
+        return Abilities(
+            img2img=self.task_class("Img2Img") is not None,
+            inpaint=self.task_class("Inpaint") is not None,
+            negative_prompt="negative_prompt" in accepted and not blank_only and not self.config.get("is_distilled"),
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Memory that the weights take."""
+        modules = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
+        return sum(weight.nbytes for part in modules for weight in (*part.parameters(), *part.buffers()))
+
+    def begin_run(self, loras: Sequence[tuple[str, float]]) -> None:
+        """Before a run: nothing of the last run's step cache, and the adapters that this one asks for."""
+        runtime = self.spec.runtime
+        if runtime.cache is not None:
+            self.denoiser._reset_stateful_cache()
+        if runtime.lora_folder is None:
+            return
         pipeline = self.pipeline("")
-        scale = getattr(pipeline, "vae_scale_factor", 8)
-        return int(scale) if hasattr(pipeline, "unet") else 2 * int(scale)
+        loaded = {name for names in pipeline.get_list_adapters().values() for name in names}
+        for name, _ in loras:
+            if name not in loaded:
+                runtime_options.load_lora(pipeline, Lora(runtime.lora_folder / f"{name}.safetensors"))
+        always = [(lora.path.stem, lora.weight) for lora in runtime.loras]
+        if active := [*always, *loras]:
+            pipeline.enable_lora()
+            pipeline.set_adapters([name for name, _ in active], [weight for _, weight in active])
+        elif loaded:
+            pipeline.disable_lora()
+
+    def move(self, device: torch.device) -> None:
+        """Take the weights to another device, in place."""
+        for part in self.components.values():
+            if isinstance(part, torch.nn.Module):
+                part.to(device)
 
     def _scheduler(self) -> Any:
         """A fresh one for each job: schedulers keep state between steps."""
@@ -74,35 +115,73 @@ class Checkpoint:
         return kind.from_config(own.config, **({} if shift is None else {"shift": shift}))
 
 
-def load_checkpoint(spec: CheckpointSpec, device: torch.device) -> Checkpoint:
-    """The weights on the device. Raises CheckpointError."""
-    folder = _check_files(spec)
-    index = _model_index(folder)
+def load_checkpoint(
+    spec: CheckpointSpec, device: torch.device, boundary: Callable[..., None] | None = None
+) -> Checkpoint:
+    """The weights on the device. `boundary` is called before every forward pass of a part. Raises CheckpointError."""
+    folder = check_files(spec)
+    index = model_index(folder)
     name = index["_class_name"]
     kind = getattr(diffusers, name, None)
     if kind is None or not hasattr(kind, "from_pretrained"):
         raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
     if spec.path.is_file() and not hasattr(kind, "from_single_file"):
         raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
-    # What a checkpoint leaves out on purpose, such as a safety checker, has to be named: it is required otherwise.
-    absent = {part: None for part, entry in index.items() if entry == [None, None]}
-    options = {"torch_dtype": _dtype(spec.runtime, device), "local_files_only": True, **absent}
-    try:
-        if spec.path.is_dir():
-            pipeline = kind.from_pretrained(spec.path, use_safetensors=True, **options)
-        else:
-            pipeline = kind.from_single_file(str(spec.path), config=str(spec.config), **options)
-        pipeline.to(device)
-        _lay_out(pipeline.components)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # the libraries raise anything for a broken file
-        raise CheckpointError(f"{spec.path} does not load as {name}: {type(error).__name__}: {error}") from error
-    if spec.runtime.vae_tiling:
-        pipeline.vae.enable_tiling()
+    pipeline = _read(spec, kind, index, device)
+    denoiser = getattr(pipeline, _denoiser_name(index))
+    runtime_options.apply(pipeline, denoiser, spec.runtime, device)
+    if boundary is not None:
+        _mark_boundaries(pipeline.components, boundary)
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
-    return Checkpoint(spec, kind, dict(pipeline.components), config, device)
+    scale = int(getattr(pipeline, "vae_scale_factor", 8))
+    multiple = scale if hasattr(pipeline, "unet") else 2 * scale
+    return Checkpoint(spec, kind, dict(pipeline.components), config, device, multiple)
+
+
+def _read(spec: CheckpointSpec, kind: type[Any], index: dict[str, Any], device: torch.device) -> Any:
+    """From the files straight to the device, unless the weights are to be offloaded. Raises CheckpointError."""
+    # What a checkpoint leaves out on purpose, such as a safety checker, has to be named: it is required otherwise.
+    absent = {part: None for part, entry in index.items() if entry == [None, None]}
+    options = {
+        "torch_dtype": compute_dtype(spec.runtime, device),
+        "local_files_only": True,
+        **absent,
+        **runtime_options.loading_options(spec.runtime, _denoiser_name(index)),
+    }
+    try:
+        with LOADING:
+            return _from_files(spec, kind, options, device)
+    except (torch.OutOfMemoryError, CheckpointError):
+        raise
+    except Exception as error:  # the libraries raise anything for a broken file
+        raise CheckpointError(
+            f"{spec.path} does not load as {kind.__name__}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _from_files(spec: CheckpointSpec, kind: type[Any], options: dict[str, Any], device: torch.device) -> Any:
+    on_device = spec.runtime.offload == "none"
+    if spec.path.is_dir():
+        placed = {"device_map": device.type} if on_device and device.type != "cpu" else {}
+        pipeline = kind.from_pretrained(spec.path, use_safetensors=True, **options, **placed)
+    else:
+        pipeline = kind.from_single_file(str(spec.path), config=str(spec.config), **options)
+        if on_device:
+            pipeline.to(device)
+    _lay_out(pipeline.components)
+    return pipeline
+
+
+def compute_dtype(runtime: Runtime, device: torch.device) -> torch.dtype:
+    """What the weights are loaded as."""
+    if runtime.dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return DTYPES[runtime.dtype]
+
+
+def _denoiser_name(index: dict[str, Any]) -> str:
+    return "unet" if "unet" in index else "transformer"
 
 
 def _lay_out(components: dict[str, Any]) -> None:
@@ -112,38 +191,10 @@ def _lay_out(components: dict[str, Any]) -> None:
             part.to(memory_format=torch.channels_last)
 
 
-def _check_files(spec: CheckpointSpec) -> Path:
-    """The folder with model_index.json, after what can be told without loading."""
-    if not spec.path.exists():
-        raise CheckpointError(f"{spec.path}: there is no such checkpoint")
-    folder = spec.path if spec.path.is_dir() else spec.config
-    if folder is None or (spec.path.is_file() and spec.path.suffix != ".safetensors"):
-        raise CheckpointError(f"{spec.path}: neither a diffusers folder nor a .safetensors file with `config`")
-    if not (folder / "model_index.json").is_file():
-        raise CheckpointError(f"{folder}: no model_index.json, so this is no diffusers folder")
-    if code := next(folder.rglob("*.py"), None):
-        raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
-    if spec.path.is_dir() and not any(folder.rglob("*.safetensors")):
-        pickled = next((file for pattern in PICKLES for file in folder.rglob(pattern)), None)
-        found = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
-        raise CheckpointError(f"{folder}: {found}; convert the checkpoint to safetensors")
-    return folder
-
-
-def _model_index(folder: Path) -> dict[str, Any]:
-    """What model_index.json says: the pipeline's class, and [library, class] of each part."""
-    path = folder / "model_index.json"
-    try:
-        index: dict[str, Any] = json.loads(path.read_text())
-        name = index["_class_name"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: no _class_name can be read from it") from error
-    if not isinstance(name, str):
-        raise CheckpointError(f"{path}: _class_name names code of the checkpoint's own, which is not run")
-    return index
-
-
-def _dtype(runtime: Runtime, device: torch.device) -> torch.dtype:
-    if runtime.dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[runtime.dtype]
+def _mark_boundaries(components: dict[str, Any], boundary: Callable[..., None]) -> None:
+    """Every forward pass of a part begins a turn, and so does every tile that a codec encodes or decodes."""
+    for part in components.values():
+        if isinstance(part, torch.nn.Module):
+            halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
+            for module in halves if hasattr(part, "decode") and halves else [part]:
+                module.register_forward_pre_hook(boundary)

@@ -1,10 +1,11 @@
 """The one place that knows how diffusers' pipelines differ: by what their calls take, never by their names.
 
-Pictures are uint8 arrays of shape (height, width, 3).
+A drawing is a batch: rows that share every forward pass, each with its own prompt, seed and pictures. Pictures are
+uint8 arrays of shape (height, width, 3).
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,80 +14,95 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from pipelines.batching import Row
 from pipelines.checkpoints import Checkpoint, UnsupportedTask
+from pipelines.estimate import picture_steps
 from pipelines.plan import Plan, partial, plan_picture
+from pipelines.previews import LONG_SIDE_PX, PreviewMap, foresee, noise_shares
 from pipelines.refine import refine
 from pipelines.types import ImageJob, Picture
 
 Pixels = NDArray[np.uint8]
-OnStep = Callable[[], None]
+Look = Callable[[int], Pixels | None]  # what row i looks like so far, if that can be told
+OnStep = Callable[[Look], None]
 MAX_SEED = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """One job on its checkpoint. `on_step` is called after each denoising step and may raise to stop."""
+    """A batch on its checkpoint. `on_step` is called after each denoising step and may raise to stop."""
 
     checkpoint: Checkpoint
-    job: ImageJob
+    rows: Sequence[Row]
     on_step: OnStep
+    previews: PreviewMap
+
+    @property
+    def job(self) -> ImageJob:
+        """What all rows have in common is the first one's."""
+        return self.rows[0].job
 
     @property
     def plan(self) -> Plan:
-        """How the job's size is reached."""
+        """How the size is reached."""
         return plan_picture(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
 
     @property
     def steps(self) -> int:
-        """Denoising steps of the whole job, all pictures, passes and tiles."""
-        job, plan = self.job, self.plan
-        from_noise = not job.references or (job.mask is None and job.checkpoint.conditioning == "native")
-        first = job.steps if from_noise else partial(job.steps, job.strength).run
-        return job.n * (first + len(plan.tiles) * partial(job.steps, job.checkpoint.sampling.refine_strength).run)
+        """Denoising steps of the whole drawing, all passes and tiles."""
+        return picture_steps(self.job, self.plan)
 
-    def draw(self, index: int) -> Pixels:
-        """Picture `index` of the job, at exactly its size."""
+    def draw(self) -> list[Pixels]:
+        """The rows' pictures, at exactly their size."""
         job, plan = self.job, self.plan
-        seed = (job.seed + index) % MAX_SEED
         size = (job.width_px, job.height_px)
-        image = self._first_pass(plan, seed)
-        image = _centre(image, size) if plan.finish == "crop" else image.resize(size, Image.Resampling.LANCZOS)
+        drawn = self._first_pass(plan)
+        if plan.finish == "crop":
+            images = [_centre(image, size) for image in drawn]
+        else:
+            images = [image.resize(size, Image.Resampling.LANCZOS) for image in drawn]
         if plan.finish == "refine":
-            image = refine(image, plan.tiles, lambda tile, number: self._redraw(tile, seed, number))
-        if job.mask is not None:
-            image = _composite(image, job.references[0], job.mask)
-        return np.asarray(image)
+            images = refine(images, plan.tiles, lambda tiles, number: self._redraw(tiles, number, images))
+        images = [_composite(image, row.job) for image, row in zip(images, self.rows, strict=True)]
+        return [np.asarray(image) for image in images]
 
-    def _first_pass(self, plan: Plan, seed: int) -> Image.Image:
-        job = self.job
-        size = (plan.width, plan.height)
+    def _first_pass(self, plan: Plan) -> list[Image.Image]:
+        job, size = self.job, (plan.width, plan.height)
+        seeds = [row_seed(row) for row in self.rows]
+        watch = _Watch(self.on_step, self.previews, size)
         if not job.references:
-            return self._call("", seed, size)
-        canvas, *others = [_image(reference) for reference in job.references]
+            return self._call("", seeds, size, watch)
+        if job.checkpoint.conditioning == "native" and job.mask is None:
+            references = [_image(reference) for reference in job.references]
+            return self._call("", seeds, size, watch, image=references)
+        canvases = [ImageOps.fit(_image(row.job.references[0]), size, Image.Resampling.LANCZOS) for row in self.rows]
+        others = [_image(reference) for reference in job.references[1:]]
         if job.mask is not None:
-            fitted = ImageOps.fit(canvas, size, Image.Resampling.LANCZOS)
-            mask = ImageOps.fit(_image(job.mask), size, Image.Resampling.NEAREST)
+            masks = [_fitted(row.job.mask, size) for row in self.rows if row.job.mask is not None]
             rest = {"image_reference": others} if others else {}
-            return self._call("Inpaint", seed, size, job.strength, image=fitted, mask_image=mask, **rest)
-        if job.checkpoint.conditioning == "native":
-            return self._call("", seed, size, image=[canvas, *others])
+            return self._call(
+                "Inpaint", seeds, size, watch, job.strength, image=_one_or_all(canvases),
+                mask_image=_one_or_all(masks), **rest,
+            )  # fmt: skip
         if others:
             raise UnsupportedTask("it takes one reference image")
-        fitted = ImageOps.fit(canvas, size, Image.Resampling.LANCZOS)
-        return self._call("Img2Img", seed, size, job.strength, image=fitted)
+        return self._call("Img2Img", seeds, size, watch, job.strength, image=_one_or_all(canvases))
 
-    def _redraw(self, tile: Image.Image, seed: int, number: int) -> Image.Image:
-        """A tile of the second pass. Its noise follows from the picture's seed and the tile's number."""
-        seed = (seed * 1_000_003 + number + 1) % MAX_SEED
+    def _redraw(self, tiles: list[Image.Image], number: int, canvases: list[Image.Image]) -> list[Image.Image]:
+        """One tile of every row in the second pass. Its noise follows from the picture's seed and the tile's number."""
+        seeds = [(row_seed(row) * 1_000_003 + number + 1) % MAX_SEED for row in self.rows]
         strength = self.job.checkpoint.sampling.refine_strength
+        size = tiles[0].size
+        watch = _Watch(self.on_step, self.previews, size, lambda row: _thumbnail(canvases[row]))
         if self.checkpoint.task_class("Img2Img") is not None:
-            return self._call("Img2Img", seed, tile.size, strength, image=tile)
-        everywhere = Image.new("L", tile.size, 255)
-        return self._call("Inpaint", seed, tile.size, strength, image=tile, mask_image=everywhere)
+            return self._call("Img2Img", seeds, size, watch, strength, image=_one_or_all(tiles))
+        everywhere = _one_or_all([Image.new("L", size, 255)] * len(tiles))
+        return self._call("Inpaint", seeds, size, watch, strength, image=_one_or_all(tiles), mask_image=everywhere)
 
     def _call(
-        self, task: str, seed: int, size: tuple[int, int], strength: float | None = None, **images: object
-    ) -> Image.Image:
+        self, task: str, seeds: list[int], size: tuple[int, int], watch: "_Watch", strength: float | None = None,
+        **images: object,
+    ) -> list[Image.Image]:  # fmt: skip
         """One pipeline call. What an image needs and the call does not take is an UnsupportedTask."""
         job = self.job
         pipeline = self.checkpoint.pipeline(task)
@@ -94,14 +110,14 @@ class Drawing:
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         asked: dict[str, Any] = {
-            "prompt": job.prompt,
+            "prompt": _one_or_all([row.job.prompt for row in self.rows]),
             "width": size[0],
             "height": size[1],
             "num_inference_steps": job.steps,
-            "generator": torch.Generator("cpu").manual_seed(seed),
+            "generator": _one_or_all([torch.Generator("cpu").manual_seed(seed) for seed in seeds]),
             "output_type": "pil",
-            **_guidance(accepted, job),
-            **self._callback(accepted),
+            **_guidance(accepted, [row.job for row in self.rows]),
+            **watch.callback(accepted),
             **images,
         }
         if strength is not None:
@@ -109,35 +125,95 @@ class Drawing:
             asked |= {"num_inference_steps": part.steps, "strength": part.strength}
         given = {name: value for name, value in asked.items() if name in accepted and value is not None}
         with torch.inference_mode():
-            image: Image.Image = pipeline(**given).images[0]
-        return image
+            drawn: list[Image.Image] = pipeline(**given).images
+        watch.finished(drawn)
+        return drawn
 
-    def _callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
-        """What has `on_step` called: pipelines that predate callback_on_step_end take `callback`."""
 
-        def after_step(_: Any, __: int, ___: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            self.on_step()
+class _Watch:
+    """The steps of one pipeline call, and what can be seen of its pictures on the way."""
+
+    def __init__(self, on_step: OnStep, previews: PreviewMap, size: tuple[int, int], shown: Look | None = None) -> None:
+        self._on_step = on_step
+        self._previews = previews
+        self._size = size
+        self._shown = shown  # instead of the latents: a second pass shows its canvas
+        self._latents: list[torch.Tensor] = []  # after the last two steps
+        self._shares: list[tuple[float, float]] | None = None
+        self._step = -1  # of the schedule, of which an image-to-image call runs only the last ones
+
+    def callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
+        """What has us called: pipelines that predate callback_on_step_end take `callback`."""
+
+        def after_step(pipeline: Any, _: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            self._after(pipeline.scheduler, timestep, tensors.get("latents"))
             return tensors
 
         if "callback_on_step_end" in accepted:
             return {"callback_on_step_end": after_step}
-        return {"callback": lambda *_: self.on_step(), "callback_steps": 1}
+        return {"callback": lambda _, __, latents: self._after(None, None, latents), "callback_steps": 1}
+
+    def finished(self, drawn: list[Image.Image]) -> None:
+        """The call's pictures: what their latents meant can be learned from them."""
+        if self._shown is None and self._latents:
+            self._previews.learn(self._latents[-1][0], np.asarray(drawn[0]))
+
+    def _after(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:
+        if latents is not None:
+            self._latents = [*self._latents[-1:], latents]
+        if scheduler is not None and self._shares is None:
+            self._shares = noise_shares(scheduler)
+        if scheduler is not None:
+            at = (torch.as_tensor(scheduler.timesteps) == timestep).nonzero()
+            self._step = int(at[0]) if len(at) else -1
+        self._on_step(self._shown or self._foreseen)
+
+    def _foreseen(self, row: int) -> Pixels | None:
+        if not self._latents:
+            return None
+        latents = self._latents[-1][row]
+        if len(self._latents) == 2 and self._shares and 0 <= self._step < len(self._shares) - 1:
+            before, after = self._shares[self._step], self._shares[self._step + 1]
+            latents = foresee(self._latents[0][row], latents, before, after)
+        return self._previews.draw(latents, *self._size)
 
 
-def _guidance(accepted: Mapping[str, Any], job: ImageJob) -> dict[str, Any]:
-    """The guidance and negative prompt as a pipeline takes them.
+def row_seed(row: Row) -> int:
+    """Picture i of a job is the picture of seed + i."""
+    return (row.job.seed + row.index) % MAX_SEED
+
+
+def _one_or_all(values: list[Any]) -> Any:
+    """Some pipelines take a list only where there are several."""
+    return values[0] if len(values) == 1 else values
+
+
+def _guidance(accepted: Mapping[str, Any], jobs: Sequence[ImageJob]) -> dict[str, Any]:
+    """The guidance and negative prompts as a pipeline takes them.
 
     A call with `true_cfg_scale` and no `guidance_scale` of its own, as Qwen-Image's, means the former by guidance, and
     guides only if there is a negative prompt, be it blank.
     """
-    own = accepted.get("guidance_scale")
+    own, guidance = accepted.get("guidance_scale"), jobs[0].guidance
+    negatives = [job.negative_prompt for job in jobs]
     if "true_cfg_scale" in accepted and (own is None or own.default is None):
-        return {"true_cfg_scale": job.guidance, "negative_prompt": job.negative_prompt or " "}
-    return {"guidance_scale": job.guidance, "negative_prompt": job.negative_prompt or None}
+        blank_too = _one_or_all([negative or " " for negative in negatives])
+        return {"true_cfg_scale": guidance, "negative_prompt": blank_too}
+    return {"guidance_scale": guidance, "negative_prompt": _one_or_all(negatives) if any(negatives) else None}
 
 
 def _image(picture: Picture) -> Image.Image:
     return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data)
+
+
+def _fitted(mask: Picture, size: tuple[int, int]) -> Image.Image:
+    return ImageOps.fit(_image(mask), size, Image.Resampling.NEAREST)
+
+
+def _thumbnail(image: Image.Image) -> Pixels:
+    small = image.copy()
+    small.thumbnail((LONG_SIDE_PX, LONG_SIDE_PX))
+    return np.asarray(small)
 
 
 def _centre(image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -146,8 +222,9 @@ def _centre(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image.crop((left, top, left + size[0], top + size[1]))
 
 
-def _composite(drawn: Image.Image, canvas: Picture, mask: Picture) -> Image.Image:
-    """Outside the mask the reference's own pixels, exactly: an autoencoder changes even what it does not paint."""
-    kept = ImageOps.fit(_image(canvas), drawn.size, Image.Resampling.LANCZOS)
-    painted = ImageOps.fit(_image(mask), drawn.size, Image.Resampling.NEAREST)
-    return Image.composite(drawn, kept, painted)
+def _composite(drawn: Image.Image, job: ImageJob) -> Image.Image:
+    """Outside a mask the reference's own pixels, exactly: an autoencoder changes even what it does not paint."""
+    if job.mask is None:
+        return drawn
+    kept = ImageOps.fit(_image(job.references[0]), drawn.size, Image.Resampling.LANCZOS)
+    return Image.composite(drawn, kept, _fitted(job.mask, drawn.size))

@@ -1,23 +1,30 @@
-"""The engine inside a worker: jobs in order of arrival, one at a time, on a thread of its own.
+"""The engine inside a worker, in one page: jobs come in, rows wait, batches run, events go out.
 
-Events reach the event loop by `call_soon_threadsafe`. A cancelled or late job ends at its next denoising step.
+`submit` splits a job into rows, one for each picture. `_dispatch` starts the best batch of waiting rows that may start
+now. Each batch is a `Run` on a thread of its own; `Turns` says which run has the device. All state lives on the event
+loop; runs report back by `call_soon_threadsafe`.
 """
 
 import asyncio
 import contextlib
-import gc
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import torch
 
-from pipelines.checkpoints import Checkpoint, CheckpointError, UnsupportedTask, load_checkpoint
-from pipelines.diffusion import MAX_SEED, Drawing
+from pipelines.batching import Batch, Bounds, Row, form_batches
+from pipelines.checkpoints import Checkpoint
+from pipelines.diffusion import Pixels, row_seed
 from pipelines.encode import encode
+from pipelines.estimate import Speeds
+from pipelines.memory import Budgets, fence, held_bytes
+from pipelines.outcomes import Cancelled, OutOfTime, failure_of, is_out_of_memory
+from pipelines.residency import NoRoom, Residency, Resident, free_memory
+from pipelines.run import Reports, Run
+from pipelines.turns import PATIENCE, Turns
 from pipelines.types import (
     CheckpointSpec,
     EncodedImage,
@@ -25,53 +32,61 @@ from pipelines.types import (
     Failed,
     Finished,
     ImageJob,
+    Preview,
     Progress,
     Queued,
-    Runtime,
     Started,
 )
 
-WeightsKey = tuple[Path, Path | None, Runtime]
+MOST_RUNS = 8  # at once on the device, all but one of them paused
+MOST_OLD_RUNS = 5  # of them: the rest is for batches that are shorter than everything that runs
+FAIR_WAIT_S = 5.0  # that a batch waits for room for its checkpoint before others stop starting
+MOST_ROWS = {"cuda": 8, "cpu": 2}  # a CPU is busy with one picture; more at once only take memory
 
 
-class Cancelled(Exception):
-    """The job was cancelled while it ran."""
-
-
-class OutOfTime(Exception):
-    """The job ran past its time limit."""
-
-
-@dataclass(slots=True)
-class _Task:
+@dataclass(slots=True, eq=False)
+class Task:
     """A job on its way through the engine."""
 
     job: ImageJob
     emit: Callable[[Event], None]
-    cancelled: bool = False
-    running: Future[None] | None = None  # on the device thread
+    rows: list[Row] = field(default_factory=list)
+    files: dict[int, EncodedImage] = field(default_factory=dict)
+    started: bool = False
+    device_s: float = 0.0  # of its runs that have ended
     step: int = 0
-    deadline: float = 0.0  # by time.monotonic
+    over: bool = False  # it has ended, or nobody wants it any more
 
 
 class ImageEngine:
     """Implements `pipelines.types.Engine`. Build it and use it on one event loop."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, budgets: Budgets | None = None) -> None:
         self.device = device
         self._loop = asyncio.get_running_loop()
-        self._device_thread = ThreadPoolExecutor(1, thread_name_prefix="device")
+        budgets = budgets or Budgets.of(device)
+        self._held_bytes = budgets.held_bytes
+        self._turns = Turns(fence(device))
+        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, self._turns.boundary)
+        self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self._encoders = ThreadPoolExecutor(2, thread_name_prefix="encode")
-        self._tasks: dict[str, _Task] = {}
-        self._loaded: dict[WeightsKey, Checkpoint] = {}
+        self._bounds = Bounds(MOST_ROWS.get(device.type, 1))
+        self._speeds = Speeds()
+        self._tasks: dict[str, Task] = {}
+        self._waiting: list[Row] = []
+        self._runs: set[Run] = set()
+        self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
+        self._no_room: set[CheckpointSpec] = set()  # until a run ends
 
     async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
         """Take the job and say what becomes of it."""
         events: asyncio.Queue[Event] = asyncio.Queue()
-        task = _Task(job, lambda event: self._emit(events, event))
+        task = Task(job, events.put_nowait)
         yield Queued(ahead=len(self._tasks))
+        task.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
         self._tasks[job.id] = task
-        task.running = self._device_thread.submit(self._run, task)
+        self._waiting += task.rows
+        self._dispatch()
         try:
             while True:
                 event = await events.get()
@@ -79,100 +94,195 @@ class ImageEngine:
                 if isinstance(event, Finished | Failed):
                     return
         finally:
-            self._cancel(task)  # for when the caller has left before the end
+            self._abandon(task)  # for when the caller has left before the end
             del self._tasks[job.id]
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
-        if task := self._tasks.get(job_id):
-            self._cancel(task)
+        if (task := self._tasks.get(job_id)) and not task.over:
+            self._fail(task, Cancelled())
 
-    async def load(self, spec: CheckpointSpec) -> None:
+    async def load(self, spec: CheckpointSpec) -> Checkpoint:
         """Have the weights ready before the first job. Raises CheckpointError."""
-        await self._loop.run_in_executor(self._device_thread, self._checkpoint, spec)
+        while True:
+            try:
+                return (await self._residency.load(spec)).checkpoint
+            except NoRoom:
+                await asyncio.sleep(0.1)
 
-    def _cancel(self, task: _Task) -> None:
-        task.cancelled = True
-        if task.running is not None and task.running.cancel():  # it still waited: it need not wait to end
-            task.emit(_failure(Cancelled(), task.job))
+    def forget(self, spec: CheckpointSpec) -> None:
+        """A catalog no longer names this checkpoint."""
+        self._residency.forget(spec)
 
-    def _emit(self, events: asyncio.Queue[Event], event: Event) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
-            self._loop.call_soon_threadsafe(events.put_nowait, event)
+    def _dispatch(self) -> None:
+        """Start every waiting batch that may start; one that may not holds up nobody who may."""
+        now = time.monotonic()
+        for batch in form_batches(self._waiting, self._bounds, self._speeds, now):
+            late = now - batch.since > FAIR_WAIT_S
+            if not self._may_start(batch, now):
+                if late and batch.exclusive:
+                    return
+                continue
+            spec = batch.key.checkpoint
+            resident = self._residency.find(spec)
+            if resident is not None and not self._is_taken(resident):
+                self._start(batch, resident)
+            elif resident is None and spec not in self._loads and spec not in self._no_room:
+                self._loads[spec] = asyncio.create_task(self._bring(spec))
+            elif late and spec in self._no_room:
+                return  # nothing new starts until what is in use has left
 
-    def _run(self, task: _Task) -> None:
-        """On the device thread: everything from the job to its last event."""
+    def _may_start(self, batch: Batch, now: float) -> bool:
+        """Whether there is a place for it, and it is shorter than all that runs or has waited long enough."""
+        if not self._runs:
+            return True
+        if batch.exclusive or any(run.batch.exclusive for run in self._runs):
+            return False
+        held = sum(run.held_bytes for run in self._runs)
+        if len(self._runs) >= MOST_RUNS or held + held_bytes(batch) > self._held_bytes:
+            return False
+        work_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
+        if work_s < min(run.turn.remaining_s for run in self._runs):
+            return True
+        patience_s = PATIENCE * work_s / batch.key.steps
+        return len(self._runs) < MOST_OLD_RUNS and now - batch.since > patience_s
+
+    def _is_taken(self, resident: Resident) -> bool:
+        """Step caches and adapters are states of the weights: runs that use them come one after another."""
+        runtime = resident.checkpoint.spec.runtime
+        return resident.users > 0 and (runtime.cache is not None or runtime.lora_folder is not None)
+
+    async def _bring(self, spec: CheckpointSpec) -> None:
+        """Load a checkpoint that waiting rows need, and go on with them or fail them."""
         try:
-            self._draw(task)
+            await self._residency.load(spec)
+        except NoRoom:
+            self._no_room.add(spec)
         except Exception as error:
-            failure = _failure(error, task.job)
-        else:
+            for task in [task for task in self._tasks.values() if task.job.checkpoint == spec]:
+                self._fail(task, error)
+        finally:
+            del self._loads[spec]
+        self._dispatch()
+
+    def _start(self, batch: Batch, resident: Resident) -> None:
+        self._waiting = [row for row in self._waiting if row not in batch.rows]
+        self._residency.use(resident)
+        estimate_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
+        reports = Reports(
+            started=lambda run: self._post(self._on_started, run),
+            stepped=lambda run: self._post(self._on_step, run),
+            previewed=lambda *seen: self._post(self._preview, *seen),
+        )
+        run = Run(batch, resident, self._turns, estimate_s, reports)
+        self._runs.add(run)
+        drawing = self._loop.run_in_executor(self._threads, run.draw)
+        drawing.add_done_callback(lambda done: self._on_end(run, done))
+
+    def _on_started(self, run: Run) -> None:
+        for task in self._tasks_of(run):
+            if not task.started:
+                task.started = True
+                task.emit(Started())
+
+    def _on_step(self, run: Run) -> None:
+        for task in self._tasks_of(run):
+            rows = sum(row.job is task.job for row in run.wanted)
+            task.step += rows
+            total = task.job.n * run.steps
+            task.emit(Progress(min(task.step, total), total))
+            if task.device_s + run.turn.device_s > task.job.time_limit_s:
+                self._fail(task, OutOfTime())
+        if self._waiting:
+            self._dispatch()
+
+    def _on_end(self, run: Run, done: asyncio.Future[list[Pixels]]) -> None:
+        self._runs.discard(run)
+        self._residency.done(run.resident)
+        self._no_room.clear()
+        error = done.exception()
+        for task in self._tasks_of(run):
+            task.device_s += run.turn.device_s
+        if error is None:
+            self._speeds.measured(run.batch.key.checkpoint, run.batch.units(), run.turn.device_s)
+            for row, pixels in zip(run.batch.rows, done.result(), strict=True):
+                self._write(row, pixels)
+        elif not isinstance(error, Cancelled):
+            self._recover(run, error)
+        self._dispatch()
+
+    def _recover(self, run: Run, error: BaseException) -> None:
+        """Fewer rows at once after running out of memory, one by one after anything else, before a job fails."""
+        rows = [row for row in run.batch.rows if row in run.wanted]
+        several = len(run.batch.rows) > 1
+        if is_out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
+            free_memory(self.device)
+            self._bounds.halve(run.batch.key, len(run.batch.rows))
+            if not several and not run.batch.exclusive:
+                self._residency.drop_unused()
+        if several or (is_out_of_memory(error) and not run.batch.exclusive):
+            for row in rows:
+                row.alone = several and not is_out_of_memory(error)
+                row.exclusive = not several
+                self._tasks[row.job.id].step -= run.step
+            self._waiting += rows
             return
-        if failure.code == "out_of_memory":  # only here: the exception held every tensor of the frames it passed
-            self._free_memory()
-        task.emit(failure)
+        for task in self._tasks_of(run):
+            self._fail(task, error)
 
-    def _draw(self, task: _Task) -> None:
-        job = task.job
-        if task.cancelled:
-            raise Cancelled
-        checkpoint = self._checkpoint(job.checkpoint)  # before the clock starts: a large one takes minutes to load
-        began = time.monotonic()
-        task.deadline = began + job.time_limit_s
-        task.emit(Started())
-        drawing = Drawing(checkpoint, job, lambda: self._after_step(task, total))
-        total = drawing.steps
-        files = []
-        for index in range(job.n):
-            pixels = drawing.draw(index)
-            seed = (job.seed + index) % MAX_SEED
-            files.append(self._encoders.submit(encode, pixels, job.encoding, job.metadata, seed))
-        self._encoders.submit(self._finish, task, began, [file.result for file in files])
+    def _write(self, row: Row, pixels: Pixels) -> None:
+        """Encode a picture; the last one of a job finishes it."""
+        task = self._tasks.get(row.job.id)
+        if task is None or task.over:
+            return
+        writing = self._loop.run_in_executor(
+            self._encoders, encode, pixels, row.job.encoding, row.job.metadata, row_seed(row)
+        )
+        writing.add_done_callback(lambda done: self._on_written(task, row, done))
 
-    def _finish(self, task: _Task, began: float, results: list[Callable[[], EncodedImage]]) -> None:
-        """Off the device thread, so that the next job starts while this one's files are written."""
-        try:
-            task.emit(Finished(tuple(result() for result in results), time.monotonic() - began))
-        except Exception as error:
-            task.emit(_failure(error, task.job))
+    def _on_written(self, task: Task, row: Row, done: asyncio.Future[EncodedImage]) -> None:
+        if task.over:
+            return
+        if error := done.exception():
+            self._fail(task, error)
+            return
+        task.files[row.index] = done.result()
+        if len(task.files) == task.job.n:
+            task.over = True
+            task.emit(Finished(tuple(task.files[index] for index in range(task.job.n)), task.device_s))
 
-    def _after_step(self, task: _Task, total: int) -> None:
-        task.step += 1
-        if task.cancelled:
-            raise Cancelled
-        if time.monotonic() > task.deadline:
-            raise OutOfTime
-        task.emit(Progress(min(task.step, total), total))  # some pipelines round their steps up
+    def _preview(self, row: Row, number: int, pixels: Pixels) -> None:
+        writing = self._loop.run_in_executor(self._encoders, encode, pixels, row.job.encoding, {}, row_seed(row))
+        writing.add_done_callback(lambda done: self._on_preview(row, number, done))
 
-    def _checkpoint(self, spec: CheckpointSpec) -> Checkpoint:
-        """Weights are shared by every spec that names the same files; the sampling is the spec's own."""
-        key = (spec.path, spec.config, spec.runtime)
-        if key not in self._loaded:
-            self._loaded[key] = load_checkpoint(spec, self.device)
-        shared = self._loaded[key]
-        return Checkpoint(spec, shared.kind, shared.components, shared.config, shared.device)
+    def _on_preview(self, row: Row, number: int, done: asyncio.Future[EncodedImage]) -> None:
+        task = self._tasks.get(row.job.id)
+        if task is None or task.over:
+            return
+        if error := done.exception():
+            self._fail(task, error)
+        else:
+            task.emit(Preview(row.index, number, done.result()))
 
-    def _free_memory(self) -> None:
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def _tasks_of(self, run: Run) -> list[Task]:
+        """The live jobs of a run, each once."""
+        ids = dict.fromkeys(row.job.id for row in run.batch.rows)
+        return [task for job_id in ids if (task := self._tasks.get(job_id)) and not task.over]
 
+    def _fail(self, task: Task, error: BaseException) -> None:
+        self._abandon(task)
+        task.emit(failure_of(error, task.job))
 
-def _failure(error: Exception, job: ImageJob) -> Failed:
-    """What the caller is told, and what the log is."""
-    detail = "".join(traceback.format_exception(error))
-    match error:
-        case Cancelled():
-            return Failed("cancelled", "The job was cancelled; nothing was charged.")
-        case OutOfTime():
-            limit = f"{job.time_limit_s:g} s"
-            return Failed("timed_out", f"The job ran past its time limit of {limit}; nothing was charged.")
-        case UnsupportedTask():
-            return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail)
-        case CheckpointError():
-            message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
-            return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
-        case torch.OutOfMemoryError() | MemoryError():
-            message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
-            return Failed("out_of_memory", message, detail)
-    return Failed("engine_failed", "The picture could not be drawn; nothing was charged.", detail)
+    def _abandon(self, task: Task) -> None:
+        """All or nothing: none of its rows counts any more, here or in a batch with others."""
+        task.over = True
+        self._waiting = [row for row in self._waiting if row.job is not task.job]
+        for run in self._runs:
+            run.wanted = {row for row in run.wanted if row.job is not task.job}
+            if not run.wanted:
+                run.turn.remaining_s = 0.0  # it gets its next turn at once, to end
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
+            self._loop.call_soon_threadsafe(call, *arguments)

@@ -7,7 +7,7 @@ the same installation, and nothing else can reach the socket.
 import pickle
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from pipelines.types import CheckpointSpec, Event, ImageJob
 
@@ -43,12 +43,27 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Abilities:
+    """What requests may ask of a loaded checkpoint."""
+
+    img2img: bool
+    inpaint: bool
+    negative_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointState:
     """Worker to server: what became of one checkpoint."""
 
-    name: str
-    state: str  # "loaded" | "failed"
+    spec: CheckpointSpec
+    state: Literal["loaded", "failed"]
     detail: str
+    abilities: Abilities | None = None  # once it is loaded
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name."""
+        return self.spec.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,17 @@ from pipelines.plan import OVERLAP, Tile
 
 
 def refine(
-    canvas: Image.Image, tiles: Sequence[Tile], redraw: Callable[[Image.Image, int], Image.Image]
-) -> Image.Image:
-    """The canvas with every tile redrawn and blended in. `redraw` gets a tile and its number and returns its size."""
+    canvases: list[Image.Image],
+    tiles: Sequence[Tile],
+    redraw: Callable[[list[Image.Image], int], list[Image.Image]],
+) -> list[Image.Image]:
+    """The canvases with every tile redrawn and blended in. `redraw` gets one tile of each canvas, and its number."""
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
-        drawn = redraw(canvas.crop(box), number)
-        canvas.paste(drawn, box[:2], feather(tile))
-    return canvas
+        drawn = redraw([canvas.crop(box) for canvas in canvases], number)
+        for canvas, redrawn in zip(canvases, drawn, strict=True):
+            canvas.paste(redrawn, box[:2], feather(tile))
+    return canvases
 
 
 def feather(tile: Tile) -> Image.Image:

@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Offload = Literal["none", "model", "group"]
+Quantize = Literal["none", "float8", "int8", "int4", "nf4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,37 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Lora:
+    """An adapter that is always on."""
+
+    path: Path  # one .safetensors file
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCache:
+    """Reuse of a step's work in the next one, by diffusers' cache hooks: faster, and no longer exact."""
+
+    method: Literal["first-block", "taylorseer", "magcache"]
+    threshold: float | None = None  # first-block and magcache: how much change may be passed over
+    interval: int | None = None  # taylorseer: one step in so many is computed
+    mag_ratios: tuple[float, ...] = ()  # magcache: as calibrated for this checkpoint
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """How a checkpoint sits on the device."""
 
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
     vae_tiling: bool = False  # decode and encode tile by tile: slower, for devices with little memory
+    compile: bool = False  # torch.compile of the denoiser's repeated blocks
+    offload: Offload = "none"  # weights wait in host memory, part by part or block by block
+    quantize: Quantize = "none"  # the denoiser's weights
+    cache: StepCache | None = None
+    loras: tuple[Lora, ...] = ()
+    lora_folder: Path | None = None  # requests may name adapters in here
+    max_batch: int | None = None  # pictures in one forward pass; None leaves it to the device
+    resident: bool = False  # never gives its memory to another checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +115,7 @@ class ImageJob:
     encoding: Encoding
     metadata: Mapping[str, str]  # written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of running, not of waiting
+    loras: tuple[tuple[str, float], ...] = ()  # names in the checkpoint's lora_folder, and weights
     previews: int = 0  # how many pictures to come are shown on the way, evenly spread over the steps
 
 

@@ -99,11 +99,11 @@ async def _run(link: Link, engine: "ImageEngine", job: ImageJob) -> None:
 async def _warm(link: Link, engine: "ImageEngine", checkpoints: tuple[CheckpointSpec, ...]) -> None:
     for spec in checkpoints:
         try:
-            await engine.load(spec)
+            checkpoint = await engine.load(spec)
         except Exception as error:
-            link.send(CheckpointState(spec.name, "failed", str(error)))
+            link.send(CheckpointState(spec, "failed", str(error)))
         else:
-            link.send(CheckpointState(spec.name, "loaded", str(spec.path)))
+            link.send(CheckpointState(spec, "loaded", str(spec.path), checkpoint.abilities))
 
 
 def _describe(device: "torch.device") -> str:

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.checkpoints import CheckpointError, load_checkpoint
+from pipelines.batching import Row
+from pipelines.checkpoint_files import CheckpointError
+from pipelines.checkpoints import load_checkpoint
 from pipelines.diffusion import Drawing
+from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, ImageJob, Runtime
 from tests.tiny_checkpoints import make_single_file
 
@@ -30,7 +33,8 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
     path, config = make_single_file(tmp_path)
     single = replace(spec("sd"), path=path, config=config)
     checkpoint = load_checkpoint(single, CPU)
-    assert Drawing(checkpoint, job("sd", checkpoint=single), lambda: None).draw(0).shape == (64, 64, 3)
+    row = Row(job("sd", checkpoint=single), 0, 0.0)
+    assert Drawing(checkpoint, [row], lambda _: None, PreviewMap()).draw()[0].shape == (64, 64, 3)
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from pipelines.batching import Row
 from pipelines.checkpoints import Checkpoint, load_checkpoint
-from pipelines.diffusion import Drawing, Pixels
+from pipelines.diffusion import Drawing, Look, OnStep, Pixels
+from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, ImageJob, Sampling
 from tests.pipelines.conftest import left_half, plain_picture, split_picture
 
@@ -24,7 +26,11 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:
-    return Drawing(replace(checkpoint, spec=job.checkpoint), job, lambda: None).draw(index)
+    return drawing(checkpoint, [Row(job, index, 0.0)]).draw()[0]
+
+
+def drawing(checkpoint: Checkpoint, rows: list[Row], on_step: OnStep = lambda _: None) -> Drawing:
+    return Drawing(replace(checkpoint, spec=rows[0].job.checkpoint), rows, on_step, PreviewMap())
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -57,11 +63,8 @@ def test_a_reference_changes_the_picture(name: str, loaded: Callable[[str], Chec
 
 def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """With random weights the picture means nothing, but less strength must run fewer of the steps."""
-    drawings = [
-        Drawing(loaded("sd"), job("sd", steps=10, strength=strength, references=(plain_picture(),)), lambda: None)
-        for strength in (0.2, 0.9)
-    ]
-    assert [drawing.steps for drawing in drawings] == [2, 9]
+    jobs = [job("sd", steps=10, strength=strength, references=(plain_picture(),)) for strength in (0.2, 0.9)]
+    assert [drawing(loaded("sd"), [Row(one, 0, 0.0)]).steps for one in jobs] == [2, 9]
 
 
 def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[str], Checkpoint], job: Job) -> None:
@@ -86,14 +89,14 @@ def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
 ) -> None:
     steps = 0
 
-    def count() -> None:
+    def count(_: Look) -> None:
         nonlocal steps
         steps += 1
 
-    drawing = Drawing(loaded(name), job(name, width_px=208, height_px=112, steps=4), count)
-    assert drawing.plan.finish == "refine"
-    assert drawing.draw(0).shape == (112, 208, 3)
-    assert steps >= 4 + len(drawing.plan.tiles)
+    large = drawing(loaded(name), [Row(job(name, width_px=208, height_px=112, steps=4), 0, 0.0)], count)
+    assert large.plan.finish == "refine"
+    assert large.draw()[0].shape == (112, 208, 3)
+    assert steps >= 4 + len(large.plan.tiles)
 
 
 def test_a_large_picture_is_never_a_plain_resize(loaded: Callable[[str], Checkpoint], job: Job) -> None:
@@ -130,3 +133,16 @@ def test_the_catalogs_scheduler_is_used(loaded: Callable[[str], Checkpoint], job
     sampling = Sampling(guidance=2.0, scheduler="EulerDiscreteScheduler")
     changed = replace(loaded("sd"), spec=replace(loaded("sd").spec, sampling=sampling))
     assert type(changed.pipeline("").scheduler).__name__ == "EulerDiscreteScheduler"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_rows_of_a_batch_are_the_pictures_that_they_are_alone(
+    name: str, loaded: Callable[[str], Checkpoint], job: Job
+) -> None:
+    """Batched sums round otherwise than single ones, so a pixel may be one or two of 255 off, and seldom is."""
+    jobs = [job(name, seed=seed, prompt=prompt) for seed, prompt in [(1, "a cat"), (2, "a blue house by the sea")]]
+    together = drawing(loaded(name), [Row(one, 0, 0.0) for one in jobs]).draw()
+    for picture, one in zip(together, jobs, strict=True):
+        off = np.abs(picture.astype(int) - draw(loaded(name), one))
+        assert off.max() <= 2
+        assert (off > 0).mean() < 0.01

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pipelines import image_engine
+from pipelines import run
 from pipelines.diffusion import Drawing, _guidance
 from pipelines.image_engine import ImageEngine
-from pipelines.types import Event, Failed, Finished, ImageJob, Progress, Started
+from pipelines.types import Event, Failed, Finished, ImageJob, Progress
 from tests.pipelines.conftest import plain_picture
 
 Job = Callable[..., ImageJob]
@@ -62,29 +62,17 @@ async def test_an_error_fails_its_job_and_not_the_next(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
     class Broken(Drawing):
-        def draw(self, index: int) -> None:  # type: ignore[override]
+        def draw(self) -> None:  # type: ignore[override]
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(image_engine, "Drawing", Broken)
+        patched.setattr(run, "Drawing", Broken)
         failed = await last(engine, job("sd"))
     assert isinstance(failed, Failed)
     assert failed.code == code
     assert "/secret" not in failed.message
     assert "Traceback" in failed.detail
     assert isinstance(await last(engine, job("sd")), Finished)
-
-
-async def test_loading_a_checkpoint_is_not_on_the_jobs_clock(
-    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    load = engine._checkpoint
-    monkeypatch.setattr(engine, "_checkpoint", lambda spec: order.append("loaded") or load(spec))
-    async for event in engine.submit(job("sd")):
-        if isinstance(event, Started):
-            order.append("started")
-    assert order == ["loaded", "started"]
 
 
 async def test_what_a_checkpoint_cannot_do_is_said(engine: ImageEngine, job: Job) -> None:
@@ -99,6 +87,6 @@ def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
 
     def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
 
-    asked = job("sd", guidance=3.0)
+    asked = [job("sd", guidance=3.0)]
     assert _guidance(inspect.signature(own).parameters, asked) == {"guidance_scale": 3.0, "negative_prompt": None}
     assert _guidance(inspect.signature(true_only).parameters, asked) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

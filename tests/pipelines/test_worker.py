@@ -59,27 +59,28 @@ def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
     worker.send(Submit(job("sd", id="a", n=2)))
     events = worker.events("a")["a"]
     assert [type(event) for event in events[:2]] == [Queued, Started]
-    assert [event.step for event in events if isinstance(event, Progress)] == [1, 2, 3, 4]
+    assert [event.step for event in events if isinstance(event, Progress)] == [2, 4]  # two rows in one batch
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert [image.seed for image in finished.images] == [5, 6]
     assert all(image.data.startswith(b"\x89PNG") for image in finished.images)
 
 
-def test_jobs_run_in_the_order_they_came(worker: Worker, job: Job) -> None:
+def test_equal_jobs_run_in_the_order_they_came_and_those_that_wait_together(worker: Worker, job: Job) -> None:
     worker.send(*(Submit(job("sd", id=name)) for name in "abc"))
     order = []
     while len(order) < 3:
         message = worker.receive()
         if isinstance(message.event, Finished):
             order.append(message.job_id)
-    assert order == ["a", "b", "c"]
+    assert order[0] == "a"
+    assert sorted(order[1:]) == ["b", "c"]
 
 
 def test_cancelling_ends_a_running_job_within_a_step_and_a_waiting_one_before_it_starts(
     worker: Worker, job: Job
 ) -> None:
-    worker.send(Submit(job("sd", id="runs", steps=500)), Submit(job("sd", id="waits")))
+    worker.send(Submit(job("sd", id="runs", steps=500)), Submit(job("sd", id="waits", steps=900)))
     while not isinstance(worker.receive().event, Progress):
         pass
     worker.send(Cancel("waits"), Cancel("runs"), Cancel("unknown"))

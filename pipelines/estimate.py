@@ -1,0 +1,55 @@
+"""How much work a job is, and how long that will take. Pure; the engine and the server's queue both reckon with it.
+
+The unit of work is one denoising step of one megapixel. What a unit takes is measured, for each checkpoint by itself.
+"""
+
+from pipelines.plan import Plan, partial, plan_picture
+from pipelines.types import CheckpointSpec, ImageJob
+
+GRID_PX = 16  # sides of output are multiples of it; the pipeline's own multiple hardly changes the area
+FIRST_UNIT_S = 0.5  # what a unit takes, before one has been seen
+SMOOTHING = 0.3  # of a new measurement
+
+
+def first_pass_steps(job: ImageJob) -> int:
+    """Denoising steps of the first pass: all of them from noise, some of them from a picture."""
+    from_noise = not job.references or (job.mask is None and job.checkpoint.conditioning == "native")
+    return job.steps if from_noise else partial(job.steps, job.strength).run
+
+
+def picture_steps(job: ImageJob, plan: Plan) -> int:
+    """Denoising steps of one of the job's pictures, over both passes and all tiles."""
+    again = partial(job.steps, job.checkpoint.sampling.refine_strength).run
+    return first_pass_steps(job) + len(plan.tiles) * again
+
+
+def work_units(job: ImageJob) -> float:
+    """The work of the whole job. References that the pipeline reads at every step count like pixels drawn."""
+    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
+    read = len(job.references) if job.mask is None and job.checkpoint.conditioning == "native" else 0
+    first = first_pass_steps(job) * plan.width * plan.height * (1 + read)
+    again = partial(job.steps, job.checkpoint.sampling.refine_strength).run
+    return job.n * (first + sum(again * tile.width * tile.height for tile in plan.tiles)) / 1e6
+
+
+class Speeds:
+    """Seconds per unit of work, by checkpoint, as lately measured."""
+
+    def __init__(self) -> None:
+        self._unit_s: dict[CheckpointSpec, float] = {}
+
+    def unit_s(self, checkpoint: CheckpointSpec) -> float:
+        """What a unit takes on this checkpoint; the mean of the others before it has been seen."""
+        known = self._unit_s
+        return known.get(checkpoint) or (sum(known.values()) / len(known) if known else FIRST_UNIT_S)
+
+    def estimate_s(self, job: ImageJob) -> float:
+        """Device time of a job."""
+        return work_units(job) * self.unit_s(job.checkpoint)
+
+    def measured(self, checkpoint: CheckpointSpec, units: float, took_s: float) -> None:
+        """Take note of what some work has taken."""
+        if units > 0:
+            seen = took_s / units
+            old = self._unit_s.get(checkpoint, seen)
+            self._unit_s[checkpoint] = old + SMOOTHING * (seen - old)

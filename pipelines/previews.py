@@ -1,0 +1,118 @@
+"""What a picture will look like, from the latents of a running step: a linear map and no network.
+
+The map from a latent to the colours of its patch is fitted to what the checkpoint has drawn: each finished picture
+gives some thousand pairs of a last latent and the pixels that were decoded from it. Nothing has to be known of the
+codec, or of how a pipeline packs and normalises its latents.
+
+The latents of a running step are mostly noise. What they lead to is worked out from two steps in a row: for samplers
+whose latents are a * x0 + s * noise with known a and s, two of them and a constant noise give x0.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+PATCHES_PX = 8  # a preview has one pixel for so many pixels of the picture
+RIDGE = 1e-3  # of the mean variance: keeps directions that no picture has shown yet at nothing
+FORGET = 0.8  # of the older pairs with every new picture: the codec stays, what is drawn changes
+LONG_SIDE_PX = 512
+
+
+class PreviewMap:
+    """The fitted map of one checkpoint. Latents are (channels, h, w), or (h * w, channels) in a transformer's order."""
+
+    def __init__(self) -> None:
+        self._products: torch.Tensor | None = None  # latents with latents, a constant one included
+        self._targets: torch.Tensor | None = None  # latents with colours
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a picture has been learned from."""
+        return self._products is not None
+
+    def learn(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
+        """Take in the last latents of a picture, and its pixels as decoded: (height, width, 3)."""
+        height, width, _ = pixels.shape
+        grid = _tokens(latents, height, width)
+        if grid is None:
+            return
+        rows, columns, tokens = grid
+        patch = _patch(height, rows)
+        small = Image.fromarray(pixels).resize((columns * patch, rows * patch), Image.Resampling.BOX)
+        colours = torch.from_numpy(np.asarray(small).copy()).float().div(255)
+        colours = colours.view(rows, patch, columns, patch, 3).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
+        known = _with_one(tokens)
+        products, targets = known.T @ known, known.T @ colours
+        if self._products is None or self._targets is None or self._targets.shape != targets.shape:
+            self._products, self._targets = products, targets
+        else:
+            self._products = FORGET * self._products + products
+            self._targets = FORGET * self._targets + targets
+
+    def draw(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
+        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before a fit."""
+        grid = _tokens(latents, height, width)
+        if grid is None or self._products is None or self._targets is None:
+            return None
+        rows, columns, tokens = grid
+        patch = _patch(height, rows)
+        size = self._products.shape[0]
+        if self._targets.shape[1] != patch * patch * 3 or tokens.shape[1] + 1 != size:
+            return None
+        ridge = RIDGE * self._products.diagonal().mean() * torch.eye(size)
+        weights = torch.linalg.solve(self._products + ridge, self._targets)
+        colours = (_with_one(tokens) @ weights).view(rows, columns, patch, patch, 3).permute(0, 2, 1, 3, 4)
+        small = colours.reshape(rows * patch, columns * patch, 3).clamp(0, 1).mul(255).round().byte().numpy()
+        scale = min(1.0, LONG_SIDE_PX / max(width, height))
+        size_px = (max(1, round(width * scale)), max(1, round(height * scale)))
+        return np.asarray(Image.fromarray(small).resize(size_px, Image.Resampling.BICUBIC))
+
+
+def noise_shares(scheduler: Any) -> list[tuple[float, float]] | None:
+    """(a, s) before each step and after the last, where latents are a * x0 + s * noise; None where that is not known.
+
+    Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
+    a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12).
+    """
+    sigmas, alphas = getattr(scheduler, "sigmas", None), getattr(scheduler, "alphas_cumprod", None)
+    if sigmas is not None and alphas is None:
+        return [(1 - float(sigma), float(sigma)) for sigma in sigmas]
+    if alphas is None or sigmas is not None:
+        return None
+    kept = [float(alphas[int(timestep)]) for timestep in scheduler.timesteps]
+    return [*((math.sqrt(bar), math.sqrt(1 - bar)) for bar in kept), (1.0, 0.0)]
+
+
+def foresee(
+    before: torch.Tensor, after: torch.Tensor, share_before: tuple[float, float], share_after: tuple[float, float]
+) -> torch.Tensor:
+    """x0, from the latents before and after a step whose noise did not change."""
+    (a0, s0), (a1, s1) = share_before, share_after
+    divisor = s0 * a1 - s1 * a0
+    return after if abs(divisor) < 1e-6 else (s0 * after - s1 * before) / divisor
+
+
+def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:
+    """Rows, columns and latents of shape (rows * columns, channels); None for a layout that is not a grid."""
+    flat = latents.detach().float().cpu()
+    if flat.dim() == 3:
+        channels, rows, columns = flat.shape
+        return rows, columns, flat.reshape(channels, -1).T
+    if flat.dim() != 2:
+        return None
+    rows = round(math.sqrt(flat.shape[0] * height / width))
+    columns = flat.shape[0] // max(rows, 1)
+    return (rows, columns, flat) if rows * columns == flat.shape[0] else None
+
+
+def _patch(height: int, rows: int) -> int:
+    """Preview pixels along a side of what one latent covers."""
+    return max(1, round(height / rows / PATCHES_PX))
+
+
+def _with_one(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.cat([tokens, torch.ones(len(tokens), 1)], dim=1)

@@ -1,0 +1,173 @@
+"""Which checkpoints are in memory. Loaded once, shared by every model that names them, gone by least recent use.
+
+On a GPU a checkpoint that has to leave the device waits in host memory while there is room, and comes back from there.
+All methods but `_bring` are called on the event loop; loading itself is on a thread, one checkpoint at a time.
+"""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from pipelines.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.checkpoints import Checkpoint, compute_dtype, load_checkpoint
+from pipelines.previews import PreviewMap
+from pipelines.types import CheckpointSpec, Runtime
+
+WeightsKey = tuple[Path, Path | None, Runtime]
+HOST = torch.device("cpu")
+
+
+class NoRoom(Exception):
+    """The checkpoint fits once something that is in use has left."""
+
+
+@dataclass(slots=True)
+class Resident:
+    """One checkpoint in memory. `users` are the runs that need it where it is."""
+
+    checkpoint: Checkpoint
+    bytes: int
+    on_device: bool
+    users: int = 0
+    used_at: float = 0.0
+    previews: PreviewMap = field(default_factory=PreviewMap)
+
+    def seen_as(self, spec: CheckpointSpec) -> Checkpoint:
+        """The same weights with a spec's own sampling."""
+        return replace(self.checkpoint, spec=spec)
+
+
+class Residency:
+    """The checkpoints in memory, within a budget in bytes for the device and one for the host."""
+
+    def __init__(self, device: torch.device, device_bytes: int, host_bytes: int, boundary: Callable[..., None]) -> None:
+        self._device = device
+        self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
+        self._boundary = boundary
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._residents: dict[WeightsKey, Resident] = {}
+        self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
+        self._one_load = asyncio.Lock()  # so that room is reckoned with what is there
+
+    def find(self, spec: CheckpointSpec) -> Resident | None:
+        """The checkpoint, if it is on the device and ready to draw."""
+        resident = self._residents.get(weights_key(spec))
+        return resident if resident and resident.on_device and weights_key(spec) not in self._loading else None
+
+    def use(self, resident: Resident) -> None:
+        """A run begins with it: it stays where it is until `done`."""
+        resident.users += 1
+        resident.used_at = time.monotonic()
+
+    def done(self, resident: Resident) -> None:
+        """The run has ended."""
+        resident.users -= 1
+        resident.used_at = time.monotonic()
+
+    async def load(self, spec: CheckpointSpec) -> Resident:
+        """Have it on the device. Raises CheckpointError, or NoRoom while what is in use leaves too little."""
+        key = weights_key(spec)
+        if found := self.find(spec):
+            return found
+        if key not in self._loading:
+            task = self._loading[key] = asyncio.create_task(self._load(key, spec))
+            task.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(self._loading[key])
+
+    def drop_unused(self) -> int:
+        """Let go of everything on the device that no run uses; how many there were. For when memory has run out."""
+        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.users]
+        for key in unused:
+            self._leave(key)
+        free_memory(self._device)
+        return len(unused)
+
+    def forget(self, spec: CheckpointSpec) -> None:
+        """Let go of a checkpoint that no model names any more; it stays while runs use it."""
+        resident = self._residents.get(weights_key(spec))
+        if resident is not None and not resident.users:
+            del self._residents[weights_key(spec)]
+            free_memory(self._device)
+
+    async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
+        loop = asyncio.get_running_loop()
+        async with self._one_load:
+            known = self._residents.get(key)
+            needed = known.bytes if known else await loop.run_in_executor(self._loader, self._estimate, spec)
+            self._make_room(needed, spec, on_device=True)
+            resident = await loop.run_in_executor(self._loader, self._bring, known, spec)
+            resident.used_at = time.monotonic()
+            self._residents[key] = resident
+        return resident
+
+    def _estimate(self, spec: CheckpointSpec) -> int:
+        return estimate_bytes(spec, compute_dtype(spec.runtime, self._device).itemsize)
+
+    def _bring(self, known: Resident | None, spec: CheckpointSpec) -> Resident:
+        """On the loader's thread: from the host or from the disk."""
+        if known is not None:
+            known.checkpoint.move(self._device)
+            known.on_device = True
+            return known
+        checkpoint = load_checkpoint(spec, self._device, self._boundary)
+        return Resident(checkpoint, checkpoint.weights_bytes, on_device=True)
+
+    def _make_room(self, needed: int, spec: CheckpointSpec, *, on_device: bool) -> None:
+        budget = self._budget[on_device]
+        if needed > budget:
+            place = "device" if on_device else "host"
+            raise CheckpointError(
+                f"{spec.path} takes {needed / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
+                "runtime.offload or runtime.quantize make it smaller."
+            )
+        used = sum(resident.bytes for resident in self._residents.values() if resident.on_device == on_device)
+        for key in self._leavers(on_device=on_device):
+            if used + needed <= budget:
+                break
+            used -= self._residents[key].bytes
+            self._leave(key)
+        if used + needed > budget:
+            raise NoRoom
+        free_memory(self._device)
+
+    def _leavers(self, *, on_device: bool) -> list[WeightsKey]:
+        """What may leave, the least recently used first."""
+        free = [
+            (resident.used_at, key)
+            for key, resident in self._residents.items()
+            if resident.on_device == on_device and not resident.users and not resident.checkpoint.spec.runtime.resident
+        ]
+        return [key for _, key in sorted(free, key=lambda pair: pair[0])]
+
+    def _leave(self, key: WeightsKey) -> None:
+        """To the host while it has room, else away."""
+        resident = self._residents[key]
+        runtime = resident.checkpoint.spec.runtime
+        if resident.on_device and runtime.offload == "none" and runtime.quantize == "none":
+            try:
+                self._make_room(resident.bytes, resident.checkpoint.spec, on_device=False)
+            except (CheckpointError, NoRoom):
+                pass  # it is read from the disk next time
+            else:
+                resident.checkpoint.move(HOST)
+                resident.on_device = False
+                return
+        del self._residents[key]
+
+
+def weights_key(spec: CheckpointSpec) -> WeightsKey:
+    """Specs that name the same files in the same way share the weights; the sampling is each spec's own."""
+    return spec.path, spec.config, spec.runtime
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back what nothing refers to."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

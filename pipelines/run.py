@@ -1,0 +1,69 @@
+"""One batch on the device: what happens on its thread."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipelines.batching import Batch, Row
+from pipelines.diffusion import Drawing, Look, Pixels
+from pipelines.memory import held_bytes
+from pipelines.outcomes import Cancelled
+from pipelines.residency import Resident
+from pipelines.turns import Turn, Turns
+from pipelines.types import ImageJob
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Whom a run tells what, from its own thread."""
+
+    started: Callable[["Run"], None]
+    stepped: Callable[["Run"], None]
+    previewed: Callable[[Row, int, Pixels], None]
+
+
+class Run:
+    """A batch that has been started. Its rows are struck out when nobody wants them; it ends when none are left."""
+
+    def __init__(self, batch: Batch, resident: Resident, turns: Turns, estimate_s: float, reports: Reports) -> None:
+        self.batch = batch
+        self.resident = resident
+        self.wanted = set(batch.rows)
+        self.turn = Turn(remaining_s=estimate_s)
+        self.held_bytes = held_bytes(batch)
+        self.step = 0
+        self._turns = turns
+        self._reports = reports
+        self._drawing = Drawing(resident.seen_as(batch.key.checkpoint), batch.rows, self._after_step, resident.previews)
+        self.steps = self._drawing.steps
+
+    def draw(self) -> list[Pixels]:
+        """The pictures of all rows, in order. Blocks for its turns. Raises what the pipeline raises, and Cancelled."""
+        with self._turns.hold(self.turn):
+            self._go_on()
+            self._drawing.checkpoint.begin_run(self.batch.key.loras)
+            self._reports.started(self)
+            return self._drawing.draw()
+
+    def _after_step(self, look: Look) -> None:
+        self.step += 1
+        left = max(0, self.steps - self.step)  # some pipelines round their steps up
+        self.turn.remaining_s = left * self.turn.device_s_at(time.monotonic()) / self.step
+        self._go_on()
+        for position, row in enumerate(self.batch.rows):
+            number = due_preview(row.job, self.step, self.steps)
+            if number is not None and row in self.wanted and (pixels := look(position)) is not None:
+                self._reports.previewed(row, number, pixels)
+        self._reports.stepped(self)
+
+    def _go_on(self) -> None:
+        if not self.wanted:
+            raise Cancelled
+
+
+def due_preview(job: ImageJob, step: int, steps: int) -> int | None:
+    """Which preview of a picture is due after a step, if one is: they part the steps into equal stretches."""
+    for number in range(job.previews):
+        if step == max(1, round(steps * (number + 1) / (job.previews + 1))):
+            return number
+    return None

@@ -1,0 +1,219 @@
+"""Turns, batches, previews and room, with real pipelines."""
+
+import asyncio
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipelines.diffusion import Drawing, Pixels
+from pipelines.image_engine import ImageEngine
+from pipelines.memory import Budgets
+from pipelines.run import due_preview
+from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Preview, Progress, Started
+from tests.pipelines.conftest import plain_picture
+
+Job = Callable[..., ImageJob]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+async def engine() -> ImageEngine:
+    return ImageEngine(CPU)
+
+
+class Log:
+    """What happened, in order, and whether anything has."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.began = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        self.began.set()
+
+
+async def run(engine: ImageEngine, job: ImageJob, log: Log | None = None) -> list[Event]:
+    events = []
+    async for event in engine.submit(job):
+        events.append(event)
+        if log is not None and isinstance(event, Progress | Finished):
+            log.add(job.id if isinstance(event, Progress) else f"{job.id} done")
+    return events
+
+
+def pixels(events: list[Event], index: int = 0) -> Pixels:
+    finished = events[-1]
+    assert isinstance(finished, Finished), finished
+    return np.asarray(Image.open(io.BytesIO(finished.images[index].data)))
+
+
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
+    engine: ImageEngine, job: Job, name: str
+) -> None:
+    long, short = job(name, id="long", steps=60), job(name, id="short", steps=3, seed=8)
+    alone = [pixels(await run(engine, one)) for one in (long, short)]
+    log = Log()
+    first = asyncio.create_task(run(engine, long, log))
+    await log.began.wait()
+    second = await run(engine, short, log)
+    assert not first.done()
+    assert np.array_equal(pixels(second), alone[1])
+    assert np.array_equal(pixels(await first), alone[0])
+    assert log.lines.index("short done") < 50
+
+
+async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job) -> None:
+    log = Log()
+    first = asyncio.create_task(run(engine, job("sd", id="long", steps=300), log))
+    await log.began.wait()
+    await run(engine, job("klein", id="short", steps=2), log)
+    assert not first.done()
+    engine.cancel("long")
+    await first
+
+
+async def test_waiting_jobs_of_a_kind_become_one_batch(engine: ImageEngine, job: Job) -> None:
+    jobs = [job("sd", id=str(seed), seed=seed, steps=3) for seed in range(2)]
+    alone = [pixels(await run(engine, one)) for one in jobs]
+    blocker = asyncio.create_task(run(engine, job("sd", id="blocker", steps=2, width_px=80)))
+    together = await asyncio.gather(*(run(engine, one) for one in jobs))
+    await blocker
+    for events, picture in zip(together, alone, strict=True):
+        assert np.abs(pixels(events).astype(int) - picture).max() <= 2
+
+
+async def test_a_batch_loses_only_the_row_that_is_cancelled(engine: ImageEngine, job: Job) -> None:
+    jobs = [job("sd", id=name, seed=seed, steps=40) for seed, name in enumerate("ab")]
+    logs = [Log(), Log()]
+    tasks = [asyncio.create_task(run(engine, one, log)) for one, log in zip(jobs, logs, strict=True)]
+    await logs[1].began.wait()
+    engine.cancel("a")
+    ended, kept = await asyncio.gather(*tasks)
+    assert isinstance(ended[-1], Failed)
+    assert isinstance(kept[-1], Finished)
+
+
+class Touchy(Drawing):
+    """A pipeline that can't take more than `most` rows, or one prompt at all."""
+
+    most = 1
+    error: BaseException = torch.OutOfMemoryError("CUDA out of memory")
+    hates: str | None = None
+    sizes: list[int] = []  # noqa: RUF012
+
+    def draw(self) -> list[Pixels]:
+        self.sizes.append(len(self.rows))
+        if len(self.rows) > self.most or self.hates in [row.job.prompt for row in self.rows]:
+            raise self.error
+        return super().draw()
+
+
+async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "sizes", [])
+    events = await run(engine, job("sd", n=2))
+    assert isinstance(events[-1], Finished)
+    assert Touchy.sizes == [2, 1, 1]
+    monkeypatch.setattr(Touchy, "sizes", [])
+    await run(engine, job("sd", n=2))
+    assert Touchy.sizes == [1, 1]  # it has learned
+
+
+async def test_one_bad_job_never_fails_its_neighbours(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "most", 9)
+    monkeypatch.setattr(Touchy, "hates", "bad")
+    monkeypatch.setattr(Touchy, "error", RuntimeError("boom"))
+    ended = await asyncio.gather(run(engine, job("sd", id="a")), run(engine, job("sd", id="b", prompt="bad")))
+    assert isinstance(ended[0][-1], Finished)
+    assert isinstance(ended[1][-1], Failed)
+
+
+async def test_out_of_memory_alone_is_tried_again_with_the_device_to_itself_and_then_fails(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "most", 0)
+    monkeypatch.setattr(Touchy, "sizes", [])
+    failed = (await run(engine, job("sd")))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "out_of_memory"
+    assert Touchy.sizes == [1, 1]
+
+
+async def test_a_job_past_its_time_limit_does_not_end_the_others_of_its_batch(engine: ImageEngine, job: Job) -> None:
+    hasty, calm = job("sd", id="hasty", steps=60, time_limit_s=0.05), job("sd", id="calm", steps=60)
+    ended = await asyncio.gather(run(engine, hasty), run(engine, calm))
+    assert isinstance(ended[0][-1], Failed)
+    assert ended[0][-1].code == "timed_out"
+    assert isinstance(ended[1][-1], Finished)
+
+
+async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable[[str], CheckpointSpec]) -> None:
+    probe = ImageEngine(CPU)
+    sizes = {name: (await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")}
+    engine = ImageEngine(CPU, Budgets(max(sizes.values()) + 1000, 0, 2**30))
+    jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
+    ended = await asyncio.gather(*(run(engine, one) for one in jobs))
+    assert all(isinstance(events[-1], Finished) for events in ended)
+    residents = engine._residency._residents.values()
+    assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
+
+
+async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_nobody(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    small = (await ImageEngine(CPU).load(spec("sd"))).weights_bytes
+    engine = ImageEngine(CPU, Budgets(small + 1000, 0, 2**30))
+    large, fits = await asyncio.gather(run(engine, job("klein", id="large")), run(engine, job("sd", id="fits")))
+    assert isinstance(large[-1], Failed)
+    assert "budget" in large[-1].detail
+    assert isinstance(fits[-1], Finished)
+
+
+async def test_a_broken_checkpoint_blocks_nobody(engine: ImageEngine, job: Job, tmp_path: Path) -> None:
+    broken = replace(job("sd").checkpoint, path=tmp_path / "none")
+    ended = await asyncio.gather(run(engine, job("sd", id="x", checkpoint=broken)), run(engine, job("sd", id="y")))
+    assert isinstance(ended[0][-1], Failed)
+    assert isinstance(ended[1][-1], Finished)
+
+
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+async def test_previews_come_in_order_once_a_picture_has_shown_what_latents_mean(
+    engine: ImageEngine, job: Job, name: str
+) -> None:
+    await run(engine, job(name, steps=8))
+    events = await run(engine, job(name, steps=8, n=2, previews=3, seed=9))
+    previews = [event for event in events if isinstance(event, Preview)]
+    assert sorted((preview.index, preview.number) for preview in previews) == [(i, k) for i in (0, 1) for k in range(3)]
+    assert Image.open(io.BytesIO(previews[0].image.data)).size == (64, 64)
+
+
+async def test_a_large_picture_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
+    await run(engine, job("sd"))
+    events = await run(engine, job("sd", width_px=208, height_px=112, steps=4, previews=2))
+    assert [event.number for event in events if isinstance(event, Preview)] == [0, 1]
+
+
+def test_previews_part_the_steps_evenly(job: Job) -> None:
+    asked = job("sd", previews=3)
+    assert [due_preview(asked, step, 20) for step in (5, 10, 15)] == [0, 1, 2]
+    assert [step for step in range(1, 5) if due_preview(asked, step, 4) is not None] == [1, 2, 3]
+
+
+async def test_rows_of_a_call_with_native_references_go_together(engine: ImageEngine, job: Job) -> None:
+    events = await run(engine, job("klein", n=2, references=(plain_picture(),)))
+    assert isinstance(events[-1], Finished)
+    assert [type(event) for event in events].count(Started) == 1
