@@ -19,6 +19,7 @@ from server.body_limit import BodyLimit
 from server.engine_host import EngineHost
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.faults import Faults
+from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
 from server.observe import Metrics, Observe
 from server.routes import console, health, images, models, results, unsupported
@@ -27,7 +28,7 @@ from server.settings import Settings
 from server.storage import Storage
 
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
-EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "openai-processing-ms"]
+EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "x-darkroom-job", "openai-processing-ms"]
 
 
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
@@ -51,6 +52,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                     chore.cancel()
                     with suppress(asyncio.CancelledError):
                         await chore
+                await services.calls.stop()
                 await services.images.stop()
                 services.database.dispose()
 
@@ -85,6 +87,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=Ledger(database, owner=uuid.uuid4().hex, lease_s=settings.lease_s, reach=faults.reach),
         storage=Storage(settings.results),
         images=host,
+        calls=RunningCalls(),
         metrics=metrics,
         faults=faults,
     )

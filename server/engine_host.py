@@ -52,6 +52,7 @@ class _Pending:
 
     job: ImageJob
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    taken: bool = False  # the worker has said something about it
     watchdog: asyncio.TimerHandle | None = None
 
 
@@ -62,6 +63,7 @@ class EngineHost:
         self._warm = Warm(tuple(checkpoints))
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
+        self._unwanted: set[str] = set()  # cancelled before the worker took them; it is told when it does
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -115,8 +117,14 @@ class EngineHost:
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step; ids that are not pending are ignored."""
-        if job_id in self._pending:
+        pending = self._pending.get(job_id)
+        if pending is None:
+            return
+        if pending.taken:
             self._send(Cancel(job_id))
+        else:
+            self._unwanted.add(job_id)
+            self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
     async def _events(self, job_id: str, pending: _Pending) -> AsyncIterator[Event]:
         while True:
@@ -184,7 +192,11 @@ class EngineHost:
     def _deliver(self, job_id: str, event: Event) -> None:
         pending = self._pending.get(job_id)
         if pending is None:
+            if job_id in self._unwanted:
+                self._unwanted.discard(job_id)
+                self._send(Cancel(job_id))
             return
+        pending.taken = True
         if isinstance(event, Started):
             pending.watchdog = asyncio.get_running_loop().call_later(
                 pending.job.time_limit_s + STUCK_GRACE_S, self._kill_stuck, job_id
@@ -210,6 +222,7 @@ class EngineHost:
         self._writer = None
         self.device = None
         self.checkpoints.clear()
+        self._unwanted.clear()
         message = "The image worker died while it had this job; nothing was charged. Please send the request again."
         for job_id in list(self._pending):
             self._deliver(job_id, Failed("worker_died", message))

@@ -7,6 +7,7 @@ from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.engine_host import EngineHost
 from server.faults import Faults
+from server.flows.running import RunningCalls
 from server.observe import Metrics
 from server.settings import Settings
 from server.storage import Storage
@@ -22,5 +23,6 @@ class Services:
     ledger: Ledger
     storage: Storage
     images: EngineHost
+    calls: RunningCalls
     metrics: Metrics
     faults: Faults

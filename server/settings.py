@@ -31,6 +31,14 @@ class Settings(BaseSettings):
     max_n: int = Field(10, ge=1, description="Most pictures in one call.")
     max_queue: int = Field(64, ge=1, description="Image jobs waiting or running; one more is answered 503.")
     job_time_limit_s: float = Field(900, gt=0, description="Running time of one image job before it ends with 504.")
+    keepalive_s: float = Field(
+        15, gt=0, description="How often a waiting stream sends a comment, so that no proxy cuts it."
+    )
+    retry_grace_s: float = Field(
+        15,
+        ge=0,
+        description="How long a call goes on for an OpenAI SDK whose connection was cut, which will try again.",
+    )
     lease_s: float = Field(60, gt=0, description="How long a hold outlives a server that stopped renewing it.")
     drain_s: float = Field(120, ge=0, description="How long running jobs may go on after SIGTERM.")
     result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")

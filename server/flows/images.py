@@ -1,15 +1,12 @@
-"""One image call, read from top to bottom: check, hold, draw, store, capture, answer.
+"""One image call, read from top to bottom: check, hold, draw, store, capture.
 
 The money rule: a charge is written in the transaction that records the pictures, and nowhere else. Whatever ends a call
 before that voids its hold; whatever kills the server before that leaves a hold that start-up voids.
 """
 
 import asyncio
-import base64
 import hashlib
-import time
-import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -21,35 +18,37 @@ from server.accounts.ledger import Call, HoldLost, InsufficientBudget, StoredRes
 from server.accounts.money import format_money
 from server.engine_host import QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, QuotaExceeded, TimedOut
+from server.flows.answers import build_result, shape_of
+from server.flows.outcome import ImageResult, ImageShape
 from server.flows.references import load_mask, load_references
 from server.flows.resolve import ImageCall, check_options, find_model, resolve
+from server.flows.running import RunningCall
 from server.services import Services
-from server.wire.images import ImageAnswer, ImageItem, Usage
 
 log = structlog.stdlib.get_logger("darkroom.images")
 Result = TypeVar("Result")
 
 
-async def create_images(services: Services, key: Key, call: ImageCall) -> ImageAnswer:
-    """Draw what was asked. Raises ApiError; nothing is charged unless this returns, or the client left after the
-    pictures were stored."""
+async def create_images(services: Services, key: Key, call: ImageCall, running: RunningCall) -> ImageResult:
+    """Draw what was asked, and tell `running` how it goes. Raises ApiError; nothing is charged unless the pictures are
+    stored."""
     model = find_model(services.catalog, call.model, key.groups)
     check_options(call, model, services.settings.max_n)
     references = await load_references(services, call.references)
     mask = await load_mask(services, call.mask, references[0] if references else None)
-    call_id = f"img_{uuid.uuid4().hex}"
+    call_id = running.ticket.call_id
     job = resolve(call, model, call_id, references, mask, services.settings.job_time_limit_s)
 
     try:
         await _hold(services, Call(call_id, key.id, call.endpoint, model.name, model.price))
         services.faults.reach("after-hold")
-        finished = await _draw(services, job)
+        finished = await _draw(services, job, running, shape_of(call, model, job))
         stored = await _finish_even_if_cancelled(_store_and_capture(services, job, finished))
     except BaseException as error:
         await _finish_even_if_cancelled(_void(services, model, call_id, error))
         raise
     _count(services, model, finished)
-    return _answer(call, model, job, finished.images, stored)
+    return build_result(call, model, job, finished.images, stored)
 
 
 async def _hold(services: Services, call: Call) -> None:
@@ -62,14 +61,16 @@ async def _hold(services: Services, call: Call) -> None:
         ) from error
 
 
-async def _draw(services: Services, job: ImageJob) -> Finished:
-    """Run the job to its last event. A caller that leaves cancels it."""
+async def _draw(services: Services, job: ImageJob, running: RunningCall, shape: ImageShape) -> Finished:
+    """Run the job to its last event. If the call is cancelled, so is the job."""
     try:
         events = services.images.submit(job)
     except QueueFull as error:
         raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
     try:
+        running.admit(shape)
         async for event in events:
+            running.report(event)
             if isinstance(event, Finished):
                 return event
             if isinstance(event, Failed):
@@ -142,51 +143,3 @@ def _count(services: Services, model: ImageModel, finished: Finished) -> None:
     services.metrics.calls.labels(model.name, "captured").inc()
     services.metrics.pictures.labels(model.name).inc(len(finished.images))
     services.metrics.run_seconds.labels(model.name).observe(finished.run_s)
-
-
-def _answer(
-    call: ImageCall,
-    model: ImageModel,
-    job: ImageJob,
-    images: Sequence[EncodedImage],
-    stored: Sequence[StoredResult],
-) -> ImageAnswer:
-    return ImageAnswer(
-        created=int(time.time()),
-        data=[
-            ImageItem(b64_json=base64.b64encode(image.data).decode(), seed=image.seed)
-            if call.response_format == "b64_json"
-            else ImageItem(url=f"{call.results_base}/{result.name}", seed=image.seed)
-            for image, result in zip(images, stored, strict=True)
-        ],
-        output_format=call.output_format,
-        quality=model.resolved_quality(call.quality),
-        size=f"{job.width_px}x{job.height_px}",
-        usage=_usage(job),
-        parameters={
-            "model": model.name,
-            "checkpoint": job.checkpoint.name,
-            "seed": job.seed,
-            "steps": job.steps,
-            "guidance": job.guidance,
-            "strength": job.strength if job.references else None,
-            "negative_prompt": job.negative_prompt,
-        },
-    )
-
-
-def _usage(job: ImageJob) -> Usage:
-    text = -(-len(job.prompt.encode()) // 4)
-    image = sum(_image_tokens(reference.width_px, reference.height_px) for reference in job.references)
-    drawn = job.n * _image_tokens(job.width_px, job.height_px)
-    return Usage(
-        input_tokens=text + image,
-        input_tokens_details={"text_tokens": text, "image_tokens": image},
-        output_tokens=drawn,
-        output_tokens_details={"image_tokens": drawn, "text_tokens": 0},
-        total_tokens=text + image + drawn,
-    )
-
-
-def _image_tokens(width_px: int, height_px: int) -> int:
-    return -(-width_px // 16) * -(-height_px // 16)

@@ -66,13 +66,9 @@ def check_options(call: ImageCall, model: ImageModel, max_n: int) -> None:
     if call.quality is not None and model.quality is None:
         message = f"'quality' is not supported with model `{model.name}`: leave it out."
         raise BadRequest(message, param="quality", code="unsupported_parameter")
-    if call.stream or call.partial_images:
-        field = "stream" if call.stream else "partial_images"
-        raise BadRequest(
-            f"'{field}' is not supported by this server yet: leave it out.",
-            param=field,
-            code="unsupported_parameter",
-        )
+    if call.partial_images and not call.stream:
+        message = "'partial_images' works with a stream only: send 'stream': true too, or leave it out."
+        raise BadRequest(message, param="partial_images", code="unsupported_parameter")
     if call.background == "transparent":
         message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
         raise BadRequest(message, param="background", code="unsupported_value")
@@ -130,4 +126,5 @@ def resolve(
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
+        previews=call.partial_images,
     )

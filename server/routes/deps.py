@@ -1,16 +1,13 @@
 """What a route may ask for: the services, and the key that the request carries."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from server.accounts.keys import Key, authenticate
 from server.errors import Unauthorized
 from server.services import Services
-
-Result = TypeVar("Result")
 
 
 def services(request: Request) -> Services:
@@ -52,22 +49,3 @@ def public_base(request: Request, services: Services) -> str:
     if services.settings.cdn_url:
         return services.settings.cdn_url.rstrip("/")
     return f"{request.url.scheme}://{request.url.netloc}/cdn"
-
-
-async def run_unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Run to the end, or cancel the work as soon as the client has closed the connection."""
-    task = asyncio.create_task(work)
-    watch = asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-        return await task
-    finally:
-        watch.cancel()
-        task.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

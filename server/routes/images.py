@@ -11,10 +11,11 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
-from server.flows.images import create_images
+from server.flows.calls import open_call
 from server.flows.references import Reference
 from server.flows.resolve import ImageCall
-from server.routes.deps import Caller, ServicesDep, public_base, run_unless_gone
+from server.routes.delivery import CallAnswer
+from server.routes.deps import Caller, ServicesDep, public_base
 from server.services import Services
 from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageOptions
 from server.wire.validation import ignored_fields, parse_json, validate
@@ -38,7 +39,7 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
     references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
     call = _call("images.generations", body, references, mask, public_base(request, services))
-    return await _answer(request, services, key, call, ignored_fields(GenerationBody, values))
+    return _answer(request, services, key, call, ignored_fields(GenerationBody, values))
 
 
 @router.post("/edits")
@@ -56,7 +57,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         references = await _references(form)
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
     call = _call("images.edits", body, references, mask, public_base(request, services))
-    return await _answer(
+    return _answer(
         request,
         services,
         key,
@@ -65,12 +66,11 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
     )
 
 
-async def _answer(request: Request, services: Services, key: Key, call: ImageCall, ignored: list[str]) -> Response:
-    """The call's JSON. Fields that nobody knows did no harm; a header names them for whoever wonders."""
-    answer = await run_unless_gone(request, create_images(services, key, call))
-    body = await asyncio.to_thread(answer.model_dump_json)
+def _answer(request: Request, services: Services, key: Key, call: ImageCall, ignored: list[str]) -> Response:
+    """Start the call. Fields that nobody knows did no harm; a header names them for whoever wonders."""
     named = ", ".join(name for name in ignored if FIELD_NAME.fullmatch(name))[:500]
-    return Response(body, media_type="application/json", headers={"x-darkroom-ignored": named} if named else {})
+    running = open_call(services, key, call, retries="x-stainless-retry-count" in request.headers)
+    return CallAnswer(services, running, call, {"x-darkroom-ignored": named} if named else {})
 
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:

@@ -86,3 +86,30 @@ class ImageAnswer(BaseModel):
     size: str
     usage: Usage
     parameters: dict[str, Any]
+
+
+class _ImageEvent(BaseModel):
+    """What both events of a stream say. `image_index`, which of n pictures, is this server's own addition."""
+
+    type: str
+    b64_json: str
+    created_at: int
+    size: str
+    quality: str
+    background: Literal["opaque"] = "opaque"
+    output_format: str
+    image_index: int
+
+
+class PartialEvent(_ImageEvent):
+    """A picture on its way."""
+
+    partial_image_index: int
+
+
+class CompletedEvent(_ImageEvent):
+    """A finished picture, with its part of the usage."""
+
+    usage: Usage
+    url: str | None
+    seed: int

@@ -1,0 +1,108 @@
+"""Streams of the image routes, byte by byte and through OpenAI's SDK."""
+
+import base64
+import io
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from PIL import Image
+
+from tests.e2e.test_faults import MakeServer, assert_clean, books, until
+from tests.e2e.test_images_by_sdk import SMALL, picture
+from tests.harness import Server
+
+SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count", "stream": True}
+
+
+def events(body: str) -> list[tuple[str, dict[str, Any]]]:
+    """Every event of a stream, whose framing is checked on the way."""
+    assert "\r" not in body
+    assert body.endswith("\n\n")
+    found = []
+    for block in body[:-2].split("\n\n"):
+        if block.startswith(":"):
+            continue
+        name, data = block.split("\n")
+        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+def test_the_sdk_iterates_a_generation(server: Server) -> None:
+    stream = server.openai().images.generate(prompt="a red boat", size=SMALL, stream=True, quality="low")
+    *_, last = list(stream)
+    assert last.type == "image_generation.completed"
+    assert Image.open(io.BytesIO(base64.b64decode(last.b64_json))).size == (256, 256)
+    assert (last.size, last.quality, last.output_format, last.background) == (SMALL, "low", "png", "opaque")
+    assert last.usage.total_tokens == last.usage.input_tokens + last.usage.output_tokens
+
+
+def test_the_sdk_iterates_an_edit(server: Server) -> None:
+    stream = server.openai().images.edit(
+        model="beta-3-pro-image-count", prompt="make it blue", image=picture(320, 256), stream=True
+    )
+    *_, last = list(stream)
+    assert last.type == "image_edit.completed"
+    assert last.quality == "auto"
+    assert Image.open(io.BytesIO(base64.b64decode(last.b64_json))).size == (320, 256)
+
+
+def test_n_pictures_are_n_completed_events_whose_usage_adds_up(server: Server) -> None:
+    body = {"prompt": "a star", "size": SMALL, "n": 2, "seed": 5, "model": "alpha-image-2-count"}
+    with server.http() as client:
+        answer = client.post("/v1/images/generations", json={**body, "stream": True})
+        whole = client.post("/v1/images/generations", json=body).json()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-darkroom-job"].startswith("img_")
+    completed = [data for name, data in events(answer.text) if name == "image_generation.completed"]
+    assert [(data["type"], data["image_index"], data["seed"]) for data in completed] == [
+        ("image_generation.completed", 0, 5),
+        ("image_generation.completed", 1, 6),
+    ]
+    for count in ("input_tokens", "output_tokens", "total_tokens"):
+        assert sum(data["usage"][count] for data in completed) == whole["usage"][count]
+    assert httpx.get(completed[1]["url"], trust_env=False).content == base64.b64decode(completed[1]["b64_json"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"), [({"size": "large"}, 400), ({"model": "gamma"}, 404), ({"partial_images": 4}, 400)]
+)
+def test_what_can_not_work_is_refused_before_the_stream_begins(
+    server: Server, fields: dict[str, Any], status: int
+) -> None:
+    with server.http() as client:
+        answer = client.post("/v1/images/generations", json={"prompt": "x", "stream": True, **fields})
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_failure_on_the_way_is_an_error_that_the_sdk_raises(make_server: MakeServer) -> None:
+    server = make_server(keepalive_s="0.2")
+    heard: list[bytes] = []
+
+    def kill_the_worker() -> None:
+        until(lambda: server.readiness()["jobs"] == 1)
+        os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_the_worker)
+    killer.start()
+    with pytest.raises(openai.APIError, match="nothing was charged") as raised:
+        list(server.openai().images.generate(prompt="a city", stream=True, extra_body={"steps": 200}))
+    killer.join()
+    assert isinstance(raised.value.body, dict)
+    assert raised.value.body["code"] == "worker_died"
+    with server.http() as client, client.stream("POST", "/v1/images/generations", json=SLOW) as answer:
+        assert answer.status_code == 200
+        for chunk in answer.iter_raw():
+            heard.append(chunk)
+            if len(heard) == 2:
+                break
+    assert heard == [b": keep-alive\n\n"] * 2  # while the picture is drawn
+    until(lambda: server.readiness()["jobs"] == 0)
+    assert "img_" not in books(server)
+    assert_clean(server)
