@@ -4,17 +4,15 @@ Every *.toml but the reserved ones describes one checkpoint and the model names 
 each names the file, the key and what would be right, so that a broken catalog is mended in one go.
 """
 
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ConfigDict, Field
 
 from pipelines.sizes import SizeRules, Tier
+from pipelines.strict_toml import Strict, read_toml
 from pipelines.types import (
     CheckpointSpec,
     Conditioning,
@@ -31,17 +29,10 @@ RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
 UNITS_PER_CNY = 10_000
 EXTREME_RATIOS = ("4:1", "1:4", "8:1", "1:8")
 CREATED = 1_760_000_000  # the date of the interface; OpenAI's model objects must have one
-Shape = TypeVar("Shape", bound=BaseModel)
 
 
 class CatalogError(Exception):
     """Why the catalog is refused, one line a fault."""
-
-
-class Strict(BaseModel):
-    """A key that nobody knows is a mistake."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class QualityTier(Strict):
@@ -83,7 +74,7 @@ class CacheTable(Strict):
     method: Literal["first-block", "taylorseer", "magcache"]
     threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
     interval: Annotated[int, Field(ge=2, le=20)] | None = None
-    mag_ratios: list[float] = []
+    mag_ratios: list[float] = Field(default_factory=list)
 
 
 class RuntimeTable(Strict):
@@ -95,7 +86,7 @@ class RuntimeTable(Strict):
     offload: Offload = "none"
     quantize: Quantize = "none"
     cache: CacheTable | None = None
-    loras: list[LoraTable] = []
+    loras: list[LoraTable] = Field(default_factory=list)
     lora_folder: str | None = None
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
     resident: bool = False
@@ -132,7 +123,7 @@ class CatalogFile(Strict):
 
     default: str
     groups: dict[str, str]
-    aliases: dict[str, str] = {}
+    aliases: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +181,10 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     if not configs.is_dir():
         raise CatalogError(f"{configs}: there is no such folder; DARKROOM_MODEL_CONFIGS names the catalog")
     faults: list[str] = []
-    shared = _read(configs / "catalog.toml", CatalogFile, faults)
+    shared = read_toml(configs / "catalog.toml", CatalogFile, faults)
     presets = _read_presets(configs / "presets.toml", faults)
     files = {
-        path: _read(path, CheckpointFile, faults)
+        path: read_toml(path, CheckpointFile, faults)
         for path in sorted(configs.glob("*.toml"))
         if path.name not in RESERVED
     }
@@ -216,42 +207,6 @@ def tier_of_name(name: str) -> Tier:
     return "2K" if "hd-count" in name else "1K"
 
 
-def _read(path: Path, shape: type[Shape], faults: list[str]) -> Shape | None:
-    try:
-        return shape.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, UnicodeDecodeError) as error:
-        faults.append(f"{path}: can't be read: {error}")
-    except tomllib.TOMLDecodeError as error:
-        faults.append(f"{path}: not valid TOML: {error}")
-    except ValidationError as error:
-        faults.extend(f"{path}: {_line(path, fault)}{_describe(fault)}" for fault in error.errors())
-    return None
-
-
-def _describe(fault: ErrorDetails) -> str:
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
-    match fault["type"]:
-        case "missing":
-            return f"{key}: missing"
-        case "extra_forbidden":
-            return f"{key}: unknown key"
-        case "literal_error":
-            return f"{key}: got {fault['input']!r}, expected {fault['ctx']['expected']}"
-    return f"{key}: got {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
-
-
-def _line(path: Path, fault: ErrorDetails) -> str:
-    """'line 12: ' where the offending key stands alone in the file; TOML's reader keeps no positions."""
-    key = next((part for part in reversed(fault["loc"]) if isinstance(part, str)), "")
-    text = repr(fault["input"])[1:-1] if isinstance(fault["input"], str) else ""
-    hits = [
-        number
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.match(rf'\s*"?{re.escape(key)}"?\s*=', line) and text in line
-    ]
-    return f"line {hits[0]}: " if len(hits) == 1 else ""
-
-
 def _read_presets(path: Path, faults: list[str]) -> dict[str, dict[str, tuple[int, int]]]:
     class Presets(Strict):
         model_config = ConfigDict(extra="forbid", strict=False)
@@ -259,7 +214,7 @@ def _read_presets(path: Path, faults: list[str]) -> dict[str, dict[str, tuple[in
         two: Annotated[dict[str, tuple[int, int]], Field(alias="2K")]
         four: Annotated[dict[str, tuple[int, int]], Field(alias="4K")]
 
-    table = _read(path, Presets, faults)
+    table = read_toml(path, Presets, faults)
     return table.model_dump(by_alias=True) if table else {}
 
 
