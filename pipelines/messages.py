@@ -9,8 +9,11 @@ import struct
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
+from pipelines.chat_types import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.types import CheckpointSpec, Event, ImageJob
 
+Job = ImageJob | ChatJob | CountJob
+Spec = CheckpointSpec | ChatSpec
 HEADER = struct.Struct(">Q")
 
 
@@ -18,7 +21,7 @@ HEADER = struct.Struct(">Q")
 class Submit:
     """Server to worker: run this job."""
 
-    job: ImageJob
+    job: Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Cancel:
 class Warm:
     """Server to worker: load these checkpoints now, in this order."""
 
-    checkpoints: tuple[CheckpointSpec, ...]
+    checkpoints: tuple[Spec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Abilities:
 class CheckpointState:
     """Worker to server: what became of one checkpoint."""
 
-    spec: CheckpointSpec
+    spec: Spec
     state: Literal["loaded", "failed"]
     detail: str
     abilities: Abilities | None = None  # once it is loaded
@@ -71,7 +74,7 @@ class JobEvent:
     """Worker to server: one event of one job."""
 
     job_id: str
-    event: Event
+    event: Event | ChatEvent
 
 
 ToWorker = Submit | Cancel | Warm

@@ -178,6 +178,8 @@ FailureCode = Literal[
     "cancelled",
     "worker_died",
     "unsupported",
+    "context_length_exceeded",
+    "invalid_value",
 ]
 
 
@@ -188,6 +190,7 @@ class Failed:
     code: FailureCode
     message: str
     detail: str = ""
+    param: str | None = None  # the field of the request that is to blame
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

@@ -1,4 +1,4 @@
-"""`python -m pipelines.worker FD`: the process that holds the device.
+"""`python -m pipelines.worker FD KIND`: a process that holds the device, for image jobs or for chat.
 
 FD is one end of a socket pair; `pipelines.messages` says what passes over it. When the other end closes, the server has
 died and so does this process, at once, whatever it is doing.
@@ -10,14 +10,16 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.messages import (
     Cancel,
     CheckpointState,
     FromWorker,
+    Job,
     JobEvent,
     Ready,
+    Spec,
     Submit,
     ToWorker,
     Warm,
@@ -25,12 +27,9 @@ from pipelines.messages import (
     read_frame,
 )
 from pipelines.quiet import quiet_libraries
-from pipelines.types import CheckpointSpec, ImageJob
 
 if TYPE_CHECKING:
     import torch
-
-    from pipelines.image_engine import ImageEngine
 
 
 class Link:
@@ -59,7 +58,7 @@ class Link:
         return message
 
 
-async def serve(link: Link) -> None:
+async def serve(link: Link, kind: str) -> None:
     """Until the server is gone."""
     inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -73,10 +72,8 @@ async def serve(link: Link) -> None:
     quiet_libraries()
     import torch
 
-    from pipelines.image_engine import ImageEngine
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    engine = ImageEngine(device)
+    engine = _engine(kind, device)
     link.send(Ready(_describe(device)))
     running: set[asyncio.Task[None]] = set()
     while True:
@@ -91,12 +88,21 @@ async def serve(link: Link) -> None:
                 task.add_done_callback(running.discard)
 
 
-async def _run(link: Link, engine: "ImageEngine", job: ImageJob) -> None:
+def _engine(kind: str, device: "torch.device") -> Any:
+    """The engine of this process; its host sends it jobs of its own kind alone."""
+    from pipelines.image_engine import ImageEngine
+
+    if kind != "image":
+        raise ValueError(f"there is no engine for {kind} jobs")
+    return ImageEngine(device)
+
+
+async def _run(link: Link, engine: Any, job: Job) -> None:
     async for event in engine.submit(job):
         link.send(JobEvent(job.id, event))
 
 
-async def _warm(link: Link, engine: "ImageEngine", checkpoints: tuple[CheckpointSpec, ...]) -> None:
+async def _warm(link: Link, engine: Any, checkpoints: tuple[Spec, ...]) -> None:
     for spec in checkpoints:
         try:
             checkpoint = await engine.load(spec)
@@ -117,7 +123,7 @@ def _describe(device: "torch.device") -> str:
 def main() -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
-    asyncio.run(serve(Link(int(sys.argv[1]))))
+    asyncio.run(serve(Link(int(sys.argv[1])), sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from pipelines.catalog import Catalog, load_catalog
+from pipelines.types import Event, ImageJob
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.body_limit import BodyLimit
@@ -77,7 +78,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     """The parts of a server, not yet started."""
     database = Database(settings.database_url)
     faults = Faults(settings.crash_at)
-    host = EngineHost(catalog.checkpoints if settings.preload else (), settings.max_queue)
+    preloaded = catalog.checkpoints if settings.preload else ()
+    host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue)
     metrics = Metrics()
     metrics.watch(jobs=lambda: host.jobs, restarts=lambda: host.restarts)
     return Services(

@@ -1,4 +1,6 @@
-"""The server's view of a worker process, which it spawns, watches and restarts. An Engine like the one inside.
+"""The server's view of a worker process, which it spawns, watches and restarts. An engine like the one inside.
+
+Images and chat have a worker each, so that neither's memory or death touches the other.
 
 A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that
 doubles while workers die young.
@@ -13,9 +15,11 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar, cast
 
 import structlog
 
+from pipelines.chat_types import ChatEvent, ChatFinished, ChatJob, Counted, CountJob
 from pipelines.messages import (
     HEADER,
     Cancel,
@@ -23,12 +27,13 @@ from pipelines.messages import (
     FromWorker,
     JobEvent,
     Ready,
+    Spec,
     Submit,
     ToWorker,
     Warm,
     frame,
 )
-from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Queued, Started
+from pipelines.types import Event, Failed, Finished, ImageJob, Queued, Started
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
@@ -36,13 +41,18 @@ LONG_LIFE_S = 30.0  # a worker that lived this long did not die of its own start
 LONGEST_PAUSE_S = 10.0
 STUCK_GRACE_S = 30.0  # past its time limit, a job that no step callback ended is stuck in native code
 FIRST_GUESS_S = 10.0  # how long a job takes, before one has been seen
+LAST = (Finished, ChatFinished, Counted, Failed)
+
+Kind = Literal["image", "chat"]
+JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob)
+EventT = TypeVar("EventT", Event, ChatEvent)
 
 
 class QueueFull(Exception):
     """No room for another job; `retry_after_s` is when there may be."""
 
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"the image queue is full; try again in {retry_after_s:.0f} s")
+    def __init__(self, kind: Kind, retry_after_s: float) -> None:
+        super().__init__(f"the {kind} queue is full; try again in {retry_after_s:.0f} s")
         self.retry_after_s = retry_after_s
 
 
@@ -50,16 +60,18 @@ class QueueFull(Exception):
 class _Pending:
     """A job that the worker has and has not ended."""
 
-    job: ImageJob
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    job: ImageJob | ChatJob | CountJob
+    events: asyncio.Queue[Event | ChatEvent] = field(default_factory=asyncio.Queue)
     taken: bool = False  # the worker has said something about it
     watchdog: asyncio.TimerHandle | None = None
 
 
-class EngineHost:
+class EngineHost(Generic[JobT, EventT]):
     """One worker process. `start` before use, `stop` after; everything runs on one event loop."""
 
-    def __init__(self, checkpoints: Iterable[CheckpointSpec], max_jobs: int) -> None:
+    def __init__(self, kind: Kind, checkpoints: Iterable[Spec], max_jobs: int, at_once: int = 1) -> None:
+        self.kind = kind
+        self._at_once = at_once  # jobs that share the device
         self._warm = Warm(tuple(checkpoints))
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
@@ -104,16 +116,16 @@ class EngineHost:
         with suppress(asyncio.CancelledError):
             await self._supervisor
 
-    def submit(self, job: ImageJob) -> AsyncIterator[Event]:
+    def submit(self, job: JobT) -> AsyncIterator[EventT]:
         """Hand the job to the worker. Raises QueueFull before anything is sent."""
         if len(self._pending) >= self._max_jobs:
-            raise QueueFull(self._run_s * len(self._pending))
+            raise QueueFull(self.kind, self._run_s * len(self._pending) / self._at_once)
         pending = self._pending[job.id] = _Pending(job)
         if self._writer is None:  # between two workers: the next one gets it
             pending.events.put_nowait(Queued(ahead=len(self._pending) - 1))
         else:
             self._send(Submit(job))
-        return self._events(job.id, pending)
+        return self._events(pending)
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step; ids that are not pending are ignored."""
@@ -126,11 +138,11 @@ class EngineHost:
             self._unwanted.add(job_id)
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
-    async def _events(self, job_id: str, pending: _Pending) -> AsyncIterator[Event]:
+    async def _events(self, pending: _Pending) -> AsyncIterator[EventT]:
         while True:
             event = await pending.events.get()
-            yield event
-            if isinstance(event, Finished | Failed):
+            yield cast(EventT, event)
+            if isinstance(event, LAST):
                 return
 
     def _send(self, message: ToWorker) -> None:
@@ -152,7 +164,7 @@ class EngineHost:
     async def _live(self) -> None:
         """One worker's life, from spawn to the end of its messages."""
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()))
+        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), self.kind)
         process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
         theirs.close()
         self._process = process
@@ -162,7 +174,7 @@ class EngineHost:
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
             await self._receive(reader)
-            log.warning("worker died", pid=process.pid, jobs_lost=len(self._pending))
+            log.warning("worker died", kind=self.kind, pid=process.pid, jobs_lost=len(self._pending))
         finally:
             self._writer.close()
             with suppress(ProcessLookupError):
@@ -180,7 +192,7 @@ class EngineHost:
             match message:
                 case Ready():
                     self.device = message.device
-                    log.info("worker ready", device=message.device, pid=self.pid)
+                    log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
                 case CheckpointState():
                     self.checkpoints[message.name] = message
                     log.info("checkpoint", name=message.name, state=message.state, detail=message.detail)
@@ -189,7 +201,7 @@ class EngineHost:
             if self.ready:
                 self._was_ready.set()
 
-    def _deliver(self, job_id: str, event: Event) -> None:
+    def _deliver(self, job_id: str, event: Event | ChatEvent) -> None:
         pending = self._pending.get(job_id)
         if pending is None:
             if job_id in self._unwanted:
@@ -201,9 +213,9 @@ class EngineHost:
             pending.watchdog = asyncio.get_running_loop().call_later(
                 pending.job.time_limit_s + STUCK_GRACE_S, self._kill_stuck, job_id
             )
-        if isinstance(event, Finished | Failed):
+        if isinstance(event, LAST):
             self._forget(job_id)
-        if isinstance(event, Finished):
+        if isinstance(event, Finished | ChatFinished):
             self._run_s += 0.2 * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 
@@ -223,6 +235,8 @@ class EngineHost:
         self.device = None
         self.checkpoints.clear()
         self._unwanted.clear()
-        message = "The image worker died while it had this job; nothing was charged. Please send the request again."
+        message = (
+            f"The {self.kind} worker died while it had this job; nothing was charged. Please send the request again."
+        )
         for job_id in list(self._pending):
             self._deliver(job_id, Failed("worker_died", message))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pipelines.catalog import Catalog
+from pipelines.types import Event, ImageJob
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.engine_host import EngineHost
@@ -22,7 +23,7 @@ class Services:
     database: Database
     ledger: Ledger
     storage: Storage
-    images: EngineHost
+    images: EngineHost[ImageJob, Event]
     calls: RunningCalls
     metrics: Metrics
     faults: Faults

@@ -19,7 +19,7 @@ Job = Callable[..., ImageJob]
 class Worker:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "pipelines.worker", str(theirs.fileno())]
+        command = [sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), "image"]
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         self.socket = ours
