@@ -284,7 +284,14 @@ def _checkpoint(file: CheckpointFile, weights: Path) -> CheckpointSpec:
         max_area_px=file.max_area_px,
         sampling=Sampling(**file.sampling.model_dump()),
         runtime=_runtime(file.runtime, weights),
+        version=files_version(path),
     )
+
+
+def files_version(path: Path) -> int:
+    """When a checkpoint's files last changed, in ns; 0 where there are none."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
 
 
 def _runtime(table: RuntimeTable, weights: Path) -> Runtime:

@@ -7,8 +7,10 @@ loop; runs report back by `call_soon_threadsafe`.
 
 import asyncio
 import contextlib
+import math
 import time
 import traceback
+import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,11 +18,13 @@ from dataclasses import dataclass, field
 import torch
 
 from pipelines.batching import Batch, Bounds, Row, form_batches
+from pipelines.checkpoint_files import CheckpointError
 from pipelines.checkpoints import Checkpoint
 from pipelines.diffusion import Pixels, row_seed
 from pipelines.encode import encode
 from pipelines.estimate import Speeds
 from pipelines.memory import Budgets, fence, held_bytes
+from pipelines.messages import Abilities
 from pipelines.outcomes import Cancelled, OutOfTime, failure_of, is_out_of_memory
 from pipelines.residency import NoRoom, Residency, Resident, free_memory
 from pipelines.run import Reports, Run
@@ -28,6 +32,7 @@ from pipelines.turns import PATIENCE, Turns
 from pipelines.types import (
     CheckpointSpec,
     EncodedImage,
+    Encoding,
     Event,
     Failed,
     Finished,
@@ -109,6 +114,17 @@ class ImageEngine:
                 return (await self._residency.load(spec)).checkpoint
             except NoRoom:
                 await asyncio.sleep(0.1)
+
+    async def warm(self, spec: CheckpointSpec) -> Abilities:
+        """Load and draw one picture: kernels are built, the step is timed, latents show their colours.
+
+        Raises CheckpointError.
+        """
+        checkpoint = await self.load(spec)
+        async for event in self.submit(warming_job(spec, checkpoint.multiple_px)):
+            if isinstance(event, Failed):
+                raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
+        return checkpoint.abilities
 
     def forget(self, spec: CheckpointSpec) -> None:
         """A catalog no longer names this checkpoint."""
@@ -286,3 +302,26 @@ class ImageEngine:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
             self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def warming_job(spec: CheckpointSpec, multiple_px: int) -> ImageJob:
+    """A square of the checkpoint's native area, in two steps."""
+    side = max(1, round(math.sqrt(spec.native_area_px) / multiple_px)) * multiple_px
+    return ImageJob(
+        id=f"warm-{uuid.uuid4().hex}",
+        checkpoint=spec,
+        prompt="a red house on green grass under a blue sky",
+        negative_prompt=spec.sampling.negative_prompt,
+        width_px=side,
+        height_px=side,
+        n=1,
+        steps=2,
+        guidance=spec.sampling.guidance,
+        strength=1.0,
+        seed=0,
+        references=(),
+        mask=None,
+        encoding=Encoding(),
+        metadata={},
+        time_limit_s=3600,
+    )

@@ -19,7 +19,7 @@ from pipelines.checkpoints import Checkpoint, compute_dtype, load_checkpoint
 from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, Runtime
 
-WeightsKey = tuple[Path, Path | None, Runtime]
+WeightsKey = tuple[Path, Path | None, Runtime, int]
 HOST = torch.device("cpu")
 
 
@@ -163,7 +163,7 @@ class Residency:
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
     """Specs that name the same files in the same way share the weights; the sampling is each spec's own."""
-    return spec.path, spec.config, spec.runtime
+    return spec.path, spec.config, spec.runtime, spec.version
 
 
 def free_memory(device: torch.device) -> None:

@@ -67,6 +67,8 @@ def load_lora(pipeline: Any, lora: Lora) -> None:
         )
     except Exception as error:  # the libraries raise anything for an adapter of another model
         raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: {error}") from error
+    if not any(lora.path.stem in names for names in pipeline.get_list_adapters().values()):
+        raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: no layer of it is in there")
 
 
 def _cache(denoiser: Any, cache: StepCache) -> None:

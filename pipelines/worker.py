@@ -105,11 +105,11 @@ async def _run(link: Link, engine: Any, job: Job) -> None:
 async def _warm(link: Link, engine: Any, checkpoints: tuple[Spec, ...]) -> None:
     for spec in checkpoints:
         try:
-            checkpoint = await engine.load(spec)
+            abilities = await engine.warm(spec)
         except Exception as error:
             link.send(CheckpointState(spec, "failed", str(error)))
         else:
-            link.send(CheckpointState(spec, "loaded", str(spec.path), checkpoint.abilities))
+            link.send(CheckpointState(spec, "loaded", str(spec.path), abilities))
 
 
 def _describe(device: "torch.device") -> str:
