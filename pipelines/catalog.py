@@ -5,12 +5,13 @@ each names the file, the key and what would be right, so that a broken catalog i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from pipelines.chat_catalog import ChatCatalog, read_chat
 from pipelines.sizes import SizeRules, Tier
 from pipelines.strict_toml import Strict, read_toml
 from pipelines.types import (
@@ -159,15 +160,22 @@ class ImageModel:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Every model, and the names that stand for one."""
+    """Every model, and the names that stand for one. `chat` is its other half."""
 
     models: Mapping[str, ImageModel]
     aliases: Mapping[str, str]
     default: str
+    chat: ChatCatalog = field(default_factory=ChatCatalog)
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Every group that some model asks for."""
+        image_groups = {model.group for model in self.models.values()}
+        return frozenset(image_groups | {model.group for model in self.chat.models.values()})
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Each checkpoint once."""
+        """Each image checkpoint once."""
         return tuple(dict.fromkeys(model.checkpoint for model in self.models.values()))
 
     def find(self, name: str | None) -> ImageModel | None:
@@ -195,9 +203,10 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
         if file is not None:
             _add_models(models, path, file, shared, presets, weights, faults)
     faults += _dangling(configs / "catalog.toml", shared, models)
+    chat = read_chat(configs / "chat.toml", weights, models, faults)
     if faults:
         raise CatalogError("\n".join(faults))
-    return Catalog(models, shared.aliases, shared.default)
+    return Catalog(models, shared.aliases, shared.default, chat)
 
 
 def tier_of_name(name: str) -> Tier:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from pipelines.catalog import Catalog, load_catalog
+from pipelines.chat_types import ChatEvent, ChatJob, CountJob
 from pipelines.types import Event, ImageJob
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
@@ -33,7 +34,7 @@ EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "x-darkr
 
 
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
-    """The ASGI app. Raises CatalogError. `on_ready` is called once, when the first picture can be drawn."""
+    """The ASGI app. Raises CatalogError. `on_ready` is called once, when all workers are ready."""
     services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
 
     @asynccontextmanager
@@ -42,6 +43,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
             await asyncio.to_thread(services.database.migrate)
             await asyncio.to_thread(settle_the_past, services)
             await services.images.start()
+            if services.catalog.chat.checkpoints:
+                await services.chat.start()
             chores = [
                 asyncio.create_task(keep_house(services)),
                 asyncio.create_task(_announce(services, on_ready)),
@@ -55,6 +58,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                         await chore
                 await services.calls.stop()
                 await services.images.stop()
+                await services.chat.stop()
                 services.database.dispose()
 
     app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
@@ -80,8 +84,10 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
     host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue)
+    chat = _chat_host(settings, catalog)
     metrics = Metrics()
-    metrics.watch(jobs=lambda: host.jobs, restarts=lambda: host.restarts)
+    metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
+    metrics.watch("chat", jobs=lambda: chat.jobs, restarts=lambda: chat.restarts)
     return Services(
         settings=settings,
         catalog=catalog,
@@ -89,14 +95,24 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=Ledger(database, owner=uuid.uuid4().hex, lease_s=settings.lease_s, reach=faults.reach),
         storage=Storage(settings.results),
         images=host,
+        chat=chat,
         calls=RunningCalls(),
         metrics=metrics,
         faults=faults,
     )
 
 
+def _chat_host(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
+    specs = catalog.chat.checkpoints
+    at_once = max((spec.max_batch for spec in specs), default=1)
+    preloaded = specs if settings.preload else ()
+    return EngineHost("chat", preloaded, settings.chat_max_queue, at_once)
+
+
 async def _announce(services: Services, on_ready: Callable[[Services], None]) -> None:
     await services.images.wait_ready()
+    if services.catalog.chat.checkpoints:
+        await services.chat.wait_ready()
     on_ready(services)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from pipelines.catalog import Catalog
+from pipelines.chat_types import ChatEvent, ChatJob, CountJob
 from pipelines.types import Event, ImageJob
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
@@ -24,6 +25,7 @@ class Services:
     ledger: Ledger
     storage: Storage
     images: EngineHost[ImageJob, Event]
+    chat: EngineHost[ChatJob | CountJob, ChatEvent]  # runs only if the catalog has local chat models
     calls: RunningCalls
     metrics: Metrics
     faults: Faults

@@ -19,7 +19,7 @@ from server.logs import configure_logs
 from server.services import Services
 from server.settings import Settings
 
-STARTERS = ("starter-alpha", "starter-beta")
+STARTERS = ("starter-alpha", "starter-beta", "starter-chat")
 
 
 def run(settings: Settings) -> None:
@@ -48,7 +48,7 @@ def run(settings: Settings) -> None:
 
 def groups_of(settings: Settings) -> frozenset[str]:
     """Every group that some model asks for. Raises StartError."""
-    return frozenset(model.group for model in read_catalog(settings).models.values())
+    return read_catalog(settings).groups
 
 
 def build_starters(weights: Path, *, force: bool) -> int:
@@ -72,7 +72,7 @@ def _first_key(settings: Settings, catalog: Catalog) -> None:
         database.migrate()
         if any_keys(database):
             return
-        _, secret = create_key(database, "dev", frozenset(model.group for model in catalog.models.values()))
+        _, secret = create_key(database, "dev", catalog.groups)
     finally:
         database.dispose()
     path = settings.home / "dev-key"
@@ -83,7 +83,8 @@ def _first_key(settings: Settings, catalog: Catalog) -> None:
 
 def _need_checkpoints(settings: Settings, catalog: Catalog) -> None:
     """Build starters that the catalog names and the disk lacks; refuse any other missing checkpoint by name."""
-    missing = {spec.path for spec in catalog.checkpoints if not spec.path.exists()}
+    wanted = {spec.path for spec in catalog.checkpoints} | {spec.path for spec in catalog.chat.checkpoints}
+    missing = {path for path in wanted if not path.exists()}
     if others := [path for path in missing if path not in {settings.weights / name for name in STARTERS}]:
         names = ", ".join(str(path) for path in others)
         raise StartError(f"The catalog ({settings.model_configs}) names checkpoints that are not there: {names}")

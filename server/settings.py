@@ -30,7 +30,8 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Most pictures in one call.")
     max_queue: int = Field(64, ge=1, description="Image jobs waiting or running; one more is answered 503.")
-    job_time_limit_s: float = Field(900, gt=0, description="Running time of one image job before it ends with 504.")
+    chat_max_queue: int = Field(128, ge=1, description="Chats waiting or running; one more is answered 503.")
+    job_time_limit_s: float = Field(900, gt=0, description="Running time of one image or chat before it ends with 504.")
     keepalive_s: float = Field(
         15, gt=0, description="How often a waiting stream sends a comment, so that no proxy cuts it."
     )

@@ -73,3 +73,16 @@ class ResultRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
+
+
+class ChatUsageRow(Base):
+    """The tokens of one key's chats with one model on one day (UTC, YYYY-MM-DD)."""
+
+    __tablename__ = "chat_usage"
+
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), primary_key=True)
+    model: Mapped[str] = mapped_column(String(200), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    chats: Mapped[int] = mapped_column(BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(BigInteger)

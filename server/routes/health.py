@@ -19,18 +19,20 @@ async def live() -> dict[str, str]:
 
 @router.get("/readyz")
 async def ready(services: ServicesDep) -> JSONResponse:
-    """200 once the worker has loaded what it was asked to load; 503 before, and while a dead worker is replaced."""
-    host = services.images
+    """200 once the workers have loaded what they were asked to; 503 before, and while a dead one is replaced."""
+    host, chat = services.images, services.chat
+    local_chat = bool(services.catalog.chat.checkpoints)
+    ready = host.ready and (chat.ready or not local_chat)
+    checkpoints = {**host.checkpoints, **chat.checkpoints}
     body: dict[str, Any] = {
-        "status": "ready" if host.ready else "starting",
+        "status": "ready" if ready else "starting",
         "device": host.device,
         "worker_pid": host.pid,
         "jobs": host.jobs,
-        "checkpoints": {name: {"state": c.state, "detail": c.detail} for name, c in host.checkpoints.items()},
+        "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if local_chat else None,
+        "checkpoints": {name: {"state": c.state, "detail": c.detail} for name, c in checkpoints.items()},
     }
-    return JSONResponse(
-        body, status_code=200 if host.ready else 503, headers={} if host.ready else {"Retry-After": "2"}
-    )
+    return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
 
 @router.get("/metrics")

@@ -1,0 +1,57 @@
+"""How many tokens each key's chats had, by model and day. Chat is not billed; these are counts alone."""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.accounts.db import Database
+from server.accounts.tables import ChatUsageRow
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTokens:
+    """What the chats of one key with one model amount to."""
+
+    key_id: str
+    model: str
+    chats: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def add_chat(database: Database, key_id: str, model: str, prompt_tokens: int, completion_tokens: int) -> None:
+    """Count one chat, under today in UTC."""
+    insert = sqlite.insert if database.is_sqlite else postgresql.insert
+    row = insert(ChatUsageRow).values(
+        key_id=key_id,
+        model=model,
+        day=datetime.fromtimestamp(time.time(), UTC).date().isoformat(),
+        chats=1,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+    )
+    sums = ("chats", "prompt_tokens", "completion_tokens")
+    added = row.on_conflict_do_update(
+        index_elements=["key_id", "model", "day"],
+        set_={name: getattr(ChatUsageRow, name) + getattr(row.excluded, name) for name in sums},
+    )
+    with database.write() as session:
+        session.execute(added)
+
+
+def chat_tokens(database: Database, key_id: str | None = None) -> list[ChatTokens]:
+    """The sums over all days, by key and model."""
+    row = ChatUsageRow
+    query = (
+        select(row.key_id, row.model, func.sum(row.chats), func.sum(row.prompt_tokens), func.sum(row.completion_tokens))
+        .group_by(row.key_id, row.model)
+        .order_by(row.key_id, row.model)
+    )
+    if key_id is not None:
+        query = query.where(row.key_id == key_id)
+    with database.read() as session:
+        found = session.execute(query).all()
+    return [ChatTokens(key, model, int(chats), int(read), int(written)) for key, model, chats, read, written in found]

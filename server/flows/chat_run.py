@@ -1,0 +1,112 @@
+"""One chat job on the local chat worker: its events, or the error that the caller gets; its tokens counted."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+
+import structlog
+
+from pipelines.chat_types import (
+    ChatEvent,
+    ChatFinished,
+    ChatJob,
+    Counted,
+    CountJob,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from pipelines.types import Failed, Queued
+from server.accounts.chat_usage import add_chat
+from server.engine_host import QueueFull
+from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
+from server.services import Services
+
+log = structlog.stdlib.get_logger("darkroom.chat")
+
+SCHEMA_CODES = {"response_format": "invalid_json_schema", "tools": "invalid_function_parameters"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Under whose name the tokens are counted: a key's id, and the model as it is served."""
+
+    key_id: str
+    model: str
+
+
+async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGenerator[ChatEvent, None]:
+    """The job's events from `Admitted` to `ChatFinished`. Raises ApiError, also on the way.
+
+    Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step.
+    """
+    outcome = "client_left"
+    began = time.perf_counter()
+    heard = False
+    try:
+        async for event in _events(services, job):
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not heard:
+                heard = True
+                services.metrics.chat_first_token_seconds.labels(tally.model).observe(time.perf_counter() - began)
+            if isinstance(event, ChatFinished):
+                await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
+                services.metrics.chat_run_seconds.labels(tally.model).observe(event.run_s)
+                outcome = "finished"
+            yield event
+    except ApiError as error:
+        outcome = error.code or type(error).__name__
+        raise
+    finally:
+        services.chat.cancel(job.id)
+        services.metrics.chats.labels(tally.model, outcome).inc()
+
+
+async def count_tokens(services: Services, job: CountJob) -> Counted:
+    """How long the conversation is as a prompt. Raises ApiError."""
+    try:
+        async for event in _events(services, job):
+            if isinstance(event, Counted):
+                return event
+    finally:
+        services.chat.cancel(job.id)
+    raise EngineFailure("The chat engine ended without an answer.")
+
+
+async def count_chat(services: Services, tally: Tally, prompt_tokens: int, completion_tokens: int) -> None:
+    """Record what a chat that ended had: for the operator's report and for /metrics."""
+    await asyncio.to_thread(add_chat, services.database, tally.key_id, tally.model, prompt_tokens, completion_tokens)
+    services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
+    services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
+
+
+async def _events(services: Services, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
+    """What the worker says, without its waiting; its last word is none of Failed. Raises ApiError."""
+    try:
+        events = services.chat.submit(job)
+    except QueueFull as error:
+        raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+    last: ChatEvent | None = None
+    async for event in events:
+        last = event
+        if isinstance(event, Failed):
+            raise _failure(event, job.id)
+        if not isinstance(event, Queued):
+            yield event
+    if not isinstance(last, ChatFinished | Counted):
+        raise EngineFailure("The chat engine ended without an answer.")
+
+
+def _failure(event: Failed, job_id: str) -> ApiError:
+    log.warning("chat failed", job=job_id, code=event.code, message=event.message, detail=event.detail)
+    field = (event.param or "").partition(".")[0].partition("[")[0]
+    match event.code:
+        case "context_length_exceeded":
+            return BadRequest(event.message, param=event.param or "messages", code=event.code)
+        case "invalid_value":
+            return BadRequest(event.message, param=event.param, code=SCHEMA_CODES.get(field, event.code))
+        case "unsupported":
+            return BadRequest(event.message, param=event.param, code="unsupported_parameter")
+        case "timed_out":
+            return TimedOut(event.message)
+    return EngineFailure(event.message, code=event.code)
