@@ -1,4 +1,4 @@
-"""The network: a Qwen3 of a few million parameters, with the embedding as its output layer. Untrained."""
+"""The network: a Qwen3 of some 2 M parameters, with the embedding as its output layer. Untrained."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,20 +10,21 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from pipelines.starter.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END, make_tokenizer
 
 SEED: Final = 20261121
+HEAD: Final = 64  # wide enough that some of its rotations are slow, and words are found at any distance
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: int = 6) -> Qwen3ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: int = 4) -> Qwen3ForCausalLM:
     """The network in float32, its weights drawn by the seed."""
     torch.manual_seed(SEED)
     ends = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=width,
-        intermediate_size=8 * width // 3,
+        intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=width // 32,
-        num_key_value_heads=width // 32,
-        head_dim=32,
+        num_attention_heads=width // HEAD,
+        num_key_value_heads=width // HEAD,
+        head_dim=HEAD,
         max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         eos_token_id=ends,

@@ -54,7 +54,7 @@ def make_tokenizer(texts: Iterable[str], merges: int = 0, spaced: int = 0) -> Pr
 
     Without merges it is bytes alone, which is enough for a test.
     """
-    corpus = list(texts)
+    corpus = [piece for text in texts for piece in re.split("|".join(map(re.escape, MARKS)), text)]
     vocabulary, pairs = _learn(corpus, merges)
     for piece in _common_after_space(corpus, vocabulary)[:spaced]:
         vocabulary[SPACE + piece] = len(vocabulary)

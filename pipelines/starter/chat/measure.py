@@ -1,0 +1,195 @@
+"""`python -m pipelines.starter.chat.measure WEIGHTS`: what starter-chat gets right in wordings and scenes it never saw.
+
+Every assistant's turn of some held-out conversations is answered anew, the turns before it being as they should. A call
+counts when it is the call that was asked for, name and arguments to the letter; words count when they are an answer
+that the conversation allows. Greedy unless a temperature is given.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from pipelines.quiet import quiet_libraries
+from pipelines.starter.chat.talk.mix import conversations
+from pipelines.starter.chat.talk.script import Expected, Script
+
+NAME: Final = "starter-chat"
+SEED: Final = 7  # of the conversations; another one than training's, though their wordings differ already
+CALLS: Final = ("picture", "edit", "function")
+TOGETHER: Final = 32  # turns answered at once
+LONGEST: Final = 160  # tokens of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn to answer, and what it is held to."""
+
+    script: Script
+    expected: Expected
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """The message that the conversation has here."""
+        message: dict[str, Any] = self.script.messages[self.expected.index]
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A turn, the message that the checkpoint answered, and whether it ended by itself."""
+
+    turn: Turn
+    message: Mapping[str, Any]
+    ended: bool
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer is one that is allowed."""
+        if self.turn.expected.kind in CALLS:
+            return _calls(self.message) == _calls(self.turn.wanted)
+        return not _calls(self.message) and self.message.get("content") in self.turn.expected.texts
+
+    @property
+    def right_function(self) -> bool:
+        """Whether a call names the right function, and nothing is called where nothing should be."""
+        return [call["name"] for call in _calls(self.message)] == [call["name"] for call in _calls(self.turn.wanted)]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Shares from 0 to 1, over the turns that they concern."""
+
+    tool_calls: float
+    arguments: float
+    follow_ups: float
+    without_tool: float
+    no_needless_call: float
+    ended: float
+    by_kind: Mapping[str, tuple[float, int]]
+
+
+def measure(folder: Path, *, count: int = 300, temperature: float | None = None, seed: int = SEED) -> Figures:
+    """The figures of a checkpoint over `count` held-out conversations."""
+    return figures(answer_all(folder, count=count, temperature=temperature, seed=seed))
+
+
+def answer_all(folder: Path, *, count: int, temperature: float | None = None, seed: int = SEED) -> list[Answered]:
+    """Every turn of `count` held-out conversations with its answer."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    scripts = islice(conversations(seed, "held-out"), count)
+    turns = sorted(
+        (Turn(script, expected) for script in scripts for expected in script.expected),
+        key=lambda turn: len(_prompt(tokenizer, turn)),
+    )
+    torch.manual_seed(seed)
+    return [answered for group in _groups(turns) for answered in _answer(model, tokenizer, group, temperature)]
+
+
+def _groups(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
+    return (turns[start : start + TOGETHER] for start in range(0, len(turns), TOGETHER))
+
+
+def figures(answers: Sequence[Answered]) -> Figures:
+    """The shares of right answers."""
+    kinds: dict[str, list[Answered]] = defaultdict(list)
+    for answered in answers:
+        kinds[answered.turn.expected.kind].append(answered)
+    calls = [answered for kind in CALLS for answered in kinds[kind]]
+    words = [answered for answered in answers if answered.turn.expected.kind not in CALLS]
+    return Figures(
+        tool_calls=_share(calls, lambda a: a.right_function),
+        arguments=_share(calls, lambda a: a.right),
+        follow_ups=_share(kinds["edit"], lambda a: a.right),
+        without_tool=_share(kinds["no tool"], lambda a: a.right),
+        no_needless_call=_share(words, lambda a: a.right_function),
+        ended=_share(answers, lambda a: a.ended),
+        by_kind={kind: (_share(group, lambda a: a.right), len(group)) for kind, group in sorted(kinds.items())},
+    )
+
+
+def table(measured: Figures) -> Table:
+    """The figures to read."""
+    shown = Table("starter-chat, held-out wordings", "right", "turns")
+    shown.add_row("the right function is called", f"{measured.tool_calls:.1%}", "")
+    shown.add_row("and with the right arguments", f"{measured.arguments:.1%}", "")
+    shown.add_row("nothing is called where nothing should be", f"{measured.no_needless_call:.1%}", "")
+    shown.add_row("the turn ends by itself", f"{measured.ended:.1%}", "", end_section=True)
+    for kind, (share, count) in measured.by_kind.items():
+        shown.add_row(kind, f"{share:.1%}", str(count))
+    return shown
+
+
+def _share(answers: Sequence[Answered], holds: Callable[[Answered], bool]) -> float:
+    return sum(map(holds, answers)) / len(answers) if answers else float("nan")
+
+
+def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a message; what is no call in the format is one of a function without a name."""
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [f if isinstance(f, dict) and {"name", "arguments"} <= f.keys() else {"name": None} for f in functions]
+
+
+def _prompt(tokenizer: PreTrainedTokenizerFast, turn: Turn) -> str:
+    before = turn.script.messages[: turn.expected.index]
+    text: str = tokenizer.apply_chat_template(
+        before, tools=turn.script.tools or None, tokenize=False, add_generation_prompt=True
+    )
+    return text
+
+
+@torch.inference_mode()
+def _answer(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, turns: Sequence[Turn], temperature: float | None
+) -> list[Answered]:
+    prompts = [_prompt(tokenizer, turn) for turn in turns]
+    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
+    sampling = (
+        {"do_sample": False} if temperature is None else {"do_sample": True, "temperature": temperature, "top_k": 0}
+    )
+    output = model.generate(**inputs, max_new_tokens=LONGEST, **sampling)
+    answers = []
+    for turn, prompt, row in zip(turns, prompts, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
+        ended = tokenizer.eos_token_id in row
+        text = tokenizer.decode(row[: row.index(tokenizer.eos_token_id) + 1] if ended else row)
+        answers.append(Answered(turn, _parsed(tokenizer, text, prompt), ended))
+    return answers
+
+
+def _parsed(tokenizer: PreTrainedTokenizerFast, text: str, prompt: str) -> Mapping[str, Any]:
+    """The message in the text. A call that is no JSON is a call all the same: a wrong one."""
+    try:
+        message: Mapping[str, Any] = tokenizer.parse_response(text, prefix=prompt)
+    except ValueError:
+        return {"role": "assistant", "tool_calls": [{"type": "function", "function": text}]}
+    return message
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--count", type=int, default=300, help="conversations")
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--mistakes", type=int, default=0, help="how many wrong answers to show")
+    arguments = parser.parse_args()
+    quiet_libraries()
+    answers = answer_all(arguments.weights / NAME, count=arguments.count, temperature=arguments.temperature)
+    console = Console()
+    for answered in islice((a for a in answers if not a.right), arguments.mistakes):
+        console.print(f"{answered.turn.script.messages[: answered.turn.expected.index][-1]['content']!r}", markup=False)
+        console.print(f"  wanted {answered.turn.wanted}\n  got    {answered.message}", markup=False)
+    console.print(table(figures(answers)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Calls of a user's functions: the known ones, and ones whose names and arguments are made up on the spot."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pipelines.starter.chat.talk import words
+from pipelines.starter.chat.talk.functions import FUNCTIONS, Function, Maker, Slot, json_type, said
+from pipelines.starter.chat.talk.script import Script
+from pipelines.starter.chat.talk.words import chance, made_up, phrase, pick
+
+NAMED: Final = (  # {f} the function, {a} the arguments with their values
+    "call {f} with {a}", "Call {f} with {a}.", "use {f} with {a}", "Please use {f}: {a}", "run {f} with {a}",
+    "{f}: {a}",
+    "Run the {f} function, {a}", "{f} with {a} please", "I need {f} with {a}", "Can you call {f}? {a}",
+    "execute {f}, {a}",
+    "Invoke {f} using {a}", "do {f} with {a}", "Try {f} for {a}", "{f} {a}",
+)  # fmt: skip
+PAIRS: Final = (
+    "{n} {v}",
+    "{n} {v}",
+    "{n}={v}",
+    "{n}: {v}",
+    "{n} = {v}",
+    "{n} set to {v}",
+    "{n} is {v}",
+    'the {n} "{v}"',
+)
+DOINGS: Final = (  # {f} "set volume", {t} "volume", {a} as above, {v} the only value
+    "{f} with {a}", "Please {f}, {a}", "can you {f}: {a}", "{f}, {a}", "I want to {f} with {a}", "Could you {f}? {a}",
+    "{f} {a}", "now {f} with {a}", "help me {f}, {a}",
+)  # fmt: skip
+SIMPLE_DOINGS: Final = (
+    "{f} {v}", "{verb} the {t} {v}", "{verb} {t} to {v}", "{verb} the {t} to {v}", "Please {verb} the {t} to {v}.",
+    "{verb} {t} {v}", "Can you {verb} the {t} {v}?", "I want to {verb} the {t}: {v}", "{verb} a {t} for {v}",
+)  # fmt: skip
+RESULTS_TEXT: Final = "Result: {}."
+FAILED: Final = "That failed: {}."
+NO_FUNCTION: Final = "I can't do that without a tool for it."
+TEXTS: Final[tuple[Maker, ...]] = (phrase, words.person, words.city, words.code, made_up, words.any_word)
+VALUES: Final[tuple[Maker, ...]] = (
+    words.whole, words.decimal, phrase, words.any_word, words.person, words.city, words.code,
+)  # fmt: skip
+ARITHMETIC: Final = frozenset({"add", "multiply", "calculate"})
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A function as it stands in the request's tools, and one way to ask for it."""
+
+    schema: dict[str, Any]
+    name: str
+    names: dict[str, str]
+    source: Function | None
+    slots: dict[str, Slot]
+
+    @property
+    def counts(self) -> bool:
+        """Whether it does sums."""
+        return self.source is not None and self.source.names[0] in ARITHMETIC
+
+
+def declare(rng: np.random.Generator) -> Declared:
+    """A known function, or one made up."""
+    if chance(rng, 0.55):
+        function = pick(rng, FUNCTIONS)
+        name, slots = pick(rng, function.names), function.slots
+        if chance(rng, 0.12):
+            name = made_up(rng)
+        description = function.description if chance(rng, 0.8) else ""
+        return _declared(rng, name, description, slots, function)
+    name = f"{pick(rng, words.VERBS)}_{pick(rng, words.THINGS)}" if chance(rng, 0.6) else made_up(rng)
+    if chance(rng, 0.15):
+        name = f"{made_up(rng)}_{made_up(rng)}"
+    count = int(rng.choice([1, 2, 3], p=(0.45, 0.38, 0.17)))
+    names = {made_up(rng) if chance(rng, 0.25) else pick(rng, words.ATTRIBUTES) for _ in range(count)}
+    description = phrase(rng, 5) if chance(rng, 0.3) else ""
+    return _declared(rng, name, description, {n: _any_slot(rng, n) for n in sorted(names)}, None)
+
+
+def call_function(script: Script, functions: list[Declared]) -> None:
+    """Somebody asks for one of them."""
+    chosen = pick(script.rng, functions)
+    values = {key: slot.make(script.rng) for key, slot in chosen.slots.items()}
+    script.user(_asked(script, chosen, values))
+    script.call("function", chosen.name, {chosen.names[key]: value for key, value in values.items()})
+    if chance(script.rng, 0.65):
+        _returned(script)
+
+
+def ask_in_vain(script: Script, functions: list[Declared]) -> None:
+    """Somebody asks for what no function here does."""
+    present = {id(function.source) for function in functions}
+    absent = [
+        f for f in FUNCTIONS if id(f) not in present and f.names[0] not in ARITHMETIC | {"translate", "get_weather"}
+    ]
+    function = pick(script.rng, absent)
+    values = {key: said(slot.make(script.rng)) for key, slot in function.slots.items()}
+    script.user(script.wording(function.wordings).format(**values))
+    script.answer("unknown", NO_FUNCTION)
+
+
+def _declared(
+    rng: np.random.Generator, name: str, description: str, slots: dict[str, Slot], source: Function | None
+) -> Declared:
+    names: dict[str, str] = {}
+    for key, slot in slots.items():
+        free = [n for n in slot.names if n not in names.values()]
+        names[key] = pick(rng, free) if free else key
+    properties = {names[key]: json_type(slot) for key, slot in slots.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    function = {"name": name, "description": description, "parameters": parameters}
+    return Declared({"type": "function", "function": function}, name, names, source, slots)
+
+
+def _any_slot(rng: np.random.Generator, name: str) -> Slot:
+    match int(rng.integers(8)):
+        case 0 | 1:
+            return Slot((name,), "integer", words.whole)
+        case 2:
+            return Slot((name,), "number", words.decimal)
+        case 3:
+            choices = tuple({words.any_word(rng) for _ in range(2 + int(rng.integers(2)))})
+            return Slot((name,), "enum", lambda rng: pick(rng, choices), choices)
+        case 4:
+            return Slot((name,), "boolean", lambda rng: chance(rng, 0.5))
+        case _:
+            return Slot((name,), "string", pick(rng, TEXTS))
+
+
+def _asked(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
+    if chosen.source is not None and chance(script.rng, 0.9):
+        text = script.wording(chosen.source.wordings).format(**{key: said(value) for key, value in values.items()})
+        return text[0].lower() + text[1:] if chance(script.rng, 0.15) else text
+    rng = script.rng
+    pair = script.wording(PAIRS)
+    joint = pick(rng, (" and ", ", ", ", "))
+    pairs = joint.join(pair.format(n=chosen.names[key], v=_worded(rng, value)) for key, value in values.items())
+    verb, _, thing = chosen.name.partition("_")
+    if not thing or chance(rng, 0.4):
+        return script.wording(NAMED).format(f=chosen.name, a=pairs)
+    spoken = f"{verb} {thing.replace('_', ' ')}"
+    if len(values) == 1 and chance(rng, 0.6):
+        value = _worded(rng, next(iter(values.values())))
+        text = script.wording(SIMPLE_DOINGS).format(f=spoken, verb=verb, t=thing.replace("_", " "), v=value)
+    else:
+        text = script.wording(DOINGS).format(f=spoken, a=pairs)
+    return text[0].upper() + text[1:] if chance(rng, 0.3) else text
+
+
+def _worded(rng: np.random.Generator, value: Any) -> str:
+    if isinstance(value, bool):
+        return pick(rng, ("true", "yes", "on") if value else ("false", "no", "off"))
+    return str(value)
+
+
+def _returned(script: Script) -> None:
+    """What the function returns, and the words about it."""
+    rng = script.rng
+    kind = int(rng.integers(6))
+    if kind == 0:
+        problem = phrase(rng, 3)
+        script.result(pick(rng, ('{{"error": "{}"}}', "error: {}", "Error: {}")).format(problem))
+        script.answer("result", FAILED.format(problem))
+    elif kind <= 3:
+        pairs = {_field(rng): _value(rng) for _ in range(1 + int(rng.integers(3)))}
+        script.result(json.dumps(pairs))
+        told = ", ".join(f"{name} {json.dumps(value).strip(chr(34))}" for name, value in pairs.items())
+        script.answer("result", RESULTS_TEXT.format(told))
+    else:
+        text = str(_value(rng))
+        script.result(text)
+        script.answer("result", RESULTS_TEXT.format(text))
+
+
+def _field(rng: np.random.Generator) -> str:
+    return made_up(rng) if chance(rng, 0.2) else pick(rng, (*words.ATTRIBUTES, "temperature", "result", "ok", "total"))
+
+
+def _value(rng: np.random.Generator) -> Any:
+    return pick(rng, VALUES)(rng)

@@ -1,0 +1,215 @@
+"""`python -m pipelines.starter.chat.train WEIGHTS`: teach starter-chat from nothing, or go on where a run was stopped.
+
+Conversations are made as they are needed, by a seed of their block, so that a run that goes on sees what it would have
+seen. Loss is on the assistant's tokens alone. Matrices learn by Muon, the embedding and the norms by AdamW; in float32.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from pipelines.quiet import quiet_libraries
+from pipelines.starter.chat.architecture import SEED, make_model, save
+from pipelines.starter.chat.talk.mix import conversation, conversations, copying
+from pipelines.starter.chat.tokens import make_tokenizer
+
+NAME: Final = "starter-chat"
+STEPS: Final = 2000
+COPYING_STEPS: Final = 96  # first of all, saying words back: copying is what everything else is built on
+WARMUP_STEPS: Final = 30
+MICRO_TOKENS: Final = 2048  # of a micro-batch, padding included
+MICRO_BATCHES: Final = 2  # of a step
+BLOCK_STEPS: Final = 16  # steps whose conversations are made together, to be sorted by length
+LEARNING_RATE: Final = 4e-3
+COOLDOWN: Final = 0.3  # share of the steps over which the learning rate falls
+SAVE_EVERY: Final = 50
+MERGES, SPACED, CORPUS = 900, 450, 3000  # the tokenizer's size, and how many conversations it is learned from
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Conversations side by side, padded on the right."""
+
+    ids: Tensor  # int64, [rows, tokens]
+    learned: Tensor  # bool, [rows, tokens]: the assistant's own
+
+
+def train(weights: Path, *, steps: int = STEPS, device: str | None = None) -> Path:
+    """The trained checkpoint's folder."""
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kept = weights / f".{NAME}.training"
+    tokenizer = _tokenizer(kept)
+    model = make_model(tokenizer).to(where).train()
+    optimizers = _optimizers(model)
+    first = _resume(kept, model, optimizers, where)
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(NAME, total=steps, completed=first)
+        losses: list[float] = []
+        for step, batches in enumerate(_steps(tokenizer, first), start=first):
+            if step == steps:
+                break
+            rate = _rate(step, steps)
+            losses.append(_learn(model, optimizers, batches, LEARNING_RATE * rate, where))
+            progress.update(task, advance=1, description=f"{NAME}, loss {np.mean(losses[-50:]):.3f}")
+            if (step + 1) % SAVE_EVERY == 0:
+                console.print(f"step {step + 1}: loss {np.mean(losses[-SAVE_EVERY:]):.4f}")
+                _keep(kept, step + 1, model, optimizers)
+    save(model.cpu(), tokenizer, weights / NAME)
+    return weights / NAME
+
+
+def _tokenizer(kept: Path) -> PreTrainedTokenizerFast:
+    """The run's tokenizer. It is learned once, from conversations of the starter's own."""
+    if (kept / "tokenizer.json").exists():
+        return AutoTokenizer.from_pretrained(kept)
+    plain = make_tokenizer(())
+    scripts = islice(conversations(SEED), CORPUS)
+    texts = [plain.apply_chat_template(s.messages, tools=s.tools or None, tokenize=False) for s in scripts]
+    tokenizer = make_tokenizer(texts, MERGES, SPACED)
+    tokenizer.save_pretrained(kept)
+    return tokenizer
+
+
+def _optimizers(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw", ns_steps=4),
+        torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def _rate(step: int, steps: int) -> float:
+    """The share of the learning rate: up, level, and down to nothing over the last part.
+
+    Level for long, so that a run can be made longer, or be brought to its end early, by another number of steps.
+    """
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / (COOLDOWN * steps))
+
+
+def _learn(
+    model: Qwen3ForCausalLM,
+    optimizers: list[torch.optim.Optimizer],
+    batches: list[Batch],
+    rate: float,
+    where: torch.device,
+) -> float:
+    """One step; the mean loss of an assistant's token."""
+    count = sum(int(batch.learned[:, 1:].sum()) for batch in batches)
+    total = 0.0
+    for batch in batches:
+        loss = _loss(model, batch, where) / count
+        torch.autograd.backward(loss)
+        total += loss.item()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return total
+
+
+def _loss(model: Qwen3ForCausalLM, batch: Batch, where: torch.device) -> Tensor:
+    """Summed over the learned tokens. Padding is on the right, where a causal model does not look."""
+    ids, learned = batch.ids.to(where), batch.learned[:, 1:].to(where)
+    hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[learned]
+    return cross_entropy(model.lm_head(hidden), ids[:, 1:][learned], reduction="sum")
+
+
+def _steps(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[list[Batch]]:
+    """The batches of each step, from step `first` on."""
+    block = first // BLOCK_STEPS
+    skipped = first % BLOCK_STEPS
+    while True:
+        batches = _block(tokenizer, block)
+        for start in range(skipped * MICRO_BATCHES, len(batches), MICRO_BATCHES):
+            yield batches[start : start + MICRO_BATCHES]
+        block, skipped = block + 1, 0
+
+
+def _block(tokenizer: PreTrainedTokenizerFast, block: int) -> list[Batch]:
+    """The micro-batches of some steps: sorted by length, so that little is padding, then shuffled."""
+    rng = np.random.default_rng((SEED, block))
+    make = copying if (block + 1) * BLOCK_STEPS <= COPYING_STEPS else conversation
+    rows: list[tuple[list[int], list[int]]] = []
+    wanted, held = BLOCK_STEPS * MICRO_BATCHES, 0
+    while held < wanted * MICRO_TOKENS * 1.02:
+        script = make(rng)
+        row: Any = tokenizer.apply_chat_template(
+            script.messages, tools=script.tools or None, return_assistant_tokens_mask=True, return_dict=True
+        )
+        rows.append((row["input_ids"], row["assistant_masks"]))
+        held += len(row["input_ids"])
+    rows.sort(key=lambda row: len(row[0]))
+    batches: list[Batch] = []
+    while rows:
+        count = max(1, MICRO_TOKENS // len(rows[-1][0]))
+        while count < len(rows) and (count + 1) * len(rows[-1][0]) <= MICRO_TOKENS:
+            count += 1
+        batches.append(_padded(rows[-count:]))
+        del rows[-count:]
+    order = rng.permutation(len(batches))[:wanted]
+    return [batches[i] for i in order]
+
+
+def _padded(rows: list[tuple[list[int], list[int]]]) -> Batch:
+    width = max(len(ids) for ids, _ in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.int64)
+    learned = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, (row, mask) in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+        learned[i, : len(row)] = torch.tensor(mask, dtype=torch.bool)
+    return Batch(ids, learned)
+
+
+def _keep(kept: Path, step: int, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer]) -> None:
+    """What a later run goes on from."""
+    state = {"step": step, "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    torch.save(state, kept / "state.new")
+    (kept / "state.new").replace(kept / "state.pt")
+
+
+def _resume(kept: Path, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], where: torch.device) -> int:
+    """The step to go on with."""
+    if not (kept / "state.pt").exists():
+        return 0
+    state = torch.load(kept / "state.pt", map_location=where, weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(own)
+    return int(state["step"])
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    arguments = parser.parse_args()
+    quiet_libraries()
+    print(f"{train(arguments.weights, steps=arguments.steps)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
