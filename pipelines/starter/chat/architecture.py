@@ -7,10 +7,13 @@ from typing import Final
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from pipelines.starter.chat.copying import wire_copying
 from pipelines.starter.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END, make_tokenizer
 
 SEED: Final = 20261121
 HEAD: Final = 64  # wide enough that some of its rotations are slow, and words are found at any distance
+
+ROTATION_BASE: Final = 1e5
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: int = 4) -> Qwen3ForCausalLM:
@@ -26,11 +29,14 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: 
         num_key_value_heads=width // HEAD,
         head_dim=HEAD,
         max_position_embeddings=CONTEXT,
+        rope_parameters={"rope_type": "default", "rope_theta": ROTATION_BASE},
         tie_word_embeddings=True,
         eos_token_id=ends,
         pad_token_id=ends[1],
     )
     model = Qwen3ForCausalLM(config)
+    if width > 2 * HEAD:
+        wire_copying(model)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])
     return model
 

@@ -22,14 +22,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalL
 
 from pipelines.quiet import quiet_libraries
 from pipelines.starter.chat.architecture import SEED, make_model, save
+from pipelines.starter.chat.muon import Muon
 from pipelines.starter.chat.talk.mix import conversation, conversations, copying
 from pipelines.starter.chat.tokens import make_tokenizer
 
 NAME: Final = "starter-chat"
 STEPS: Final = 2000
-COPYING_STEPS: Final = 96  # first of all, saying words back: copying is what everything else is built on
+COPYING_STEPS: Final = 0  # first of all, saying words back: copying is what everything else is built on
 WARMUP_STEPS: Final = 30
-MICRO_TOKENS: Final = 2048  # of a micro-batch, padding included
+MICRO_TOKENS: Final = 1536  # of a micro-batch, padding included
 MICRO_BATCHES: Final = 2  # of a step
 BLOCK_STEPS: Final = 16  # steps whose conversations are made together, to be sorted by length
 LEARNING_RATE: Final = 4e-3
@@ -94,7 +95,7 @@ def _optimizers(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(matrices, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw", ns_steps=4),
+        Muon(matrices, lr=LEARNING_RATE, weight_decay=0.01),
         torch.optim.AdamW(others, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 

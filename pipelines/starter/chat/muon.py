@@ -1,0 +1,57 @@
+"""Muon (Jordan et al. 2024): momentum whose matrix is made orthogonal before it is applied, one step size for all.
+
+`torch.optim.Muon` iterates in bfloat16, matrix by matrix. On a processor without bfloat16 that is a quarter of a small
+model's step; in float32, with matrices of one shape side by side, it is a twentieth.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+ITERATION: Final = (3.4445, -4.7750, 2.0315)  # coefficients of the Newton-Schulz iteration
+ITERATIONS: Final = 5
+MOMENTUM: Final = 0.95
+LIKE_ADAM: Final = 0.2  # a step is as large as AdamW's at the same learning rate
+
+
+class Muon(torch.optim.Optimizer):
+    """For matrices [rows, columns] alone."""
+
+    def __init__(self, matrices: Iterable[Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Matrices of one shape at a time."""
+        for group in self.param_groups:
+            shapes: dict[torch.Size, list[Parameter]] = defaultdict(list)
+            for matrix in group["params"]:
+                shapes[matrix.shape].append(matrix)
+            for shape, matrices in shapes.items():
+                updates = orthogonal(torch.stack([self._direction(matrix) for matrix in matrices]))
+                size = group["lr"] * LIKE_ADAM * max(shape) ** 0.5
+                for matrix, update in zip(matrices, updates, strict=True):
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)
+
+    def _direction(self, matrix: Parameter) -> Tensor:
+        """The gradient, looking ahead by Nesterov's momentum."""
+        assert matrix.grad is not None
+        momentum = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
+        momentum.lerp_(matrix.grad, 1 - MOMENTUM)
+        return matrix.grad.lerp(momentum, MOMENTUM)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The nearest matrices whose singular values are all about one, [count, rows, columns]."""
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    a, b, c = ITERATION
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
