@@ -12,7 +12,6 @@ from pipelines.starter.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END, make_t
 
 SEED: Final = 20261121
 HEAD: Final = 64  # wide enough that some of its rotations are slow, and words are found at any distance
-
 ROTATION_BASE: Final = 1e5
 
 

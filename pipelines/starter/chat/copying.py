@@ -1,12 +1,12 @@
-"""A start from which copying need not be discovered: two layers of attention that already find what came next last time.
+"""A start from which copying need not be discovered: two layers of attention that find what came next last time.
 
-Small models learn to copy late and all at once, by a head that looks at the token before, and one in the next layer that
-looks for an earlier token whose predecessor is the present one ("induction heads"). Both can be written down. Training
-is free to change them; it only starts from weights that are less random than others.
+Small models learn to copy late and all at once, by a head that looks at the token before, and one in the next layer
+that looks for an earlier token whose predecessor is the present one ("induction heads"). Both can be written down.
+Training is free to change them; it only starts from weights that are less random than others.
 
-The residual stream's first place is the same for every token, and its last 64 are empty: in the first layer, head 0 looks
-one token back by that constant and by rotation alone, and writes what it sees there. In the second layer, heads 0 and 1
-compare it with the token itself, and hand on what they find.
+The residual stream's first place is the same for every token, and its last 64 are empty. In the first layer, head 0
+looks one token back by that constant and by rotation alone, and writes what it sees into the empty places. In the
+second layer, heads 0 and 1 compare those places with the token itself, and hand on the token that they find.
 """
 
 import math

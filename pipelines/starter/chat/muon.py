@@ -30,19 +30,19 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Parameter]] = defaultdict(list)
             for matrix in group["params"]:
-                shapes[matrix.shape].append(matrix)
+                if matrix.grad is not None:
+                    shapes[matrix.shape].append(matrix)
             for shape, matrices in shapes.items():
-                updates = orthogonal(torch.stack([self._direction(matrix) for matrix in matrices]))
+                updates = orthogonal(torch.stack([self._direction(matrix, matrix.grad) for matrix in matrices]))
                 size = group["lr"] * LIKE_ADAM * max(shape) ** 0.5
                 for matrix, update in zip(matrices, updates, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)
 
-    def _direction(self, matrix: Parameter) -> Tensor:
+    def _direction(self, matrix: Parameter, gradient: Tensor) -> Tensor:
         """The gradient, looking ahead by Nesterov's momentum."""
-        assert matrix.grad is not None
         momentum = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
-        momentum.lerp_(matrix.grad, 1 - MOMENTUM)
-        return matrix.grad.lerp(momentum, MOMENTUM)
+        momentum.lerp_(gradient, 1 - MOMENTUM)
+        return gradient.lerp(momentum, MOMENTUM)
 
 
 def orthogonal(matrices: Tensor) -> Tensor:

@@ -23,12 +23,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalL
 from pipelines.quiet import quiet_libraries
 from pipelines.starter.chat.architecture import SEED, make_model, save
 from pipelines.starter.chat.muon import Muon
-from pipelines.starter.chat.talk.mix import conversation, conversations, copying
+from pipelines.starter.chat.talk.mix import conversation, conversations
 from pipelines.starter.chat.tokens import make_tokenizer
 
 NAME: Final = "starter-chat"
 STEPS: Final = 2000
-COPYING_STEPS: Final = 0  # first of all, saying words back: copying is what everything else is built on
 WARMUP_STEPS: Final = 30
 MICRO_TOKENS: Final = 1536  # of a micro-batch, padding included
 MICRO_BATCHES: Final = 2  # of a step
@@ -152,11 +151,10 @@ def _steps(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[list[Batc
 def _block(tokenizer: PreTrainedTokenizerFast, block: int) -> list[Batch]:
     """The micro-batches of some steps: sorted by length, so that little is padding, then shuffled."""
     rng = np.random.default_rng((SEED, block))
-    make = copying if (block + 1) * BLOCK_STEPS <= COPYING_STEPS else conversation
     rows: list[tuple[list[int], list[int]]] = []
     wanted, held = BLOCK_STEPS * MICRO_BATCHES, 0
     while held < wanted * MICRO_TOKENS * 1.02:
-        script = make(rng)
+        script = conversation(rng)
         row: Any = tokenizer.apply_chat_template(
             script.messages, tools=script.tools or None, return_assistant_tokens_mask=True, return_dict=True
         )

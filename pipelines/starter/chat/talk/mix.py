@@ -86,11 +86,3 @@ def _turn(script: Script, tool: Tool | None, functions: list[Declared], canvas: 
             ask_in_vain(script, functions) if chance(script.rng, 0.25) else unknown(script)
         case _:
             meet(script)
-
-
-def copying(rng: np.random.Generator) -> Script:
-    """Saying words back, and nothing else: what a model learns first."""
-    script = Script(rng, "train")
-    for _ in range(1 + int(rng.integers(2))):
-        say_back(script)
-    return script
