@@ -60,7 +60,8 @@ def wire_copying(model: Qwen3ForCausalLM) -> None:
 
 def _directions(count: int, width: int, rng: torch.Generator) -> Tensor:
     """Directions at right angles, [count, width]."""
-    return torch.linalg.qr(torch.randn(width, count, generator=rng))[0].T
+    basis: Tensor = torch.linalg.qr(torch.randn(width, count, generator=rng))[0]
+    return basis.T
 
 
 def _speeds(config: Qwen3Config) -> Tensor:

@@ -30,17 +30,17 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Parameter]] = defaultdict(list)
             for matrix in group["params"]:
-                if matrix.grad is not None:
-                    shapes[matrix.shape].append(matrix)
+                shapes[matrix.shape].append(matrix)
             for shape, matrices in shapes.items():
-                updates = orthogonal(torch.stack([self._direction(matrix, matrix.grad) for matrix in matrices]))
+                updates = orthogonal(torch.stack([self._direction(matrix) for matrix in matrices]))
                 size = group["lr"] * LIKE_ADAM * max(shape) ** 0.5
                 for matrix, update in zip(matrices, updates, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)
 
-    def _direction(self, matrix: Parameter, gradient: Tensor) -> Tensor:
+    def _direction(self, matrix: Parameter) -> Tensor:
         """The gradient, looking ahead by Nesterov's momentum."""
-        momentum = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
+        gradient = torch.zeros_like(matrix) if matrix.grad is None else matrix.grad
+        momentum: Tensor = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
         momentum.lerp_(gradient, 1 - MOMENTUM)
         return gradient.lerp(momentum, MOMENTUM)
 
@@ -48,10 +48,10 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrices: Tensor) -> Tensor:
     """The nearest matrices whose singular values are all about one, [count, rows, columns]."""
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if tall else matrices
+    x: Tensor = matrices.transpose(1, 2) if tall else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     a, b, c = ITERATION
     for _ in range(ITERATIONS):
-        gram = x @ x.mT
+        gram = x @ x.transpose(1, 2)
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    return x.transpose(1, 2) if tall else x
