@@ -90,10 +90,12 @@ async def serve(link: Link, kind: str) -> None:
 
 def _engine(kind: str, device: "torch.device") -> Any:
     """The engine of this process; its host sends it jobs of its own kind alone."""
+    if kind == "chat":
+        from pipelines.chat.engine import ChatEngine
+
+        return ChatEngine(device)
     from pipelines.image_engine import ImageEngine
 
-    if kind != "image":
-        raise ValueError(f"there is no engine for {kind} jobs")
     return ImageEngine(device)
 
 

@@ -1,0 +1,170 @@
+"""Who decodes next: sequences wait, join the batch, take a token a step, and leave.
+
+One step puts pieces of waiting prompts into free slots, then gives every row in the batch its next token: a long prompt
+delays the others by a piece, not by its whole length.
+"""
+
+from collections import deque
+
+import torch
+
+from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.forward import BatchForward
+from pipelines.chat.request import Request, Sequence
+from pipelines.chat.sampling import Drawn, draw
+
+
+class Batch:
+    """The sequences of one checkpoint. One thread uses it."""
+
+    def __init__(self, checkpoint: ChatCheckpoint, budget_bytes: int) -> None:
+        self.checkpoint = checkpoint
+        self._forward = BatchForward(checkpoint, budget_bytes)
+        self._waiting: deque[Sequence] = deque()
+        self._rows: list[Sequence] = []  # row r is in slot r
+        self._joining: Sequence | None = None  # its prompt is going into the slot behind the last row
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self._waiting or self._rows or self._joining)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let it wait for a slot."""
+        self._waiting.append(sequence)
+
+    def requests(self) -> set[Request]:
+        """Everything that is in here."""
+        joining = [self._joining] if self._joining else []
+        return {sequence.request for sequence in (*self._waiting, *self._rows, *joining)}
+
+    def step(self) -> None:
+        """A token for every row, and a piece of what waits."""
+        self._drop_unwanted()
+        self._join()
+        if self._rows:
+            self._make_room()
+            logits = self._forward.step(
+                [row.tokens[-1] for row in self._rows], [len(row.tokens) - 1 for row in self._rows]
+            )
+            self._take(self._rows, logits)
+            self._leave([row for row in self._rows if row.request.over or row.answer.reason])
+        if self.idle:
+            self._forward.slots.clear()
+
+    def empty(self) -> None:
+        """After a failure that no row survives: forget all of them, and what the slots hold."""
+        self._waiting.clear()
+        self._rows.clear()
+        self._joining = None
+        self._forward.slots.clear()
+
+    def halve(self) -> bool:
+        """After running out of memory: fewer rows from now on. False when there was but one."""
+        count = len(self._rows) + bool(self._joining)
+        self._forward.most_rows = max(1, count // 2)
+        self._part_with(self._forward.most_rows)
+        return count > 1
+
+    def _drop_unwanted(self) -> None:
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.over)
+        if self._joining and self._joining.request.over:
+            self._joining = None
+        self._leave([row for row in self._rows if row.request.over])
+
+    def _join(self) -> None:
+        """Put waiting prompts into free slots, at most a piece's worth of tokens in one step."""
+        budget = self._forward.piece
+        while budget > 0 and (sequence := self._next()):
+            piece = sequence.tokens[sequence.kept : sequence.kept + budget]
+            if not self._reserve(sequence.kept + len(piece)):
+                self._put_back(sequence)
+                return
+            logits = self._forward.prompt(piece, len(self._rows), sequence.kept)
+            sequence.kept += len(piece)
+            budget -= len(piece)
+            if sequence.kept == len(sequence.tokens):
+                self._joining = None
+                self._rows.append(sequence)
+                self._take([sequence], logits)
+                self._leave([row for row in (sequence,) if row.answer.reason])
+
+    def _next(self) -> Sequence | None:
+        """The sequence whose prompt goes on, or the next one that waits while there is a slot."""
+        if self._joining is None and self._waiting and len(self._rows) < self._forward.most_rows:
+            self._joining = self._waiting.popleft()
+            self._joining.request.start()
+            self._share_prompt(self._joining)
+        return self._joining
+
+    def _share_prompt(self, sequence: Sequence) -> None:
+        """Another choice of the same request has computed the prompt already, but for its last token."""
+        shared = len(sequence.request.prompt) - 1
+        for slot, row in enumerate(self._rows):
+            if row.request is sequence.request and self._reserve(shared):
+                self._forward.slots.move(slot, len(self._rows), shared)
+                sequence.kept = shared
+                return
+
+    def _put_back(self, sequence: Sequence) -> None:
+        """There is no memory for it while the others run. Raises MemoryError when there are no others."""
+        if not self._rows:
+            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
+        self._joining = None
+        sequence.kept = 0
+        self._waiting.appendleft(sequence)
+
+    def _make_room(self) -> None:
+        """Room for one more token a row. Where there is none, the rows that came last start again later."""
+        while not self._reserve():
+            if len(self._rows) == 1 and not self._joining:
+                raise MemoryError(f"{len(self._rows[0].tokens)} tokens of context do not fit into memory")
+            self._part_with(max(1, len(self._rows) // 2))
+
+    def _reserve(self, tokens: int = 0) -> bool:
+        """Room for the rows, each with a token more, and for the one that joins with so many tokens."""
+        lengths = [len(row.tokens) for row in self._rows]
+        if self._joining:
+            lengths.append(max(tokens, self._joining.kept))
+        return self._forward.slots.reserve(len(lengths), max(lengths))
+
+    def _part_with(self, count: int) -> None:
+        """Keep the first rows. The others wait, with what they have said; it is computed again when they join."""
+        leavers = [*self._rows[count:], *([self._joining] if self._joining else [])]
+        self._rows, self._joining = self._rows[:count], None
+        for sequence in reversed(leavers):
+            sequence.kept = 0
+            self._waiting.appendleft(sequence)
+
+    def _take(self, rows: list[Sequence], logits: torch.Tensor) -> None:
+        """The rows' next tokens, out of their logits [rows, vocabulary]."""
+        for row, drawn in zip(rows, draw(logits, [row.draws for row in rows], [None] * len(rows)), strict=True):
+            row.kept = len(row.tokens)
+            row.tokens.append(drawn.token)
+            self._say(row, drawn)
+
+    def _say(self, row: Sequence, drawn: Drawn) -> None:
+        request, answer = row.request, row.answer
+        request.completion_tokens += 1
+        if drawn.token in self.checkpoint.ends:
+            answer.reason = "stop"
+        else:
+            for delta in answer.feed(drawn):
+                request.emit(delta)
+            if answer.reason is None and not row.left:
+                answer.reason = "length"
+        if answer.reason:
+            for delta in answer.finish():
+                request.emit(delta)
+            request.end_choice(row.choice, answer.reason)
+
+    def _leave(self, leavers: list[Sequence]) -> None:
+        """The last row moves into the slot of each that leaves."""
+        for row in leavers:
+            slot = self._rows.index(row)
+            last = self._rows.pop()
+            if last is not row:
+                self._forward.slots.move(len(self._rows), slot, last.kept)
+                self._rows[slot] = last
+            if self._joining:
+                self._forward.slots.move(len(self._rows) + 1, len(self._rows), self._joining.kept)

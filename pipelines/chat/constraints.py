@@ -1,0 +1,5 @@
+"""What a sequence may say next."""
+
+
+class Constraint:
+    """Placeholder until grammars arrive."""

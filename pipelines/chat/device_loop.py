@@ -1,0 +1,61 @@
+"""The thread that computes. Sequences come in from the event loop; every checkpoint with work takes a step in turn."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+
+from pipelines.chat.batch import Batch
+from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.request import Request, Sequence
+from pipelines.outcomes import OutOfTime, is_out_of_memory
+
+
+class DeviceLoop:
+    """Owns every batch. `add` may be called from any thread; `fail` is called from this one."""
+
+    def __init__(self, budget_bytes: int, fail: Callable[[Request, BaseException], None]) -> None:
+        self._budget_bytes = budget_bytes
+        self._fail = fail
+        self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
+        self._batches: dict[ChatCheckpoint, Batch] = {}
+        threading.Thread(target=self._run, name="chat", daemon=True).start()
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """The choices of one request."""
+        self._inbox.put(sequences)
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while True:
+            self._receive(wait=all(batch.idle for batch in self._batches.values()))
+            for batch in self._batches.values():
+                if not batch.idle:
+                    self._step(batch)
+
+    def _receive(self, *, wait: bool) -> None:
+        while wait or not self._inbox.empty():
+            for sequence in self._inbox.get():
+                checkpoint = sequence.request.checkpoint
+                if checkpoint not in self._batches:
+                    self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes)
+                self._batches[checkpoint].add(sequence)
+            wait = False
+
+    def _step(self, batch: Batch) -> None:
+        now = time.monotonic()
+        for request in batch.requests():
+            if not request.over and request.out_of_time(now):
+                self._fail(request, OutOfTime())
+        try:
+            batch.step()
+        except Exception as error:
+            if is_out_of_memory(error) and batch.halve():
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                return
+            for request in batch.requests():
+                self._fail(request, error)
+            batch.empty()

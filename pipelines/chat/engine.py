@@ -1,0 +1,157 @@
+"""The engine inside a chat worker: jobs come in, deltas go out.
+
+A job's prompt is prepared on one thread and its tokens are computed on another (`device_loop`); everything that is said
+about it passes through the event loop.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
+from pipelines.chat.device_loop import DeviceLoop
+from pipelines.chat.prepare import count, prepare
+from pipelines.chat.prompts import Refused
+from pipelines.chat.request import Request
+from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob
+from pipelines.checkpoint_files import CheckpointError
+from pipelines.memory import Budgets
+from pipelines.outcomes import Cancelled, OutOfTime, is_out_of_memory
+from pipelines.types import Failed, Queued
+
+LAST = (ChatFinished, Counted, Failed)
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A job on its way through the engine."""
+
+    job: ChatJob | CountJob
+    events: asyncio.Queue[ChatEvent]
+    request: Request | None = None  # once it is admitted
+    over: bool = False
+
+
+class ChatEngine:
+    """Build it and use it on one event loop."""
+
+    def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
+        self._device = device
+        self._loop = asyncio.get_running_loop()
+        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._tasks: dict[str, Task] = {}
+        self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
+        budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
+        self._device_loop = DeviceLoop(budget, self._post_failure)
+
+    async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
+        """Take the job and say what becomes of it."""
+        task = self._tasks[job.id] = Task(job, asyncio.Queue())
+        yield Queued(ahead=len(self._tasks) - 1)
+        admission = asyncio.create_task(self._admit(task))
+        try:
+            while True:
+                event = await task.events.get()
+                yield event
+                if isinstance(event, LAST):
+                    return
+        finally:
+            self._abandon(task)  # for when the caller has left before the end
+            admission.cancel()
+            del self._tasks[job.id]
+
+    def cancel(self, job_id: str) -> None:
+        """Stop the job within one step."""
+        if task := self._tasks.get(job_id):
+            self._fail(task, Cancelled())
+
+    async def load(self, spec: ChatSpec) -> ChatCheckpoint:
+        """Have the weights ready before the first job. Raises CheckpointError."""
+        if spec not in self._checkpoints:
+            loading = self._loop.run_in_executor(self._loader, load_chat, spec, self._device)
+            self._checkpoints[spec] = asyncio.create_task(_result(loading))
+        try:
+            return await asyncio.shield(self._checkpoints[spec])
+        except Exception:
+            self._checkpoints.pop(spec, None)  # the next job may find the folder mended
+            raise
+
+    async def _admit(self, task: Task) -> None:
+        """From the messages to a place in the line."""
+        job = task.job
+        try:
+            checkpoint = await self.load(job.checkpoint)
+            if isinstance(job, CountJob):
+                tokens = await self._loop.run_in_executor(self._preparer, count, checkpoint, job)
+                self._emit(task, Counted(tokens, checkpoint.context))
+                return
+            emit = self._poster(task)
+            sequences, dropped = await self._loop.run_in_executor(self._preparer, prepare, checkpoint, job, emit)
+        except Exception as error:
+            self._fail(task, error)
+            return
+        task.request = sequences[0].request
+        if task.over:
+            return
+        self._emit(task, Admitted(len(task.request.prompt), dropped))
+        self._device_loop.add(sequences)
+
+    def _poster(self, task: Task) -> Callable[[ChatEvent], None]:
+        """How the device's thread says something about a job."""
+        return lambda event: self._post(self._emit, task, event)
+
+    def _post_failure(self, request: Request, error: BaseException) -> None:
+        request.over = True
+        self._post(self._fail_request, request, error)
+
+    def _fail_request(self, request: Request, error: BaseException) -> None:
+        for task in self._tasks.values():
+            if task.request is request:
+                self._fail(task, error)
+
+    def _emit(self, task: Task, event: ChatEvent) -> None:
+        if not task.over:
+            task.over = isinstance(event, LAST)
+            task.events.put_nowait(event)
+
+    def _fail(self, task: Task, error: BaseException) -> None:
+        failed = failure_of(error, task.job)
+        self._emit(task, failed)
+        self._abandon(task)
+
+    def _abandon(self, task: Task) -> None:
+        task.over = True
+        if task.request is not None:
+            task.request.over = True  # the device's thread drops it before its next step
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:
+    return await loading
+
+
+def failure_of(error: BaseException, job: ChatJob | CountJob) -> Failed:
+    """What the caller is told, and what the log is."""
+    detail = "".join(traceback.format_exception(error))
+    if isinstance(error, Refused):
+        return error.failed
+    if isinstance(error, Cancelled):
+        return Failed("cancelled", "The job was cancelled.")
+    if isinstance(error, OutOfTime):
+        return Failed("timed_out", f"The answer took longer than its time limit of {job.time_limit_s:g} s.")
+    if isinstance(error, CheckpointError):
+        message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
+        return Failed("checkpoint_failed", message, detail)
+    if is_out_of_memory(error):
+        message = "The device ran out of memory. Try fewer or shorter messages, or a smaller max_tokens."
+        return Failed("out_of_memory", message, detail)
+    return Failed("engine_failed", "The model could not answer.", detail)
