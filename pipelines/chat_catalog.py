@@ -76,6 +76,12 @@ class ChatCatalog:
         found = (model.source for model in self.models.values())
         return tuple(dict.fromkeys(source for source in found if isinstance(source, ChatSpec)))
 
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Each upstream model once."""
+        found = (model.source for model in self.models.values())
+        return tuple(dict.fromkeys(source for source in found if isinstance(source, Upstream)))
+
     def find(self, name: str | None) -> ChatModel | None:
         """By name or alias; the default, if there is one, when there is no name."""
         wanted = name or self.default

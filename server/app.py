@@ -1,6 +1,7 @@
 """The server, built from its settings. Nothing in this package is global: two apps can live in one process."""
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -24,17 +25,18 @@ from server.faults import Faults
 from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
 from server.observe import Metrics, Observe
-from server.routes import console, health, images, models, results, unsupported
+from server.routes import chat, console, health, images, models, results, unsupported
 from server.services import Services
 from server.settings import Settings
 from server.storage import Storage
+from server.upstream import Upstreams
 
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
 EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "x-darkroom-job", "openai-processing-ms"]
 
 
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
-    """The ASGI app. Raises CatalogError. `on_ready` is called once, when all workers are ready."""
+    """The ASGI app. Raises CatalogError and StartError. `on_ready` is called once, when all workers are ready."""
     services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
 
     @asynccontextmanager
@@ -59,11 +61,12 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                 await services.calls.stop()
                 await services.images.stop()
                 await services.chat.stop()
+                await services.upstreams.close()
                 services.database.dispose()
 
     app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
     app.state.services = services
-    for module in (images, models, results, health, console, unsupported):
+    for module in (images, chat, models, results, health, console, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
@@ -79,15 +82,15 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 
 
 def build_services(settings: Settings, catalog: Catalog) -> Services:
-    """The parts of a server, not yet started."""
+    """The parts of a server, not yet started. Raises StartError."""
     database = Database(settings.database_url)
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
     host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue)
-    chat = _chat_host(settings, catalog)
+    chat_host = _chat_host(settings, catalog)
     metrics = Metrics()
     metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
-    metrics.watch("chat", jobs=lambda: chat.jobs, restarts=lambda: chat.restarts)
+    metrics.watch("chat", jobs=lambda: chat_host.jobs, restarts=lambda: chat_host.restarts)
     return Services(
         settings=settings,
         catalog=catalog,
@@ -95,7 +98,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=Ledger(database, owner=uuid.uuid4().hex, lease_s=settings.lease_s, reach=faults.reach),
         storage=Storage(settings.results),
         images=host,
-        chat=chat,
+        chat=chat_host,
+        upstreams=Upstreams(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
         calls=RunningCalls(),
         metrics=metrics,
         faults=faults,

@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Darkroom: a self-hosted image server that speaks OpenAI's API.",
+    help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
 )
 keys = typer.Typer(no_args_is_help=True, help="API keys: who may call what.")
 starters = typer.Typer(no_args_is_help=True, help="The checkpoints that a first start uses.")
@@ -107,15 +107,15 @@ def ledger(
     entries: Annotated[int, typer.Option(min=0, help="How many entries to show, newest first.")] = 20,
     check: Annotated[bool, typer.Option("--check", help="Prove that entries, holds and results agree.")] = False,
 ) -> None:
-    """Show balances and charges, or check the books."""
+    """Show balances, charges and the tokens of chats, or check the books."""
     from server.accounts import report
     from server.storage import Storage
-    from server.tables import balances_table, entries_table, show
+    from server.tables import balances_table, entries_table, show, tokens_table
 
     settings = _settings()
     database = _database(settings)
     if not check:
-        show(balances_table(database, key), entries_table(database, key, entries))
+        show(balances_table(database, key), entries_table(database, key, entries), tokens_table(database, key))
         return
     problems = report.check(database, Storage(settings.results).exists)
     for problem in problems:

@@ -13,6 +13,7 @@ from server.flows.running import RunningCalls
 from server.observe import Metrics
 from server.settings import Settings
 from server.storage import Storage
+from server.upstream import Upstreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Services:
     storage: Storage
     images: EngineHost[ImageJob, Event]
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # runs only if the catalog has local chat models
+    upstreams: Upstreams
     calls: RunningCalls
     metrics: Metrics
     faults: Faults

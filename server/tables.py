@@ -6,8 +6,10 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from pipelines.chat_types import ChatSpec
 from pipelines.types import CheckpointSpec
 from server.accounts import report
+from server.accounts.chat_usage import chat_tokens
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.money import format_money
@@ -38,6 +40,11 @@ def catalog_table(settings: Settings) -> Table:
             spec.name,
             _state(spec, loaded),
         )
+    for chat in catalog.chat.models.values():
+        star = " *" if chat.name == catalog.chat.default else ""
+        where = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
+        state = _state(chat.source, loaded) if isinstance(chat.source, ChatSpec) else "upstream"
+        table.add_row(chat.name + star, "chat", "", chat.group, where, state)
     table.caption = "* used when a call names no model"
     return table
 
@@ -77,6 +84,14 @@ def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
     return table
 
 
+def tokens_table(database: Database, key_id: str | None) -> Table:
+    """The tokens of each key's chats."""
+    table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
+    for row in chat_tokens(database, key_id):
+        table.add_row(row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
+    return table
+
+
 def _loaded(settings: Settings) -> Mapping[str, str]:
     try:
         answer = httpx.get(f"http://{settings.host}:{settings.port}/readyz", timeout=1, trust_env=False)
@@ -85,5 +100,5 @@ def _loaded(settings: Settings) -> Mapping[str, str]:
         return {}  # no server there; the disk tells what it can
 
 
-def _state(spec: CheckpointSpec, loaded: Mapping[str, str]) -> str:
+def _state(spec: CheckpointSpec | ChatSpec, loaded: Mapping[str, str]) -> str:
     return loaded.get(spec.name) or ("on disk" if spec.path.exists() else "missing")

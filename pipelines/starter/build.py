@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-NAMES = ("starter-alpha", "starter-beta")
+NAMES = ("starter-alpha", "starter-beta", "starter-chat")
 
 
 def build_starters(weights: Path, *, force: bool = False) -> list[Path]:
@@ -21,20 +21,32 @@ def build_starters(weights: Path, *, force: bool = False) -> list[Path]:
     from pipelines.quiet import quiet_libraries
 
     quiet_libraries()
-    import torch  # takes seconds: only when there is something to build
-
-    from pipelines.starter import architectures
-
-    makers = {"starter-alpha": architectures.alpha, "starter-beta": architectures.beta}
     weights.mkdir(parents=True, exist_ok=True)
     for folder in wanted:
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-        makers[folder.name]().to(dtype=torch.float16).save_pretrained(temporary)
+        _save(folder.name, temporary)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         print(f"  {folder.name}: {size / 1e6:.1f} MB", file=sys.stderr, flush=True)
     return wanted
+
+
+def _save(name: str, folder: Path) -> None:
+    """Imports take seconds: only when there is something to build."""
+    if name == "starter-chat":
+        from pipelines.starter.chat.architecture import make_model, save
+        from pipelines.starter.chat.tokens import make_tokenizer
+
+        tokenizer = make_tokenizer(())
+        save(make_model(tokenizer), tokenizer, folder)
+        return
+    import torch
+
+    from pipelines.starter import architectures
+
+    make = {"starter-alpha": architectures.alpha, "starter-beta": architectures.beta}[name]
+    make().to(dtype=torch.float16).save_pretrained(folder)
 
 
 def main() -> None:

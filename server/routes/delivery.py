@@ -1,7 +1,8 @@
 """How a running call is answered: as JSON, as JSON after whitespace that keeps the connection busy, or as a stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from fastapi.responses import Response
@@ -55,6 +56,21 @@ class CallAnswer(Response):
             yield event(error.body(), "error")
 
 
+class UntilGone(Response):
+    """An answer that is given up when its client leaves. Whatever `make` leaves on the stack is closed at the end."""
+
+    def __init__(self, make: Callable[[AsyncExitStack], Coroutine[Any, Any, Response]]) -> None:
+        super().__init__()
+        self._make = make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait until the status is known, then send. Raises ApiError before that."""
+        async with AsyncExitStack() as stack:
+            answer = await unless_gone(receive, self._make(stack))
+            if answer is not None:
+                await answer(scope, receive, send)
+
+
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
     """The work's result, or None as soon as the client has closed the connection."""
     task = asyncio.create_task(work)
@@ -65,6 +81,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
     finally:
         watch.cancel()
         task.cancel()
+        await asyncio.wait({task})  # what it held is free before we go on
 
 
 async def _gone(receive: Receive) -> None:

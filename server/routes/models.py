@@ -3,10 +3,12 @@
 from fastapi import APIRouter
 
 from pipelines.catalog import ImageModel
+from pipelines.chat_catalog import ChatModel
+from pipelines.chat_types import ChatSpec
 from server.accounts.money import format_money
 from server.errors import NotFound
 from server.routes.deps import Caller, ServicesDep
-from server.wire.models import ModelCard, ModelList
+from server.wire.models import ChatCard, ModelCard, ModelList
 
 router = APIRouter(prefix="/v1/models")
 
@@ -14,17 +16,21 @@ router = APIRouter(prefix="/v1/models")
 @router.get("")
 async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """The catalog."""
-    return ModelList(data=[_card(model) for model in services.catalog.models.values()])
+    images, chats = services.catalog.models.values(), services.catalog.chat.models.values()
+    return ModelList(data=[*(_card(model) for model in images), *(_chat_card(model) for model in chats)])
 
 
 @router.get("/{name:path}")
-async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard:
-    """One model, by its name or an alias."""
+async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:
+    """One model, by its name or an alias. An alias of both kinds is the image model's here."""
     model = services.catalog.find(name)
-    if model is None:
-        message = f"The model `{name}` does not exist or you do not have access to it."
-        raise NotFound(message, param="model", code="model_not_found")
-    return _card(model)
+    if model is not None:
+        return _card(model)
+    chat = services.catalog.chat.find(name)
+    if chat is not None:
+        return _chat_card(chat)
+    message = f"The model `{name}` does not exist or you do not have access to it."
+    raise NotFound(message, param="model", code="model_not_found")
 
 
 def _card(model: ImageModel) -> ModelCard:
@@ -38,4 +44,16 @@ def _card(model: ImageModel) -> ModelCard:
         ratios=list(model.ratios),
         qualities=list(model.quality or ()),
         price=format_money(model.price),
+    )
+
+
+def _chat_card(model: ChatModel) -> ChatCard:
+    spec = model.source if isinstance(model.source, ChatSpec) else None
+    return ChatCard(
+        id=model.name,
+        created=model.created,
+        owned_by=model.owned_by,
+        group=model.group,
+        tools=spec.tools if spec else None,
+        vision=spec.vision if spec else None,
     )

@@ -30,7 +30,8 @@ async def refuse(request: Request) -> None:
     path = request.url.path.removeprefix("/v1/")
     family = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
     message = (
-        f"{UNSUPPORTED[family]} not supported by this server. It serves images (/v1/images) and models (/v1/models)."
+        f"{UNSUPPORTED[family]} not supported by this server. "
+        "It serves images (/v1/images), chats (/v1/chat/completions) and models (/v1/models)."
     )
     raise NotFound(message, code="unsupported_endpoint")
 

@@ -21,8 +21,20 @@ class ModelCard(BaseModel):
     currency: Literal["CNY"] = "CNY"
 
 
+class ChatCard(BaseModel):
+    """One chat model. What an upstream's model can do is not known here."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+    group: str
+    tools: bool | None
+    vision: bool | None
+
+
 class ModelList(BaseModel):
     """GET /v1/models."""
 
     object: Literal["list"] = "list"
-    data: list[ModelCard]
+    data: list[ModelCard | ChatCard]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -31,6 +31,11 @@ EXPECTED = {
     "bool_parsing": "a boolean",
     "list_type": "an array",
     "finite_number": "a finite number",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "text_or_parts": "a string or an array of parts",
+    "word_or_object": "a string or an object",
 }
 BOUNDS = {
     "greater_than": ("below_min", "Expected a value > {gt}"),
@@ -38,6 +43,7 @@ BOUNDS = {
     "less_than": ("above_max", "Expected a value < {lt}"),
     "less_than_equal": ("above_max", "Expected a value <= {le}"),
 }
+TOO_SHORT = {"string_too_short": "string", "too_short": "array"}
 TOO_LONG = {"string_too_long": ("string", "characters"), "too_long": ("array", "items")}
 
 
@@ -67,7 +73,7 @@ def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> B
     try:
         return model.model_validate(present, strict=strict)
     except ValidationError as error:
-        raise _bad_request(error.errors()[0]) from error
+        raise _bad_request(error.errors()[0], present) from error
 
 
 def ignored_fields(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
@@ -75,9 +81,12 @@ def ignored_fields(model: type[BaseModel], values: Mapping[str, Any]) -> list[st
     return sorted(str(name) for name in values if name not in model.model_fields)
 
 
-def _bad_request(error: ErrorDetails) -> BadRequest:
-    param = _path(error["loc"])
+def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    param = _path(error["loc"], values, missing=kind == "missing")
+    if kind.startswith("union_tag"):
+        param += "." + context["discriminator"].strip("'")
+        kind = "missing" if kind == "union_tag_not_found" else kind
     if kind == "missing":
         return BadRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
     if kind in EXPECTED:
@@ -87,14 +96,21 @@ def _bad_request(error: ErrorDetails) -> BadRequest:
     if kind == "literal_error":
         message = f"Invalid value: {_short(value)}. Supported values are: {context['expected']}."
         return BadRequest(message, param=param, code="invalid_value")
+    if kind == "union_tag_invalid":
+        message = f"Invalid value: {_short(context['tag'])}. Supported values are: {context['expected_tags']}."
+        return BadRequest(message, param=param, code="invalid_value")
+    if kind == "none_required":
+        message = f"'{param}' is not supported by this server: leave it out."
+        return BadRequest(message, param=param, code="unsupported_parameter")
     if kind in BOUNDS:
         return _out_of_bounds(param, kind, value, context)
     if kind in TOO_LONG:
         what, items = TOO_LONG[kind]
         most = f"Expected at most {context['max_length']} {items}, but got {len(value)}."
         return BadRequest(f"Invalid '{param}': {what} too long. {most}", param=param, code=f"{what}_above_max_length")
-    if kind == "string_too_short":
-        return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code="string_below_min_length")
+    if kind in TOO_SHORT:
+        code = f"{TOO_SHORT[kind]}_below_min_length"
+        return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code=code)
     return BadRequest(f"Invalid '{param}': {error['msg']}.", param=param)
 
 
@@ -106,10 +122,18 @@ def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, A
     return BadRequest(message, param=param, code=f"{number}_{side}_value")
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    """('image', 3) -> 'image[3]'; the names of union members are pydantic's, not the caller's, and are left out."""
-    head, *rest = location
-    return str(head) + "".join(f"[{part}]" for part in rest if isinstance(part, int))
+def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing: bool) -> str:
+    """('messages', 3, 'user', 'content') -> 'messages[3].content': a name that is not in the body is of a union's
+    member, pydantic's and not the caller's, unless it is the last one and missing."""
+    path, here = "", cast("Any", values)
+    for position, part in enumerate(location, 1):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            here = here[part] if isinstance(here, list) and part < len(here) else None
+        elif isinstance(here, Mapping) and (part in here or (missing and position == len(location))):
+            path += f".{part}" if path else part
+            here = here.get(part)
+    return path
 
 
 def _short(value: object) -> str:

@@ -1,0 +1,35 @@
+"""One chat completion on a local model: what it needs is looked up, its job is run."""
+
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from importlib.metadata import version
+
+from pipelines.chat_types import ChatEvent, ChatSpec
+from server.flows.chat_answers import Head
+from server.flows.chat_call import ChatCall, check_abilities, to_job
+from server.flows.chat_run import Tally, run_chat
+from server.flows.references import load_references
+from server.services import Services
+
+
+def new_head(model: str, spec: ChatSpec) -> Head:
+    """The head of a new answer. Its fingerprint changes with the checkpoint's folder and with this software."""
+    made_by = f"{spec.path}:{spec.dtype}:{version('darkroom')}"
+    return Head(
+        id=f"chatcmpl-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=model,
+        fingerprint=f"fp_{hashlib.sha256(made_by.encode()).hexdigest()[:10]}",
+    )
+
+
+async def start_chat(
+    services: Services, call: ChatCall, spec: ChatSpec, head: Head, tally: Tally
+) -> AsyncGenerator[ChatEvent, None]:
+    """The events of the answer, from its `Admitted` on; nothing runs before the first is asked for. Raises ApiError."""
+    check_abilities(call, spec, services.catalog)
+    pictures = await load_references(services, call.images)
+    images = tuple(decoded.picture for decoded in pictures)
+    return run_chat(services, to_job(call, spec, head.id, images, services.settings.job_time_limit_s), tally)

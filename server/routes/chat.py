@@ -1,0 +1,113 @@
+"""POST /v1/chat/completions."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from sse_starlette import ServerSentEvent
+
+from pipelines.chat_catalog import Upstream
+from pipelines.chat_types import ChatSpec
+from server.errors import ApiError, BadRequest, EngineFailure
+from server.flows.chat import new_head, start_chat
+from server.flows.chat_answers import chunks, collect
+from server.flows.chat_call import ChatCall
+from server.flows.chat_models import find_chat_model
+from server.flows.chat_run import Tally
+from server.flows.upstream_chat import ask_upstream, stream_upstream
+from server.routes.chat_body import read_chat, without_effect
+from server.routes.delivery import UntilGone
+from server.routes.deps import Caller, ServicesDep
+from server.routes.sse import SEPARATOR, event, event_stream
+from server.services import Services
+from server.upstream import Answer, Json
+from server.wire.validation import parse_json
+
+router = APIRouter(prefix="/v1/chat/completions")
+
+FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
+
+
+@router.post("")
+async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """An answer, or a stream of one, by the model that is named."""
+    values = await asyncio.to_thread(parse_json, await request.body())
+    model = find_chat_model(services.catalog, _model_name(values), key.groups)
+    tally = Tally(key.id, model.name)
+    if isinstance(model.source, Upstream):
+        pass_on = _stream_on if values.get("stream") is True else _pass_on
+        return UntilGone(partial(pass_on, services, model.source, values, tally))
+    call = await asyncio.to_thread(read_chat, values)
+    return UntilGone(partial(_answer, services, call, model.source, tally, _headers(values)))
+
+
+async def _answer(
+    services: Services, call: ChatCall, spec: ChatSpec, tally: Tally, headers: dict[str, str], stack: AsyncExitStack
+) -> Response:
+    """The answer of a local model. A stream begins once the engine has admitted it. Raises ApiError before that."""
+    head = new_head(tally.model, spec)
+    events = await stack.enter_async_context(aclosing(await start_chat(services, call, spec, head, tally)))
+    await anext(events)
+    if not call.stream:
+        return JSONResponse(await collect(head, events, call.n, logprobs=call.logprobs), headers=headers)
+    told = chunks(head, events, logprobs=call.logprobs, include_usage=call.include_usage)
+    return event_stream(_events(told), services.settings.keepalive_s, headers)
+
+
+async def _pass_on(services: Services, upstream: Upstream, values: Json, tally: Tally, _: AsyncExitStack) -> Response:
+    return _passed(await ask_upstream(services, upstream, values, tally))
+
+
+async def _stream_on(
+    services: Services, upstream: Upstream, values: Json, tally: Tally, stack: AsyncExitStack
+) -> Response:
+    """The upstream's stream, once its first chunk is there, or what came instead. Raises ApiError before that."""
+    items = await stack.enter_async_context(aclosing(stream_upstream(services, upstream, values, tally)))
+    first = await anext(items, None)
+    if first is None:
+        message = f"The server behind model `{tally.model}` sent an empty stream."
+        raise EngineFailure(message, code="upstream_failed")
+    if isinstance(first, Answer):
+        return _passed(first)
+    return event_stream(_events(_from_first(first, items)), services.settings.keepalive_s, {})
+
+
+async def _from_first(first: Json, rest: AsyncGenerator[Answer | Json, None]) -> AsyncIterator[Json]:
+    yield first
+    async for item in rest:
+        if not isinstance(item, Answer):
+            yield item
+
+
+async def _events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
+    """Events without names. A failure on the way is the last of them, and the SDKs raise it."""
+    try:
+        async for item in items:
+            yield event(item)
+    except ApiError as error:
+        yield event(error.body())
+        return
+    yield ServerSentEvent("[DONE]", sep=SEPARATOR)
+
+
+def _passed(answer: Answer) -> Response:
+    return JSONResponse(answer.body, status_code=answer.status, headers=dict(answer.headers))
+
+
+def _model_name(values: dict[str, Any]) -> str | None:
+    name = values.get("model")
+    if name is not None and not isinstance(name, str):
+        message = f"Invalid type for 'model': expected a string, but got {type(name).__name__} instead."
+        raise BadRequest(message, param="model", code="invalid_type")
+    return name
+
+
+def _headers(values: dict[str, Any]) -> dict[str, str]:
+    """Fields that did nothing are named, for whoever wonders."""
+    named = ", ".join(name for name in without_effect(values) if FIELD_NAME.fullmatch(name))[:500]
+    return {"x-darkroom-ignored": named} if named else {}
