@@ -13,7 +13,7 @@ import traceback
 import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -124,7 +124,7 @@ class ImageEngine:
         async for event in self.submit(warming_job(spec, checkpoint.multiple_px)):
             if isinstance(event, Failed):
                 raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
-        return checkpoint.abilities
+        return replace(checkpoint.abilities, unit_s=self._speeds.unit_s(spec))
 
     def forget(self, spec: CheckpointSpec) -> None:
         """A catalog no longer names this checkpoint."""
@@ -266,7 +266,8 @@ class ImageEngine:
         task.files[row.index] = done.result()
         if len(task.files) == task.job.n:
             task.over = True
-            task.emit(Finished(tuple(task.files[index] for index in range(task.job.n)), task.device_s))
+            files = tuple(task.files[index] for index in range(task.job.n))
+            task.emit(Finished(files, task.device_s, self._speeds.unit_s(task.job.checkpoint)))
 
     def _preview(self, row: Row, number: int, pixels: Pixels) -> None:
         writing = self._loop.run_in_executor(self._encoders, encode, pixels, row.job.encoding, {}, row_seed(row))

@@ -39,6 +39,16 @@ class Warm:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Server to worker: are you there?"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Worker to server: yes."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Worker to server: imports are done, jobs are welcome."""
 
@@ -47,11 +57,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What requests may ask of a loaded checkpoint."""
+    """What requests may ask of a loaded checkpoint, and what its work takes."""
 
     img2img: bool
     inpaint: bool
     negative_prompt: bool
+    unit_s: float | None = None  # of device time for a step of a megapixel, as seen while warming
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +88,8 @@ class JobEvent:
     event: Event | ChatEvent
 
 
-ToWorker = Submit | Cancel | Warm
-FromWorker = Ready | CheckpointState | JobEvent
+ToWorker = Submit | Cancel | Warm | Ping
+FromWorker = Ready | Pong | CheckpointState | JobEvent
 
 
 def frame(message: ToWorker | FromWorker) -> bytes:

@@ -169,6 +169,7 @@ class Finished:
 
     images: tuple[EncodedImage, ...]
     run_s: float  # time on the device, encoding included
+    unit_s: float  # of it, for a step of a megapixel, as its checkpoint lately takes (pipelines.estimate)
 
 
 FailureCode = Literal[

@@ -18,6 +18,8 @@ from pipelines.messages import (
     FromWorker,
     Job,
     JobEvent,
+    Ping,
+    Pong,
     Ready,
     Spec,
     Submit,
@@ -53,7 +55,7 @@ class Link:
             message = read_frame(self._reader)
         except OSError:
             message = None
-        if not isinstance(message, Submit | Cancel | Warm):
+        if not isinstance(message, Submit | Cancel | Warm | Ping):
             os._exit(0)
         return message
 
@@ -83,6 +85,8 @@ async def serve(link: Link, kind: str) -> None:
                 task.add_done_callback(running.discard)
             case Cancel(job_id):
                 engine.cancel(job_id)
+            case Ping():
+                link.send(Pong())
             case Warm(checkpoints):
                 running.add(task := asyncio.create_task(_warm(link, engine, checkpoints)))
                 task.add_done_callback(running.discard)

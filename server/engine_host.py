@@ -3,11 +3,10 @@
 Images and chat have a worker each, so that neither's memory or death touches the other.
 
 A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that
-doubles while workers die young.
+doubles while workers die young. A worker that has gone silent is killed, and so is one whose job is stuck.
 """
 
 import asyncio
-import os
 import pickle
 import socket
 import sys
@@ -19,13 +18,14 @@ from typing import Generic, Literal, TypeVar, cast
 
 import structlog
 
-from pipelines.chat_types import ChatEvent, ChatFinished, ChatJob, Counted, CountJob
+from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, Counted, CountJob
 from pipelines.messages import (
     HEADER,
     Cancel,
     CheckpointState,
     FromWorker,
     JobEvent,
+    Ping,
     Ready,
     Spec,
     Submit,
@@ -39,7 +39,8 @@ log = structlog.stdlib.get_logger("darkroom.engine")
 
 LONG_LIFE_S = 30.0  # a worker that lived this long did not die of its own start
 LONGEST_PAUSE_S = 10.0
-STUCK_GRACE_S = 30.0  # past its time limit, a job that no step callback ended is stuck in native code
+SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
+STUCK_GRACE_S = 30.0  # past its time limit, a job that says nothing is stuck in native code
 FIRST_GUESS_S = 10.0  # how long a job takes, before one has been seen
 LAST = (Finished, ChatFinished, Counted, Failed)
 
@@ -63,14 +64,18 @@ class _Pending:
     job: ImageJob | ChatJob | CountJob
     events: asyncio.Queue[Event | ChatEvent] = field(default_factory=asyncio.Queue)
     taken: bool = False  # the worker has said something about it
-    watchdog: asyncio.TimerHandle | None = None
+    started: bool = False
+    heard_at: float = 0.0  # when its last event came, by the monotonic clock
 
 
 class EngineHost(Generic[JobT, EventT]):
     """One worker process. `start` before use, `stop` after; everything runs on one event loop."""
 
-    def __init__(self, kind: Kind, checkpoints: Iterable[Spec], max_jobs: int, at_once: int = 1) -> None:
+    def __init__(
+        self, kind: Kind, checkpoints: Iterable[Spec], max_jobs: int, at_once: int = 1, silence_s: float = SILENCE_S
+    ) -> None:
         self.kind = kind
+        self._silence_s = silence_s
         self._at_once = at_once  # jobs that share the device
         self._warm = Warm(tuple(checkpoints))
         self._max_jobs = max_jobs
@@ -80,6 +85,7 @@ class EngineHost(Generic[JobT, EventT]):
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._run_s = FIRST_GUESS_S
+        self._heard_at = self._news_at = 0.0  # any message, any job's event; by the monotonic clock
         self._was_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
         self.restarts = 0
@@ -99,6 +105,11 @@ class EngineHost(Generic[JobT, EventT]):
     def ready(self) -> bool:
         """Whether the worker takes jobs and has tried every checkpoint it was asked to load."""
         return self.device is not None and len(self.checkpoints) == len({spec.name for spec in self._warm.checkpoints})
+
+    def warmed_unit_s(self, spec: Spec) -> float | None:
+        """What a unit of work took while this checkpoint was warmed (pipelines.estimate), if it was."""
+        state = self.checkpoints.get(spec.name)
+        return state.abilities.unit_s if state is not None and state.spec == spec and state.abilities else None
 
     async def wait_ready(self) -> None:
         """Until the first time that it is ready."""
@@ -169,6 +180,7 @@ class EngineHost(Generic[JobT, EventT]):
         theirs.close()
         self._process = process
         reader, self._writer = await asyncio.open_connection(sock=ours)
+        watch = asyncio.create_task(self._watch(process))
         try:
             self._send(self._warm)
             for pending in list(self._pending.values()):
@@ -176,6 +188,7 @@ class EngineHost(Generic[JobT, EventT]):
             await self._receive(reader)
             log.warning("worker died", kind=self.kind, pid=process.pid, jobs_lost=len(self._pending))
         finally:
+            watch.cancel()
             self._writer.close()
             with suppress(ProcessLookupError):
                 process.kill()
@@ -189,6 +202,7 @@ class EngineHost(Generic[JobT, EventT]):
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
             message: FromWorker = pickle.loads(body)
+            self._heard_at = time.monotonic()
             match message:
                 case Ready():
                     self.device = message.device
@@ -209,25 +223,36 @@ class EngineHost(Generic[JobT, EventT]):
                 self._send(Cancel(job_id))
             return
         pending.taken = True
-        if isinstance(event, Started):
-            pending.watchdog = asyncio.get_running_loop().call_later(
-                pending.job.time_limit_s + STUCK_GRACE_S, self._kill_stuck, job_id
-            )
+        pending.started = pending.started or isinstance(event, Started | Admitted)
+        pending.heard_at = self._news_at = time.monotonic()
         if isinstance(event, LAST):
-            self._forget(job_id)
+            del self._pending[job_id]
         if isinstance(event, Finished | ChatFinished):
             self._run_s += 0.2 * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 
-    def _forget(self, job_id: str) -> None:
-        pending = self._pending.pop(job_id)
-        if pending.watchdog is not None:
-            pending.watchdog.cancel()
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Kill the worker when it is stuck; `_live` then sees it die. Until it is ready it may take its time."""
+        while True:
+            await asyncio.sleep(self._silence_s / 8)
+            if self.device is None:
+                continue
+            self._send(Ping())
+            if stuck := self._stuck(time.monotonic()):
+                log.error("killing a worker", kind=self.kind, pid=process.pid, reason=stuck)
+                process.kill()
+                return
 
-    def _kill_stuck(self, job_id: str) -> None:
-        if self.pid is not None and job_id in self._pending:
-            log.error("worker stuck, killing it", pid=self.pid, job=job_id)
-            os.kill(self.pid, 9)
+    def _stuck(self, now: float) -> str | None:
+        """What says that the worker will not go on by itself. A job that others pass has events, if fewer."""
+        started = [pending for pending in self._pending.values() if pending.started]
+        if now - self._heard_at > self._silence_s:
+            return "it does not answer"
+        if started and now - self._news_at > self._silence_s:
+            return "none of its jobs goes on"
+        if any(now - pending.heard_at > pending.job.time_limit_s + STUCK_GRACE_S for pending in started):
+            return "a job does not go on"
+        return None
 
     def _bury(self) -> None:
         """Fail every job that was in the dead worker."""
