@@ -16,12 +16,14 @@ from starlette.requests import ClientDisconnect
 from pipelines.catalog import Catalog, load_catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
 from pipelines.types import Event, ImageJob
+from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.body_limit import BodyLimit
 from server.engine_host import EngineHost
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.faults import Faults
+from server.flows.backlog import Backlog
 from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
 from server.observe import Metrics, Observe
@@ -32,7 +34,17 @@ from server.storage import Storage
 from server.upstream import Upstreams
 
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
-EXPOSED_HEADERS = ["x-request-id", "retry-after", "x-darkroom-ignored", "x-darkroom-job", "openai-processing-ms"]
+EXPOSED_HEADERS = [
+    "x-request-id",
+    "retry-after",
+    "x-darkroom-ignored",
+    "x-darkroom-job",
+    "idempotency-replayed",
+    "openai-processing-ms",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+]
 
 
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
@@ -86,21 +98,24 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     database = Database(settings.database_url)
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
-    host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue)
+    host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s)
     chat_host = _chat_host(settings, catalog)
     metrics = Metrics()
+    owner = uuid.uuid4().hex
     metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
     metrics.watch("chat", jobs=lambda: chat_host.jobs, restarts=lambda: chat_host.restarts)
     return Services(
         settings=settings,
         catalog=catalog,
         database=database,
-        ledger=Ledger(database, owner=uuid.uuid4().hex, lease_s=settings.lease_s, reach=faults.reach),
+        ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, reach=faults.reach),
+        book=CallBook(database, owner=owner, keep_s=settings.idempotency_s),
         storage=Storage(settings.results),
         images=host,
         chat=chat_host,
         upstreams=Upstreams(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
         calls=RunningCalls(),
+        backlog=Backlog(settings.max_queue, settings.max_queue_s, host.warmed_unit_s),
         metrics=metrics,
         faults=faults,
     )
@@ -110,7 +125,7 @@ def _chat_host(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | Cou
     specs = catalog.chat.checkpoints
     at_once = max((spec.max_batch for spec in specs), default=1)
     preloaded = specs if settings.preload else ()
-    return EngineHost("chat", preloaded, settings.chat_max_queue, at_once)
+    return EngineHost("chat", preloaded, settings.chat_max_queue, at_once, settings.worker_silence_s)
 
 
 async def _announce(services: Services, on_ready: Callable[[Services], None]) -> None:

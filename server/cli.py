@@ -90,6 +90,26 @@ def list_all() -> None:
     show(keys_table(_database(_settings())))
 
 
+@keys.command("set")
+def change(
+    key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    max_running: Annotated[
+        int | None, typer.Option(min=0, help="Image calls it may have at once; 0 is the server's own limit.")
+    ] = None,
+    keepalive: Annotated[
+        bool | None, typer.Option(help="Whether its JSON answers are preceded by spaces while it waits.")
+    ] = None,
+) -> None:
+    """Change what a key may do at once, and how it is answered."""
+    from server.accounts.keys import change_key
+
+    changed = change_key(_database(_settings()), key, max_running, keepalive)
+    if changed is None:
+        _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
+    limit = "the server's own limit" if changed.max_running is None else f"{changed.max_running} calls at once"
+    typer.echo(f"{changed.id} ({changed.name}): {limit}; keepalive {'on' if changed.keepalive else 'off'}.")
+
+
 @keys.command()
 def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
     """End a key at once. Its entries stay in the ledger."""

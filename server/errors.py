@@ -5,11 +5,20 @@ ApiError
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500
 ├── MethodNotAllowed 405  ├── Overloaded 503
-├── TooLarge 413          └── TimedOut 504
-└── BadRequest 400
+├── Conflict 409          ├── TimedOut 504
+├── TooLarge 413          ├── KeyReused 422
+├── BadRequest 400        ├── RateLimited 429
+                          └── KeptError: any of these, as an earlier call got it
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
+
+
+def whole_seconds(retry_after_s: float) -> str:
+    """A Retry-After. SDKs give up above 120 s, so it stays below."""
+    return str(max(1, min(120, math.ceil(retry_after_s))))
 
 
 class StartError(Exception):
@@ -36,6 +45,11 @@ class ApiError(Exception):
         self.param = param
         self.code = code or self.default_code
         self.headers = headers or {}
+
+    @property
+    def asks_for_retry(self) -> bool:
+        """Whether SDKs send the request once more after this."""
+        return (self.status in {409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:
         """The JSON body of the answer."""
@@ -81,6 +95,23 @@ class MethodNotAllowed(ApiError):
     default_code: ClassVar[str | None] = "method_not_allowed"
 
 
+class Conflict(ApiError):
+    """Something else must end first. SDKs try again after the pause."""
+
+    status: ClassVar[int] = 409
+    default_code: ClassVar[str | None] = "idempotency_key_in_use"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message, headers={"Retry-After": str(retry_after_s)})
+
+
+class KeyReused(ApiError):
+    """An Idempotency-Key that belongs to another request."""
+
+    status: ClassVar[int] = 422
+    default_code: ClassVar[str | None] = "idempotency_key_reused"
+
+
 class TooLarge(ApiError):
     """The body or one of its files is too big."""
 
@@ -106,6 +137,17 @@ class QuotaExceeded(ApiError):
         super().__init__(message, headers={"x-should-retry": "false"})
 
 
+class RateLimited(ApiError):
+    """The key has as many calls running as it may."""
+
+    status: ClassVar[int] = 429
+    type: ClassVar[str] = "requests"
+    default_code: ClassVar[str | None] = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float, headers: Mapping[str, str]) -> None:
+        super().__init__(message, headers={**headers, "Retry-After": whole_seconds(retry_after_s)})
+
+
 class ServerFault(ApiError):
     """Not the caller's doing."""
 
@@ -120,13 +162,13 @@ class EngineFailure(ServerFault):
 
 
 class Overloaded(ServerFault):
-    """No room now. SDKs give up above 120 s, so Retry-After stays below."""
+    """No room now."""
 
     status: ClassVar[int] = 503
     default_code: ClassVar[str | None] = "server_overloaded"
 
     def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message, headers={"Retry-After": str(max(1, min(120, round(retry_after_s))))})
+        super().__init__(message, headers={"Retry-After": whole_seconds(retry_after_s)})
 
 
 class TimedOut(ServerFault):
@@ -134,3 +176,16 @@ class TimedOut(ServerFault):
 
     status: ClassVar[int] = 504
     default_code: ClassVar[str | None] = "timeout"
+
+
+class KeptError(ApiError):
+    """The error that an earlier call ended with, word by word."""
+
+    def __init__(self, status: int, error: Mapping[str, Any]) -> None:
+        super().__init__(str(error.get("message")), param=error.get("param"), code=error.get("code"))
+        self.status = status  # type: ignore[misc]  # its class is forgotten; its status is not
+        self._error = dict(error)
+
+    def body(self) -> dict[str, Any]:
+        """As it was."""
+        return {"error": self._error}

@@ -36,6 +36,7 @@ def settle_the_past(services: Services) -> None:
     """Void what a killed server left held: with the home locked, nobody else can own a hold."""
     if voided := services.ledger.void_orphans():
         log.warning("voided the holds of a server that died", holds=voided)
+    services.book.fail_orphans()
     _sweep_files(services)
 
 
@@ -48,8 +49,10 @@ async def keep_house(services: Services) -> None:
             await asyncio.to_thread(services.ledger.renew)
             if lapsed := await asyncio.to_thread(services.ledger.sweep):
                 log.warning("voided holds whose lease ran out", holds=lapsed)
+            await asyncio.to_thread(services.book.fail_orphans)
             if time.monotonic() - swept > SWEEP_EVERY_S:
                 await asyncio.to_thread(_sweep_files, services)
+                await asyncio.to_thread(services.book.forget_old)
                 swept = time.monotonic()
         except Exception:
             log.exception("housekeeping failed")

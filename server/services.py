@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pipelines.catalog import Catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
 from pipelines.types import Event, ImageJob
+from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.engine_host import EngineHost
 from server.faults import Faults
+from server.flows.backlog import Backlog
 from server.flows.running import RunningCalls
 from server.observe import Metrics
 from server.settings import Settings
@@ -24,10 +26,12 @@ class Services:
     catalog: Catalog
     database: Database
     ledger: Ledger
+    book: CallBook
     storage: Storage
     images: EngineHost[ImageJob, Event]
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # runs only if the catalog has local chat models
     upstreams: Upstreams
     calls: RunningCalls
+    backlog: Backlog
     metrics: Metrics
     faults: Faults

@@ -30,18 +30,35 @@ class Settings(BaseSettings):
 
     max_n: int = Field(10, ge=1, description="Most pictures in one call.")
     max_queue: int = Field(64, ge=1, description="Image jobs waiting or running; one more is answered 503.")
+    max_queue_s: float = Field(
+        900, gt=0, description="Estimated work of those jobs, in seconds of device time; more is answered 503."
+    )
+    max_running_per_key: int = Field(
+        32, ge=1, description="Image calls that a key may have at once, unless it has a limit of its own; else 429."
+    )
     chat_max_queue: int = Field(128, ge=1, description="Chats waiting or running; one more is answered 503.")
     job_time_limit_s: float = Field(900, gt=0, description="Running time of one image or chat before it ends with 504.")
     keepalive_s: float = Field(
-        15, gt=0, description="How often a waiting stream sends a comment, so that no proxy cuts it."
+        15,
+        gt=0,
+        description="How often a waiting stream sends a comment, and a kept-alive JSON answer a space, so that no "
+        "proxy cuts them.",
     )
     retry_grace_s: float = Field(
         15,
         ge=0,
         description="How long a call goes on for an OpenAI SDK whose connection was cut, which will try again.",
     )
+    idempotency_s: float = Field(
+        86_400, gt=0, description="How long an Idempotency-Key and a call's id are known after the call."
+    )
     lease_s: float = Field(60, gt=0, description="How long a hold outlives a server that stopped renewing it.")
-    drain_s: float = Field(120, ge=0, description="How long running jobs may go on after SIGTERM.")
+    drain_s: float = Field(
+        120, ge=0, description="How long running calls may go on after SIGTERM; a second SIGTERM ends them at once."
+    )
+    worker_silence_s: float = Field(
+        300, gt=0, description="A worker that says nothing, or gets on with no job, for this long is killed as stuck."
+    )
     result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
     preload: bool = Field(True, description="Load every checkpoint at start instead of at its first call.")
 

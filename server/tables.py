@@ -51,12 +51,14 @@ def catalog_table(settings: Settings) -> Table:
 
 def keys_table(database: Database) -> Table:
     """The keys, newest last."""
-    table = Table("Id", "Name", "Key", "Groups", "Budget", "Created", "State", title="Keys")
+    table = Table("Id", "Name", "Key", "Groups", "Budget", "At once", "Created", "State", title="Keys")
     for key in list_keys(database):
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
         budget = "none" if key.budget is None else format_money(key.budget)
         created = f"{key.created_at:%Y-%m-%d %H:%M}"
-        table.add_row(key.id, key.name, f"...{key.tail}", ", ".join(sorted(key.groups)), budget, created, state)
+        at_once = "default" if key.max_running is None else str(key.max_running)
+        groups = ", ".join(sorted(key.groups))
+        table.add_row(key.id, key.name, f"...{key.tail}", groups, budget, at_once, created, state)
     return table
 
 

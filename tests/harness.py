@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import httpx
 from openai import OpenAI
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-START_LIMIT_S = 120
+START_LIMIT_S = 600  # for machines that do much else
 
 
 @dataclass
@@ -115,3 +116,10 @@ class Server:
         """The exit status of a server that ends by itself."""
         assert self.process is not None
         return self.process.wait(timeout=60)
+
+
+def charges(server: Server) -> int:
+    """How many calls have been charged, all keys together."""
+    with contextlib.closing(sqlite3.connect(f"file:{server.home / 'darkroom.db'}?mode=ro", uri=True)) as database:
+        count: int = database.execute("SELECT count(*) FROM entries").fetchone()[0]
+    return count

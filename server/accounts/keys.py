@@ -17,7 +17,11 @@ PREFIX = "sk-dr-"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key may do. The budget is all that it may ever spend, in 1/10000 CNY; None is no limit."""
+    """What a key may do. The budget is all that it may ever spend, in 1/10000 CNY; None is no limit.
+
+    `max_running` is how many calls it may have at once; None is the server's own limit. `keepalive` asks for whitespace
+    before JSON answers that take long.
+    """
 
     id: str
     name: str
@@ -27,6 +31,8 @@ class Key:
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+    max_running: int | None
+    keepalive: bool
 
 
 def create_key(
@@ -48,6 +54,8 @@ def create_key(
         created_at=time.time(),
         expires_at=expires_at.timestamp() if expires_at else None,
         revoked_at=None,
+        max_running=None,
+        keepalive=False,
     )
     with database.write() as session:
         session.add(row)
@@ -77,6 +85,19 @@ def any_keys(database: Database) -> bool:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
 
+def change_key(database: Database, key_id: str, max_running: int | None, keepalive: bool | None) -> Key | None:
+    """Set what is not None; a `max_running` of 0 means the server's own limit. None when there is no such id."""
+    with database.write() as session:
+        row = session.get(KeyRow, key_id)
+        if row is None:
+            return None
+        if max_running is not None:
+            row.max_running = max_running or None
+        if keepalive is not None:
+            row.keepalive = keepalive
+    return _key(row)
+
+
 def revoke_key(database: Database, key_id: str) -> Key | None:
     """End a key, or None when there is no such id. Revoking twice keeps the first time."""
     with database.write() as session:
@@ -102,6 +123,8 @@ def _key(row: KeyRow) -> Key:
         created_at=datetime.fromtimestamp(row.created_at, UTC),
         expires_at=_moment(row.expires_at),
         revoked_at=_moment(row.revoked_at),
+        max_running=row.max_running,
+        keepalive=row.keepalive,
     )
 
 

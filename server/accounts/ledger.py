@@ -58,7 +58,7 @@ class StoredResult:
     position: int
 
 
-def _nothing(_: str) -> None:
+def _nothing(_: object) -> None:
     return None
 
 
@@ -73,8 +73,8 @@ class Ledger:
         self._lease_s = lease_s
         self._reach = reach
 
-    def hold(self, call: Call) -> None:
-        """Set the price aside. Raises InsufficientBudget."""
+    def hold(self, call: Call, also: Callable[[Session], None] = _nothing) -> None:
+        """Set the price aside, and write in the same transaction what `also` does. Raises InsufficientBudget."""
         now = time.time()
         with self._database.write() as session:
             budget = session.scalar(select(KeyRow.budget).where(KeyRow.id == call.key_id).with_for_update())
@@ -95,9 +95,10 @@ class Ledger:
                     created_at=now,
                 )
             )
+            also(session)
 
-    def capture(self, call_id: str, results: Sequence[StoredResult]) -> int:
-        """Charge the call and record its results, both or neither. Returns the price. Raises HoldLost."""
+    def capture(self, call_id: str, results: Sequence[StoredResult], also: Callable[[Session], None] = _nothing) -> int:
+        """Charge the call, record its results and do `also`, all or nothing. Returns the price. Raises HoldLost."""
         if not results:
             raise ValueError(f"{call_id} has no results, and what was not delivered is not charged")
         now = time.time()
@@ -111,6 +112,7 @@ class Ledger:
             )
             for result in results:
                 session.add(_result_row(result, hold, now))
+            also(session)
             session.flush()
             self._reach("before-capture-commit")
             price = hold.price

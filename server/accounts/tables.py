@@ -1,6 +1,20 @@
 """The rows. Times are Unix seconds in floats, so that every database compares them the same way."""
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Float, ForeignKey, Integer, String
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER PRIMARY KEY by itself
@@ -24,16 +38,21 @@ class KeyRow(Base):
     created_at: Mapped[float] = mapped_column(Float)
     expires_at: Mapped[float | None] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
+    max_running: Mapped[int | None] = mapped_column(Integer)
+    keepalive: Mapped[bool] = mapped_column(Boolean, server_default=false())
 
 
 class HoldRow(Base):
     """Money set aside for a call while it runs; it ends captured or void."""
 
     __tablename__ = "holds"
-    __table_args__ = (CheckConstraint("state IN ('held', 'captured', 'void')", name="holds_state"),)
+    __table_args__ = (
+        CheckConstraint("state IN ('held', 'captured', 'void')", name="holds_state"),
+        Index("ix_holds_sums", "key_id", "state", "price"),
+    )
 
     call_id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
     endpoint: Mapped[str] = mapped_column(String(60))
     model: Mapped[str] = mapped_column(String(200))
     price: Mapped[int] = mapped_column(BigInteger)
@@ -49,10 +68,11 @@ class EntryRow(Base):
     """A charge. Append-only: triggers refuse every update and delete."""
 
     __tablename__ = "entries"
+    __table_args__ = (Index("ix_entries_sums", "key_id", "amount"),)
 
     id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
     call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), unique=True)
-    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
     model: Mapped[str] = mapped_column(String(200))
     amount: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[float] = mapped_column(Float)
@@ -86,3 +106,28 @@ class ChatUsageRow(Base):
     chats: Mapped[int] = mapped_column(BigInteger)
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     completion_tokens: Mapped[int] = mapped_column(BigInteger)
+
+
+class CallRow(Base):
+    """What became of a call, for whoever asks again. Not money: that is in its hold and its entry."""
+
+    __tablename__ = "calls"
+    __table_args__ = (
+        UniqueConstraint("key_id", "endpoint", "idempotency_key", name="calls_idempotency_key"),
+        CheckConstraint("state IN ('running', 'succeeded', 'failed', 'cancelled')", name="calls_state"),
+        Index("ix_calls_same", "key_id", "endpoint", "fingerprint", "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
+    endpoint: Mapped[str] = mapped_column(String(60))
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    owner: Mapped[str] = mapped_column(String(40))
+    state: Mapped[str] = mapped_column(String(10), index=True)
+    status: Mapped[int | None] = mapped_column(Integer)
+    answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    kept: Mapped[bool] = mapped_column(Boolean)
+    heard: Mapped[bool] = mapped_column(Boolean)
+    created_at: Mapped[float] = mapped_column(Float, index=True)
+    ended_at: Mapped[float | None] = mapped_column(Float)

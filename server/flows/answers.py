@@ -49,12 +49,16 @@ def build_result(
             "negative_prompt": job.negative_prompt,
         },
     )
-    return ImageResult(job.id, answer, tuple(result.name for result in stored))
+    return ImageResult(job.id, answer, tuple(result.name for result in stored), call.response_format)
 
 
-async def answer_json(services: Services, result: ImageResult, response_format: str) -> bytes:
-    """The body of an ordinary answer. Raises NotFound if bytes are asked and a file is gone."""
-    return await asyncio.to_thread(_answer_json, services, result, response_format)
+async def answer_of(services: Services, result: ImageResult) -> ImageAnswer:
+    """The answer as it was asked for. Raises NotFound if that is bytes and a file is gone."""
+    if result.response_format == "url":
+        return result.answer
+    pictures = [await asyncio.to_thread(_read_base64, services, name) for name in result.files]
+    data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, result.answer.data, strict=True)]
+    return result.answer.model_copy(update={"data": data})
 
 
 async def image_events(
@@ -68,15 +72,6 @@ async def image_events(
     for position, name in enumerate(result.files):
         data = await asyncio.to_thread(_read_base64, services, name)
         yield _completed(result, position, data, kind)
-
-
-def _answer_json(services: Services, result: ImageResult, response_format: str) -> bytes:
-    answer = result.answer
-    if response_format == "b64_json":
-        pictures = [_read_base64(services, name) for name in result.files]
-        data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, answer.data, strict=True)]
-        answer = answer.model_copy(update={"data": data})
-    return answer.model_dump_json().encode()
 
 
 def _read_base64(services: Services, name: str) -> str:

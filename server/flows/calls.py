@@ -1,17 +1,148 @@
-"""What a request is about: for now, always a new call."""
+"""Which call a request is about: one that runs and is joined, one that has ended and is replayed, or a new one."""
 
+import asyncio
 import uuid
-from functools import partial
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from server.accounts.calls import CallId, CallRecord, CallTaken, Failure, choose_retried
 from server.accounts.keys import Key
+from server.errors import Conflict, KeptError, KeyReused, Overloaded, RateLimited
+from server.flows.finish import finish_even_if_cancelled
 from server.flows.images import create_images
+from server.flows.limits import check_limit
+from server.flows.outcome import ImageResult
 from server.flows.resolve import ImageCall
-from server.flows.running import RunningCall, Ticket
+from server.flows.running import FOREVER, RETRY_WINDOW_S, RunningCall, Ticket, failure_of
+from server.flows.told import Same
 from server.services import Services
 
+PASSING_CODES = frozenset({"invalid_image_url"})  # a picture elsewhere may be reachable next time
 
-def open_call(services: Services, key: Key, call: ImageCall, *, retries: bool) -> RunningCall:
-    """Start the call. `retries` says that the client comes back by itself when its connection is cut."""
-    patience_s = services.settings.retry_grace_s if retries else 0.0
-    ticket = Ticket(f"img_{uuid.uuid4().hex}", key.id, call.endpoint, patience_s)
-    return services.calls.start(ticket, partial(create_images, services, key, call))
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a request says about itself, beyond its parameters.
+
+    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client.
+    """
+
+    fingerprint: str
+    idempotency_key: str | None
+    retry_count: int | None
+
+
+async def open_call(services: Services, key: Key, call: ImageCall, visit: Visit) -> RunningCall:
+    """The call to listen to. Raises KeyReused, Conflict, RateLimited and Overloaded; whatever else goes wrong, the
+    call tells."""
+    same = (key.id, call.endpoint, visit.fingerprint)
+    if running := _running(services, same, visit):
+        return running
+    another_expected = services.calls.told.expects(same)
+    record = await asyncio.to_thread(_recorded, services, same, visit, another_expected)
+    if running := _running(services, same, visit):  # it may have begun while we looked
+        return running
+    if record is not None:
+        return await _replay(services, record)
+    return _start(services, key, call, visit)
+
+
+def _running(services: Services, same: Same, visit: Visit) -> RunningCall | None:
+    """A running call to join."""
+    key_id, endpoint, _ = same
+    if visit.idempotency_key is not None:
+        found = services.calls.find_keyed(key_id, endpoint, visit.idempotency_key)
+        if found is not None:
+            _check_fingerprint(found.ticket.call, visit)
+        return found
+    if visit.retry_count:
+        found = services.calls.find_alike(same)
+        return None if found is not None and found.heard and services.calls.told.expects(same) else found
+    return None
+
+
+def _recorded(services: Services, same: Same, visit: Visit, another_expected: bool) -> CallRecord | None:
+    """A call of the past to replay."""
+    key_id, endpoint, _ = same
+    if visit.idempotency_key is not None:
+        record = services.book.find_keyed(key_id, endpoint, visit.idempotency_key)
+        if record is not None:
+            _check_fingerprint(record.call, visit)
+        return record
+    if visit.retry_count:
+        return choose_retried(services.book.find_alike(*same, RETRY_WINDOW_S), another_expected=another_expected)
+    return None
+
+
+def _check_fingerprint(call: CallId, visit: Visit) -> None:
+    if call.fingerprint != visit.fingerprint:
+        raise KeyReused(
+            "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
+            "same body with a retry."
+        )
+
+
+async def _replay(services: Services, record: CallRecord) -> RunningCall:
+    """The stored answer, as a call that has ended."""
+    if record.state == "running":  # and not here: servers share this database
+        raise Conflict("A call with this Idempotency-Key runs on another server. Try again in a moment.", 2)
+    replayed = RunningCall(Ticket(record.call, FOREVER), replayed=True)
+    answer, status = record.answer or {}, record.status or 500
+    if record.state == "succeeded":
+        replayed.end(ImageResult.from_record(record.call.id, answer))
+    else:
+        replayed.end(KeptError(status, answer))
+    lasting = record.state == "succeeded" or _is_lasting(status, answer.get("code"))
+    if not lasting or not record.heard:
+        await asyncio.to_thread(services.book.told, record.call.id, keep=lasting)
+    return replayed
+
+
+def _start(services: Services, key: Key, call: ImageCall, visit: Visit) -> RunningCall:
+    patience_s = 0.0 if visit.retry_count is None else services.settings.retry_grace_s
+    call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, call.endpoint, visit.fingerprint, visit.idempotency_key)
+    ticket = Ticket(call_id, FOREVER if visit.idempotency_key is not None else patience_s)
+
+    def work(running: RunningCall) -> Coroutine[Any, Any, ImageResult]:
+        return _record_failures(services, running, create_images(services, key, call, running))
+
+    if visit.retry_count:
+        services.calls.told.settle(call_id.same)
+    try:
+        services.calls.check_open()
+        check_limit(services, key)
+        return services.calls.start(ticket, work)
+    except (RateLimited, Overloaded):
+        if visit.idempotency_key is None:
+            services.calls.told.note(call_id.same)
+        raise
+
+
+async def _record_failures(
+    services: Services, running: RunningCall, work: Coroutine[Any, Any, ImageResult]
+) -> ImageResult:
+    """Success is recorded together with its charge; everything else is recorded here."""
+    try:
+        return await work
+    except CallTaken as error:
+        raise Conflict("A call with this Idempotency-Key has just begun. Try again in a moment.", 2) from error
+    except BaseException as error:
+        await finish_even_if_cancelled(_record(services, running, error))
+        raise
+
+
+async def _record(services: Services, running: RunningCall, error: BaseException) -> None:
+    """A refusal that depends on nothing but the request is kept. Anything else is kept only for a client that could not
+    be told, because its answer had begun, and only until it has been."""
+    call, told = running.ticket.call, failure_of(error, running.ticket)
+    kept = running.answer_begun or _is_lasting(told.status, told.code)
+    if not kept and running.heard and told.asks_for_retry and call.idempotency_key is None:
+        services.calls.told.note(call.same)
+    state: Literal["cancelled", "failed"] = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+    failure = Failure(state, told.status, told.body()["error"], kept)
+    await asyncio.to_thread(services.book.fail, call, failure, heard=running.heard)
+
+
+def _is_lasting(status: int, code: str | None) -> bool:
+    return status in {400, 404, 413, 422} and code not in PASSING_CODES

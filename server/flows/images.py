@@ -6,8 +6,8 @@ before that voids its hold; whatever kills the server before that leaves a hold 
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -19,6 +19,7 @@ from server.accounts.money import format_money
 from server.engine_host import QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.answers import build_result, shape_of
+from server.flows.finish import finish_even_if_cancelled
 from server.flows.outcome import ImageResult, ImageShape
 from server.flows.references import load_mask, load_references
 from server.flows.resolve import ImageCall, check_options, find_model, resolve
@@ -26,7 +27,6 @@ from server.flows.running import RunningCall
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.images")
-Result = TypeVar("Result")
 
 
 async def create_images(services: Services, key: Key, call: ImageCall, running: RunningCall) -> ImageResult:
@@ -36,24 +36,27 @@ async def create_images(services: Services, key: Key, call: ImageCall, running: 
     check_options(call, model, services.settings.max_n)
     references = await load_references(services, call.references)
     mask = await load_mask(services, call.mask, references[0] if references else None)
-    call_id = running.ticket.call_id
+    call_id = running.ticket.call.id
     job = resolve(call, model, call_id, references, mask, services.settings.job_time_limit_s)
 
-    try:
-        await _hold(services, Call(call_id, key.id, call.endpoint, model.name, model.price))
-        services.faults.reach("after-hold")
-        finished = await _draw(services, job, running, shape_of(call, model, job))
-        stored = await _finish_even_if_cancelled(_store_and_capture(services, job, finished))
-    except BaseException as error:
-        await _finish_even_if_cancelled(_void(services, model, call_id, error))
-        raise
+    with services.backlog.place(job, running):
+        try:
+            await _hold(services, Call(call_id, key.id, call.endpoint, model.name, model.price), running)
+            services.faults.reach("after-hold")
+            finished = await _draw(services, job, running, shape_of(call, model, job))
+            stored = _store_and_capture(services, running, finished, partial(build_result, call, model, job))
+            result = await finish_even_if_cancelled(stored)
+        except BaseException as error:
+            await finish_even_if_cancelled(_void(services, model, call_id, error))
+            raise
     _count(services, model, finished)
-    return build_result(call, model, job, finished.images, stored)
+    return result
 
 
-async def _hold(services: Services, call: Call) -> None:
+async def _hold(services: Services, call: Call, running: RunningCall) -> None:
+    record = services.book.beginning(running.ticket.call)
     try:
-        await _finish_even_if_cancelled(asyncio.to_thread(services.ledger.hold, call))
+        await finish_even_if_cancelled(asyncio.to_thread(services.ledger.hold, call, record))
     except InsufficientBudget as error:
         raise QuotaExceeded(
             f"This key's budget does not cover the call: {format_money(error.available)} CNY are left and "
@@ -72,6 +75,7 @@ async def _draw(services: Services, job: ImageJob, running: RunningCall, shape: 
         async for event in events:
             running.report(event)
             if isinstance(event, Finished):
+                services.backlog.measured(job.checkpoint, event.unit_s)
                 return event
             if isinstance(event, Failed):
                 raise _failure(event, job)
@@ -89,20 +93,28 @@ def _failure(event: Failed, job: ImageJob) -> ApiError:
     return EngineFailure(event.message, code=event.code)
 
 
-async def _store_and_capture(services: Services, job: ImageJob, finished: Finished) -> list[StoredResult]:
-    """Files first, then one transaction with the charge. A file that no record names is swept later."""
+async def _store_and_capture(
+    services: Services,
+    running: RunningCall,
+    finished: Finished,
+    result_of: Callable[[Sequence[EncodedImage], Sequence[StoredResult]], ImageResult],
+) -> ImageResult:
+    """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry finds
+    all or nothing. A file that no record names is swept later."""
     stored = [
         await asyncio.to_thread(_store, services, position, image) for position, image in enumerate(finished.images)
     ]
     services.faults.reach("after-store")
+    result = result_of(finished.images, stored)
+    record = services.book.success(result.call_id, result.to_record(), heard=running.heard)
     try:
-        await asyncio.to_thread(services.ledger.capture, job.id, stored)
+        await asyncio.to_thread(services.ledger.capture, result.call_id, stored, record)
     except HoldLost as error:
-        log.exception("hold lost: the pictures were drawn and are not charged", job=job.id)
+        log.exception("hold lost: the pictures were drawn and are not charged", job=result.call_id)
         raise EngineFailure(
             "The call lost its hold on the ledger; nothing was charged. Please send it again."
         ) from error
-    return stored
+    return result
 
 
 def _store(services: Services, position: int, image: EncodedImage) -> StoredResult:
@@ -126,17 +138,6 @@ async def _void(services: Services, model: ImageModel, call_id: str, error: Base
     )
     await asyncio.to_thread(services.ledger.void, call_id, reason)
     services.metrics.calls.labels(model.name, reason).inc()
-
-
-async def _finish_even_if_cancelled(work: Coroutine[Any, Any, Result]) -> Result:
-    """Money and files are never left halfway: wait for the work, then let the cancellation through."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait({task})
-        raise
 
 
 def _count(services: Services, model: ImageModel, finished: Finished) -> None:

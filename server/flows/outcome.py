@@ -1,6 +1,8 @@
 """What becomes of an image call, as plain values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from server.wire.images import ImageAnswer
 
@@ -21,8 +23,20 @@ class ImageResult:
     call_id: str
     answer: ImageAnswer
     files: tuple[str, ...]
+    response_format: str  # what the caller asked for: "url" or "b64_json"
 
     @property
     def shape(self) -> ImageShape:
         """What was drawn."""
         return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format)
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON for the database. There are no bytes in it: those are in the storage."""
+        answer = self.answer.model_dump(mode="json")
+        return {"answer": answer, "files": list(self.files), "response_format": self.response_format}
+
+    @classmethod
+    def from_record(cls, call_id: str, record: Mapping[str, Any]) -> "ImageResult":
+        """What `to_record` wrote."""
+        answer = ImageAnswer.model_validate(record["answer"])
+        return cls(call_id, answer, tuple(record["files"]), record["response_format"])

@@ -15,51 +15,68 @@ from typing import Any, Literal
 import structlog
 
 from pipelines.types import Event, Preview, Progress, Started
+from server.accounts.calls import CallId
 from server.errors import ApiError, EngineFailure, Overloaded
 from server.flows.outcome import ImageResult, ImageShape
+from server.flows.told import Same, ToldToRetry
 
 log = structlog.stdlib.get_logger("darkroom.calls")
 
 FOREVER = math.inf
+RETRY_WINDOW_S = 15 * 60.0  # how long after its end a call without a key is still known to a retry
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Who called what. `patience_s` is how long the call goes on when nobody listens."""
+    """A call, and how long it goes on when nobody listens."""
 
-    call_id: str
-    key_id: str
-    endpoint: str
+    call: CallId
     patience_s: float
 
 
 class RunningCall:
     """One call: its task, and what it has told so far. Everything on one event loop."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, *, replayed: bool = False) -> None:
         self.ticket = ticket
+        self.replayed = replayed
         self.created_at = time.time()
         self.state: Literal["queued", "running"] = "queued"
         self.progress: Progress | None = None
         self.shape: ImageShape | None = None  # set when the call is admitted
         self.abandoned = False
+        self.answer_begun = False  # some client has read a status of 200, and could not be told of a failure any more
         self._previews: list[Preview] = []
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[ImageResult] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
+        self._outcome.add_done_callback(lambda outcome: outcome.exception())  # it may be that nobody listens
+        self._task: asyncio.Task[ImageResult] | None = None
         self._listeners = 0
         self._last_wait: asyncio.TimerHandle | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody listens."""
+        return self._listeners > 0
 
     @property
     def ended(self) -> bool:
         """Whether `result` answers at once."""
         return self._outcome.done()
 
-    def begin(self, work: Coroutine[Any, Any, ImageResult]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, ImageResult]) -> asyncio.Task[ImageResult]:
         """Run the work in a task of the server's. However it ends, the listeners are told."""
-        self._outcome.add_done_callback(lambda outcome: outcome.exception())  # it may be that nobody listens
-        self._task = asyncio.create_task(self._run(work), name=self.ticket.call_id)
+        self._task = asyncio.create_task(work, name=self.ticket.call.id)
+        self._task.add_done_callback(self._finish)
         return self._task
+
+    def end(self, outcome: ImageResult | ApiError) -> None:
+        """Nothing more will happen."""
+        if isinstance(outcome, ApiError):
+            self._outcome.set_exception(outcome)
+        else:
+            self._outcome.set_result(outcome)
+        self._tell()
 
     def admit(self, shape: ImageShape) -> None:
         """The call is paid for and has its place in the queue: from here on it is a matter of time."""
@@ -125,20 +142,11 @@ class RunningCall:
         if self._task is not None:
             self._task.cancel()
 
-    async def _run(self, work: Coroutine[Any, Any, ImageResult]) -> None:
-        try:
-            result = await work
-        except asyncio.CancelledError:
-            self._outcome.set_exception(Overloaded("The call was stopped before its end; nothing was charged.", 2))
-        except ApiError as error:
-            self._outcome.set_exception(error)
-        except Exception:
-            log.exception("call failed", call=self.ticket.call_id)
-            message = f"Something went wrong on the server (call {self.ticket.call_id}); nothing was charged."
-            self._outcome.set_exception(EngineFailure(message))
-        else:
-            self._outcome.set_result(result)
-        self._tell()
+    def _finish(self, task: asyncio.Task[ImageResult]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not isinstance(error, ApiError):
+            log.error("call failed", call=self.ticket.call.id, exc_info=error)
+        self.end(task.result() if error is None else failure_of(error, self.ticket))
 
     def _tell(self) -> None:
         self._news.set()
@@ -153,23 +161,48 @@ class RunningCall:
 
 
 class RunningCalls:
-    """All calls that have not ended."""
+    """All calls that have not ended, and what those that were turned away have been told."""
 
     def __init__(self) -> None:
         self._calls: dict[str, RunningCall] = {}
+        self.told = ToldToRetry(RETRY_WINDOW_S)
+        self.closed = False  # the server is about to stop: what runs goes on, nothing new starts
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def start(self, ticket: Ticket, work: Callable[[RunningCall], Coroutine[Any, Any, ImageResult]]) -> RunningCall:
         """A new call, which is found here until it has ended."""
-        call = self._calls[ticket.call_id] = RunningCall(ticket)
-        call.begin(work(call)).add_done_callback(lambda _: self._calls.pop(ticket.call_id))
+        call = self._calls[ticket.call.id] = RunningCall(ticket)
+        call.begin(work(call)).add_done_callback(lambda _: self._calls.pop(ticket.call.id))
         return call
 
-    def find(self, call_id: str) -> RunningCall | None:
-        """The call with this id."""
-        return self._calls.get(call_id)
+    def check_open(self) -> None:
+        """Raises Overloaded when the server is about to stop."""
+        if self.closed:
+            raise Overloaded("The server is about to stop and takes no new calls. Try again in a moment.", 5)
+
+    def find(self, call_id: str, key_id: str) -> RunningCall | None:
+        """The call with this id, if it is this key's."""
+        call = self._calls.get(call_id)
+        return call if call is not None and call.ticket.call.key_id == key_id else None
+
+    def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> RunningCall | None:
+        """The call that an Idempotency-Key names."""
+        wanted = (key_id, endpoint, idempotency_key)
+        return next((c for c in self._open() if _named(c) == wanted), None)
+
+    def find_alike(self, same: Same) -> RunningCall | None:
+        """The call that a retry is about: of equal ones that nobody listens to, else of all equal ones, the newest."""
+        alike = [call for call in self._open() if call.ticket.call.same == same]
+        return max(alike, key=lambda call: (not call.heard, call.created_at), default=None)
+
+    def of_key(self, key_id: str) -> int:
+        """How many calls a key has running."""
+        return sum(call.ticket.call.key_id == key_id for call in self._calls.values())
+
+    def _open(self) -> Iterator[RunningCall]:
+        return (call for call in self._calls.values() if not call.abandoned)
 
     async def stop(self) -> None:
         """End every call, uncharged unless its pictures are stored, and wait until the books say so."""
@@ -179,3 +212,16 @@ class RunningCalls:
         for call in calls:
             with suppress(ApiError):
                 await call.result()
+
+
+def failure_of(error: BaseException, ticket: Ticket) -> ApiError:
+    """What the caller is told of any way in which a call can break off."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
+    return EngineFailure(f"Something went wrong on the server (call {ticket.call.id}); nothing was charged.")
+
+
+def _named(call: RunningCall) -> tuple[str, str, str | None]:
+    return call.ticket.call.key_id, call.ticket.call.endpoint, call.ticket.call.idempotency_key

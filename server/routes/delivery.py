@@ -5,16 +5,19 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+import structlog
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import ApiError
-from server.flows.answers import EventKind, answer_json, image_events
+from server.flows.answers import EventKind, answer_of, image_events
 from server.flows.resolve import ImageCall
 from server.flows.running import RunningCall
 from server.routes.sse import event, event_stream
 from server.services import Services
+
+log = structlog.stdlib.get_logger("darkroom.http")
 
 Result = TypeVar("Result")
 
@@ -22,12 +25,16 @@ Result = TypeVar("Result")
 class CallAnswer(Response):
     """The answer of one request. It listens to the call from its first moment to its last."""
 
-    def __init__(self, services: Services, call: RunningCall, asked: ImageCall, headers: dict[str, str]) -> None:
+    def __init__(
+        self, services: Services, call: RunningCall, asked: ImageCall, headers: dict[str, str], *, keepalive: bool
+    ) -> None:
         super().__init__()
         self._services = services
         self._call = call
         self._asked = asked
-        self._extra = {**headers, "x-darkroom-job": call.ticket.call_id}
+        self._keepalive = keepalive
+        replayed = {"Idempotency-Replayed": "true"} if call.replayed else {}
+        self._extra = {**headers, **replayed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait until the status is known, then send. Raises ApiError before that, and sends nothing to who has left."""
@@ -35,17 +42,30 @@ class CallAnswer(Response):
             try:
                 answer = await unless_gone(receive, self._answer())
             except ApiError as error:
-                error.headers.update(self._extra)
+                error.headers.update(self._own_headers())
                 raise
             if answer is not None:
                 await answer(scope, receive, send)
 
-    async def _answer(self) -> Response:
+    async def _answer(self) -> ASGIApp:
+        every_s = self._services.settings.keepalive_s
         if self._asked.stream:
             await self._call.admission()
-            return event_stream(self._events(), self._services.settings.keepalive_s, self._extra)
-        body = await answer_json(self._services, await self._call.result(), self._asked.response_format)
-        return Response(body, media_type="application/json", headers=self._extra)
+            return event_stream(self._events(), every_s, self._own_headers())
+        if self._keepalive:
+            await self._call.admission()
+            self._call.answer_begun = True
+            return KeptAlive(self._json, every_s, self._own_headers())
+        return Response(await self._json(), media_type="application/json", headers=self._own_headers())
+
+    async def _json(self) -> bytes:
+        answer = await answer_of(self._services, await self._call.result())
+        return await asyncio.to_thread(lambda: answer.model_dump_json().encode())
+
+    def _own_headers(self) -> dict[str, str]:
+        """With the call's id, unless it was turned away before there was anything to know of it."""
+        known = self._call.shape is not None or self._call.replayed
+        return {**self._extra, "x-darkroom-job": self._call.ticket.call.id} if known else self._extra
 
     async def _events(self) -> AsyncIterator[ServerSentEvent]:
         kind: EventKind = "image_edit" if self._asked.endpoint == "images.edits" else "image_generation"
@@ -69,6 +89,40 @@ class UntilGone(Response):
             answer = await unless_gone(receive, self._make(stack))
             if answer is not None:
                 await answer(scope, receive, send)
+
+
+class KeptAlive:
+    """A JSON answer that begins before its body is known, with a space from time to time until it is.
+
+    A failure can't change the status any more: the body breaks off, so that no client takes it for whole, and the call
+    keeps its error for the retry.
+    """
+
+    def __init__(self, body: Callable[[], Coroutine[Any, Any, bytes]], every_s: float, headers: dict[str, str]) -> None:
+        self._body = body
+        self._every_s = every_s
+        self._start = Response(media_type="application/json", headers=headers)
+        del self._start.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it all, or as much as there is to send."""
+        await send({"type": "http.response.start", "status": 200, "headers": self._start.raw_headers})
+        try:
+            body = await unless_gone(receive, self._send_spaces(send))
+        except ApiError as error:
+            log.info("broke off an answer", code=error.code)
+            return
+        if body is not None:
+            await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_spaces(self, send: Send) -> bytes:
+        body = asyncio.create_task(self._body())
+        try:
+            while not (await asyncio.wait({body}, timeout=self._every_s))[0]:
+                await send({"type": "http.response.body", "body": b" ", "more_body": True})
+            return await body
+        finally:
+            body.cancel()
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:

@@ -6,8 +6,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from server.accounts.keys import Key, authenticate
-from server.errors import Unauthorized
+from server.errors import BadRequest, Unauthorized
+from server.flows.calls import Visit
 from server.services import Services
+
+MAX_IDEMPOTENCY_KEY = 255
 
 
 def services(request: Request) -> Services:
@@ -49,3 +52,30 @@ def public_base(request: Request, services: Services) -> str:
     if services.settings.cdn_url:
         return services.settings.cdn_url.rstrip("/")
     return f"{request.url.scheme}://{request.url.netloc}/cdn"
+
+
+def visit(request: Request, fingerprint: str) -> Visit:
+    """What the request's headers say about earlier ones. Raises BadRequest for a key that is none."""
+    count = request.headers.get("x-stainless-retry-count")
+    retry_count = int(count) if count is not None and count.isdecimal() else None
+    return Visit(fingerprint, _idempotency_key(request), retry_count)
+
+
+def wants_keepalive(request: Request, key: Key) -> bool:
+    """Whether a JSON answer may be preceded by spaces: as `X-Keepalive: 1` or 0 asks, else as the key is set."""
+    asked = request.headers.get("x-keepalive", "").strip().lower()
+    return key.keepalive if not asked else asked not in {"0", "false", "no"}
+
+
+def _idempotency_key(request: Request) -> str | None:
+    """The header's value, bare or as the quoted string that the standard asks for."""
+    raw = request.headers.get("idempotency-key")
+    if raw is None:
+        return None
+    key = raw.strip()
+    if len(key) >= 2 and key[0] == key[-1] == '"':
+        key = key[1:-1]
+    if not 0 < len(key) <= MAX_IDEMPOTENCY_KEY or not key.isprintable():
+        message = f"The Idempotency-Key must have 1 to {MAX_IDEMPOTENCY_KEY} printable characters."
+        raise BadRequest(message, code="invalid_idempotency_key")
+    return key

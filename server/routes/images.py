@@ -1,4 +1,4 @@
-"""POST /v1/images/generations and /v1/images/edits."""
+"""POST /v1/images/generations and /v1/images/edits; GET /v1/images/jobs/{id}."""
 
 import asyncio
 import dataclasses
@@ -12,12 +12,15 @@ from starlette.datastructures import FormData, UploadFile
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
 from server.flows.calls import open_call
+from server.flows.fingerprint import fingerprint
+from server.flows.jobs import describe_job
+from server.flows.limits import limit_headers
 from server.flows.references import Reference
 from server.flows.resolve import ImageCall
 from server.routes.delivery import CallAnswer
-from server.routes.deps import Caller, ServicesDep, public_base
+from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
 from server.services import Services
-from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageOptions
+from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
 from server.wire.validation import ignored_fields, parse_json, validate
 
 router = APIRouter(prefix="/v1/images")
@@ -30,6 +33,12 @@ IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
+@router.get("/jobs/{job_id}")
+async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobState:
+    """What became of a call, by the id in its answer's `x-darkroom-job` header."""
+    return await describe_job(services, key, job_id)
+
+
 @router.post("/generations")
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Text to image, and image to image with references by URL or data URI."""
@@ -39,7 +48,7 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
     references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
     call = _call("images.generations", body, references, mask, public_base(request, services))
-    return _answer(request, services, key, call, ignored_fields(GenerationBody, values))
+    return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values))
 
 
 @router.post("/edits")
@@ -57,20 +66,27 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         references = await _references(form)
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
     call = _call("images.edits", body, references, mask, public_base(request, services))
-    return _answer(
+    return await _answer(
         request,
         services,
         key,
+        body,
         call,
         [name for name in (*ignored_fields(EditForm, texts), *files) if not _is_file_field(name)],
     )
 
 
-def _answer(request: Request, services: Services, key: Key, call: ImageCall, ignored: list[str]) -> Response:
-    """Start the call. Fields that nobody knows did no harm; a header names them for whoever wonders."""
+async def _answer(
+    request: Request, services: Services, key: Key, body: ImageOptions, call: ImageCall, ignored: list[str]
+) -> Response:
+    """The call's answer. Fields that nobody knows did no harm; a header names them for whoever wonders."""
+    parameters = body.model_dump(mode="json", exclude={"image", "mask"})
+    pictures = [*call.references, call.mask] if call.mask else call.references
+    known_by = visit(request, await asyncio.to_thread(fingerprint, parameters, pictures))
+    running = await open_call(services, key, call, known_by)
     named = ", ".join(name for name in ignored if FIELD_NAME.fullmatch(name))[:500]
-    running = open_call(services, key, call, retries="x-stainless-retry-count" in request.headers)
-    return CallAnswer(services, running, call, {"x-darkroom-ignored": named} if named else {})
+    headers = limit_headers(services, key) | ({"x-darkroom-ignored": named} if named else {})
+    return CallAnswer(services, running, call, headers, keepalive=wants_keepalive(request, key))
 
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:

@@ -113,3 +113,22 @@ class CompletedEvent(_ImageEvent):
     usage: Usage
     url: str | None
     seed: int
+
+
+class ImageProgress(BaseModel):
+    """How many of the denoising steps are done."""
+
+    step: int
+    steps: int
+
+
+class ImageJobState(BaseModel):
+    """GET /v1/images/jobs/{id}. `result` is the answer that the call got or would have got, `error` its error."""
+
+    id: str
+    object: Literal["image.job"] = "image.job"
+    created: int
+    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    progress: ImageProgress | None = None
+    result: ImageAnswer | None = None
+    error: dict[str, Any] | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import REPOSITORY, Server
+from tests.tiny_checkpoints import make_sd
 
 LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K take few tiles
 
@@ -56,6 +57,53 @@ def make_server(tmp_path: Path, weights: Path, configs: Path) -> Iterator[Callab
 
     def make(**settings: str) -> Server:
         made.append(Server(tmp_path / f"home{len(made)}", weights, configs, settings))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+TINY = """
+checkpoint = "tiny"
+family = "alpha"
+conditioning = "img2img"
+native_area_px = 65536
+[quality]
+default = "high"
+low = { steps = 2 }
+medium = { steps = 3 }
+high = { steps = 4 }
+[[models]]
+name = "alpha-image-2-count"
+tier = "1K"
+price = "0.10"
+"""
+CATALOG = """
+default = "alpha-image-2-count"
+[groups]
+alpha = "alpha-image-per-call"
+"""
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Weights and a catalog of one model, whose steps take next to no time."""
+    weights, configs = tmp_path_factory.mktemp("tiny-weights"), tmp_path_factory.mktemp("tiny-configs")
+    make_sd(weights / "tiny")
+    shutil.copy(REPOSITORY / "model_configs" / "presets.toml", configs)
+    (configs / "tiny.toml").write_text(TINY)
+    (configs / "catalog.toml").write_text(CATALOG)
+    return weights, configs
+
+
+@pytest.fixture(scope="module")
+def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
+    """Servers with that catalog, which end with their file at the latest."""
+    made: list[Server] = []
+
+    def make(**settings: str) -> Server:
+        made.append(Server(tmp_path_factory.mktemp("home"), *tiny, settings))
         return made[-1].start()
 
     yield make

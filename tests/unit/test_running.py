@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from pipelines.types import EncodedImage, Preview, Progress, Started
+from server.accounts.calls import CallId
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.outcome import ImageResult, ImageShape
 from server.flows.running import FOREVER, RunningCall, RunningCalls, Ticket
@@ -16,7 +17,15 @@ RESULT = ImageResult(
     "img_1",
     ImageAnswer(created=1, data=[], output_format="png", quality="high", size="256x256", usage=USAGE, parameters={}),
     ("a.png",),
+    "url",
 )
+
+
+SAME = ("key_1", "images.generations", "print")
+
+
+def ticket(patience_s: float, call_id: str = "img_1", key: str | None = None) -> Ticket:
+    return Ticket(CallId(call_id, "key_1", "images.generations", "print", key), patience_s)
 
 
 def preview(number: int) -> Preview:
@@ -44,7 +53,7 @@ class Work:
 
 def start(work: Work, patience_s: float) -> tuple[RunningCalls, RunningCall]:
     calls = RunningCalls()
-    return calls, calls.start(Ticket("img_1", "key_1", "images.generations", patience_s), work)
+    return calls, calls.start(ticket(patience_s), work)
 
 
 async def a_moment() -> None:
@@ -111,7 +120,7 @@ async def test_a_failure_before_admission_is_raised_to_who_waits_for_it() -> Non
     async def fail(_: RunningCall) -> ImageResult:
         raise BadRequest("no", param="size")
 
-    call = RunningCalls().start(Ticket("img_1", "k", "e", 0), fail)
+    call = RunningCalls().start(ticket(0), fail)
     with pytest.raises(BadRequest):
         await call.admission()
 
@@ -120,7 +129,7 @@ async def test_what_nobody_foresaw_is_a_failure_of_the_server() -> None:
     async def fail(_: RunningCall) -> ImageResult:
         raise OSError(28, "No space left on device")
 
-    call = RunningCalls().start(Ticket("img_1", "k", "e", 0), fail)
+    call = RunningCalls().start(ticket(0), fail)
     with pytest.raises(EngineFailure, match="nothing was charged"):
         await call.result()
 
@@ -148,7 +157,7 @@ async def test_stopping_ends_every_call_and_tells_its_listeners() -> None:
 
 
 async def test_progress_and_state_follow_the_engine() -> None:
-    call = RunningCall(Ticket("img_1", "k", "e", 0))
+    call = RunningCall(ticket(0))
     assert call.state == "queued"
     call.report(Started())
     call.report(Progress(3, 20))
@@ -162,8 +171,34 @@ async def test_the_end_is_waited_for_but_not_too_long() -> None:
     work.go_on.set()
     assert await call.ends_within(5)
     with pytest.raises(ApiError):
-        await RunningCalls().start(Ticket("img_2", "k", "e", 0), _refuse).result()
+        await RunningCalls().start(ticket(0, "img_2"), _refuse).result()
 
 
 async def _refuse(_: RunningCall) -> ImageResult:
     raise BadRequest("no")
+
+
+async def test_a_key_names_its_call_and_an_abandoned_one_is_found_no_more() -> None:
+    calls, work = RunningCalls(), Work()
+    call = calls.start(ticket(FOREVER, key="mine"), work)
+    assert calls.find_keyed("key_1", "images.generations", "mine") is call
+    assert calls.find_keyed("key_2", "images.generations", "mine") is None
+    assert calls.find_keyed("key_1", "images.edits", "mine") is None
+    assert (calls.find("img_1", "key_1"), calls.find("img_1", "key_2")) == (call, None)
+    call.cancel()
+    assert calls.find_keyed("key_1", "images.generations", "mine") is None
+    await a_moment()
+
+
+async def test_a_retry_is_about_the_equal_call_that_nobody_listens_to() -> None:
+    calls = RunningCalls()
+    first, second, third = (calls.start(ticket(9, f"img_{i}"), Work()) for i in range(3))
+    with first.listening(), third.listening():
+        assert calls.find_alike(SAME) is second
+        with second.listening():
+            assert calls.find_alike(SAME) is third
+    assert calls.find_alike(("key_1", "images.generations", "another")) is None
+    assert (calls.of_key("key_1"), calls.of_key("key_2")) == (3, 0)
+    await a_moment()
+    await calls.stop()
+    assert len(calls) == 0

@@ -1,0 +1,20 @@
+"""When two requests are the same: equal parameters and equal files, however they were written down. Pure."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from server.flows.references import Reference
+
+
+def fingerprint(parameters: Mapping[str, Any], pictures: Iterable[Reference]) -> str:
+    """SHA-256 of the parameters in one canonical form and of the pictures' contents, by field.
+
+    What carries them does not count: key order, spaces, a form's boundary, file names and content types.
+    """
+    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
+    for picture in pictures:
+        source = picture.source if isinstance(picture.source, bytes) else picture.source.encode()
+        digest.update(f"\n{picture.field}={hashlib.sha256(source).hexdigest()}".encode())
+    return digest.hexdigest()
