@@ -13,6 +13,7 @@ from pipelines.catalog import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import any_keys, create_key
 from server.app import create_app
+from server.draining import DrainingServer
 from server.errors import StartError
 from server.housekeeping import HomeInUse, lock_home
 from server.logs import configure_logs
@@ -35,15 +36,20 @@ def run(settings: Settings) -> None:
     _need_checkpoints(settings, catalog)
     app = create_app(settings, on_ready=lambda services: _welcome(console, services))
     console.print("Darkroom is loading its checkpoints ...")
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=round(settings.drain_s),
     )
+    server = DrainingServer(config, app.state.services.calls, settings.drain_s)
+    server.run()
+    if server.force_exit:
+        sys.exit(1)
+    if not server.started:
+        raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
 
 
 def groups_of(settings: Settings) -> frozenset[str]:

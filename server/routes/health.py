@@ -18,20 +18,22 @@ async def live() -> dict[str, str]:
 
 
 @router.get("/readyz")
-async def ready(services: ServicesDep) -> JSONResponse:
-    """200 once the workers have loaded what they were asked to; 503 before, and while a dead one is replaced."""
-    host, chat = services.images, services.chat
+async def readiness(services: ServicesDep) -> JSONResponse:
+    """200 once the workers have loaded what they were asked to; 503 before, while a dead one is replaced, and when the
+    server is about to stop."""
+    host, chat, draining = services.images, services.chat, services.calls.closed
     local_chat = bool(services.catalog.chat.checkpoints)
-    ready = host.ready and (chat.ready or not local_chat)
+    loaded = host.ready and (chat.ready or not local_chat)
     checkpoints = {**host.checkpoints, **chat.checkpoints}
     body: dict[str, Any] = {
-        "status": "ready" if ready else "starting",
+        "status": "draining" if draining else "ready" if loaded else "starting",
         "device": host.device,
         "worker_pid": host.pid,
         "jobs": host.jobs,
         "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if local_chat else None,
         "checkpoints": {name: {"state": c.state, "detail": c.detail} for name, c in checkpoints.items()},
     }
+    ready = loaded and not draining
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
 

@@ -1,0 +1,152 @@
+"""Too much at once, workers that hang, and a server that is told to stop."""
+
+import concurrent.futures
+import os
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.test_faults import MakeServer, assert_clean, until
+from tests.harness import Server, charges
+
+PATH = "/v1/images/generations"
+QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
+LONG = {**QUICK, "size": "1024x1024", "steps": 200}
+
+
+@pytest.fixture(scope="module")
+def server(make_tiny: MakeServer) -> Server:
+    """A call at once for a key, and one for all of them: a queue with room for almost no work."""
+    return make_tiny(max_running_per_key="1", max_queue_s="0.001")
+
+
+@pytest.fixture
+def pool() -> Any:
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        yield threads
+
+
+def send(server: Server, body: dict[str, Any], key: str | None = None, **headers: str) -> httpx.Response:
+    with server.http(key) as client:
+        client.timeout = httpx.Timeout(280)
+        return client.post(PATH, json=body, headers=headers)
+
+
+def begin(server: Server, pool: concurrent.futures.ThreadPoolExecutor, body: dict[str, Any]) -> Any:
+    """A call that runs; its answer comes later."""
+    call = pool.submit(send, server, body)
+    until(lambda: server.readiness()["jobs"] == 1, limit_s=60)
+    return call
+
+
+def health(server: Server, path: str) -> httpx.Response:
+    return httpx.get(f"{server.base}{path}", timeout=60, trust_env=False)
+
+
+def test_neither_a_key_nor_all_keys_together_can_fill_the_queue(
+    server: Server, pool: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
+    body = {**QUICK, "steps": 200}
+    first = begin(server, pool, body)
+    mine, retried = send(server, body), send(server, body, **{"x-stainless-retry-count": "1"})
+    theirs = send(server, QUICK, stranger)
+    for refused in (mine, retried):  # the retry is of the refused call, not of the one that runs
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert refused.json()["error"]["type"] == "requests"
+        assert refused.headers["x-ratelimit-limit-requests"] == "1"
+        assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+        assert refused.headers["x-ratelimit-reset-requests"].endswith("s")
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
+    assert theirs.status_code == 503
+    assert theirs.json()["error"]["code"] == "server_overloaded"
+    assert 1 <= int(theirs.headers["retry-after"]) <= 120
+    answer = first.result()
+    assert answer.status_code == 200
+    assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+    second = send(server, body, **{"x-stainless-retry-count": "1"})
+    assert second.status_code == 200
+    assert "idempotency-replayed" not in second.headers
+    assert second.json()["data"] != answer.json()["data"]
+    assert charges(server) == 2
+
+
+def test_a_key_can_have_a_limit_of_its_own(server: Server) -> None:
+    made = server.darkroom("keys", "create", "busy")
+    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    assert "7 calls at once" in server.darkroom("keys", "set", key_id, "--max-running", "7").stdout
+    assert send(server, QUICK, secret).headers["x-ratelimit-limit-requests"] == "7"
+    assert server.darkroom("keys", "set", "key_none", "--max-running", "7").returncode == 1
+
+
+def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(
+    make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    server = make_tiny(worker_silence_s="6")
+    call = begin(server, pool, LONG)
+    stuck = server.readiness()["worker_pid"]
+    os.kill(stuck, signal.SIGSTOP)
+    answer = call.result()
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "worker_died"
+    until(lambda: server.readiness()["status"] == "ready", limit_s=300)
+    assert server.readiness()["worker_pid"] != stuck
+    assert "killing a worker" in server.log
+    assert send(server, QUICK).status_code == 200
+    assert charges(server) == 1
+    assert_clean(server)
+    server.stop()
+
+
+def test_a_server_that_is_told_to_stop_finishes_what_runs(
+    server: Server, pool: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    before = charges(server)
+    call = begin(server, pool, LONG)
+    signal_stop(server)
+    until(lambda: health(server, "/readyz").status_code == 503)
+    assert health(server, "/readyz").json()["status"] == "draining"
+    assert health(server, "/healthz").status_code == 200
+    refused = send(server, QUICK)
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) >= 1
+    assert call.result().status_code == 200
+    assert server.wait_dead() == 0
+    assert charges(server) == before + 1
+    assert_clean(server)
+
+
+def test_what_takes_longer_than_there_is_time_for_is_ended_uncharged(
+    make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    server = make_tiny(drain_s="0.5")
+    call = begin(server, pool, LONG)
+    signal_stop(server)
+    answer = call.result()
+    assert answer.status_code == 503
+    assert "nothing was charged" in answer.json()["error"]["message"]
+    assert server.wait_dead() == 0
+    assert charges(server) == 0
+    assert_clean(server)
+
+
+def test_the_second_signal_ends_the_server_at_once(
+    make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
+) -> None:
+    server = make_tiny(drain_s="600")
+    call = begin(server, pool, LONG)
+    signal_stop(server)
+    until(lambda: health(server, "/readyz").status_code == 503)
+    signal_stop(server)
+    assert call.result().status_code == 503
+    assert server.wait_dead() == 0
+    assert charges(server) == 0
+    assert_clean(server)
+
+
+def signal_stop(server: Server) -> None:
+    assert server.process is not None
+    server.process.send_signal(signal.SIGTERM)
