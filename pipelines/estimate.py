@@ -48,8 +48,9 @@ class Speeds:
         return work_units(job) * self.unit_s(job.checkpoint)
 
     def measured(self, checkpoint: CheckpointSpec, units: float, took_s: float) -> None:
-        """Take note of what some work has taken."""
+        """Take note of what some work has taken. The first picture builds kernels, and may compile: what is far faster
+        than all before is believed at once."""
         if units > 0:
             seen = took_s / units
             old = self._unit_s.get(checkpoint, seen)
-            self._unit_s[checkpoint] = old + SMOOTHING * (seen - old)
+            self._unit_s[checkpoint] = seen if seen < old / 2 else old + SMOOTHING * (seen - old)

@@ -93,3 +93,12 @@ def test_speeds_are_learned_by_checkpoint() -> None:
     speeds.measured(BETA, units=10, took_s=20)
     assert speeds.unit_s(BETA) == pytest.approx(2.0)
     assert speeds.unit_s(ALPHA) == pytest.approx(0.5)
+
+
+def test_a_first_picture_that_compiled_does_not_make_the_next_ones_look_slow() -> None:
+    speeds = Speeds()
+    speeds.measured(ALPHA, units=1, took_s=60)
+    speeds.measured(ALPHA, units=1, took_s=1)
+    assert speeds.unit_s(ALPHA) == 1
+    speeds.measured(ALPHA, units=1, took_s=2)
+    assert 1 < speeds.unit_s(ALPHA) < 2
