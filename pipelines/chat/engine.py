@@ -82,6 +82,10 @@ class ChatEngine:
             self._checkpoints.pop(spec, None)  # the next job may find the folder mended
             raise
 
+    async def warm(self, spec: ChatSpec) -> None:
+        """Load it at the start of the worker. Raises CheckpointError."""
+        await self.load(spec)
+
     async def _admit(self, task: Task) -> None:
         """From the messages to a place in the line."""
         job = task.job

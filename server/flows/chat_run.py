@@ -98,7 +98,6 @@ async def _events(services: Services, job: ChatJob | CountJob) -> AsyncIterator[
 
 
 def _failure(event: Failed, job_id: str) -> ApiError:
-    log.warning("chat failed", job=job_id, code=event.code, message=event.message, detail=event.detail)
     field = (event.param or "").partition(".")[0].partition("[")[0]
     match event.code:
         case "context_length_exceeded":
@@ -109,4 +108,5 @@ def _failure(event: Failed, job_id: str) -> ApiError:
             return BadRequest(event.message, param=event.param, code="unsupported_parameter")
         case "timed_out":
             return TimedOut(event.message)
+    log.warning("chat failed", job=job_id, code=event.code, message=event.message, detail=event.detail)
     return EngineFailure(event.message, code=event.code)

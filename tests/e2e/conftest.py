@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.chat_servers import chat_server, make_chat_weights
 from tests.harness import REPOSITORY, Server
 from tests.tiny_checkpoints import make_sd
 
@@ -25,9 +26,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped catalog, except that it takes few steps and draws small sizes at their own size."""
+    """The shipped catalog, except that it takes few steps, draws small sizes at their own size, and does not chat."""
     folder = tmp_path_factory.mktemp("configs") / "model_configs"
-    shutil.copytree(REPOSITORY / "model_configs", folder)
+    shutil.copytree(REPOSITORY / "model_configs", folder, ignore=shutil.ignore_patterns("chat.toml"))
     for path in folder.glob("*-*.toml"):
         text = path.read_text()
         text = re.sub(r"(?m)^(low|medium|high)( *= *\{ *steps *= *)\d+", _few_steps, text)
@@ -109,3 +110,17 @@ def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path])
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def chat_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny chat checkpoints, made once for all tests."""
+    return make_chat_weights(tmp_path_factory.mktemp("chat-weights"))
+
+
+@pytest.fixture(scope="session")
+def chat(tmp_path_factory: pytest.TempPathFactory, chat_weights: Path) -> Iterator[Server]:
+    """One server for all chat tests that leave it as they found it."""
+    running = chat_server(tmp_path_factory.mktemp("chat-home"), chat_weights).start()
+    yield running
+    running.stop()

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.catalog import load_catalog
 from pipelines.chat_catalog import ChatCatalog, Upstream, read_chat
 from pipelines.chat_types import ChatSpec
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 GOOD = """
 default = "small"
 group = "talk"
@@ -34,6 +36,14 @@ def read(folder: Path, text: str) -> tuple[ChatCatalog, list[str]]:
     path.write_text(text)
     faults: list[str] = []
     return read_chat(path, Path("/weights"), {"a-picture-model"}, faults), faults
+
+
+def test_the_shipped_catalog_has_the_starter_as_default() -> None:
+    chat = load_catalog(REPOSITORY / "model_configs", Path("weights")).chat
+    starter = chat.find(None)
+    assert starter is chat.find("gpt-4o-mini")
+    assert starter is not None
+    assert starter.source == ChatSpec("starter-chat", Path("weights/starter-chat"), tools=True)
 
 
 def test_a_model_is_a_folder_or_an_upstream(tmp_path: Path) -> None:
