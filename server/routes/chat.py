@@ -39,6 +39,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     services.calls.check_open()
     values = await asyncio.to_thread(parse_json, await request.body())
     model = find_chat_model(services.catalog, _model_name(values), key.groups)
+    services.calls.check_open()
     tally = Tally(key.id, model.name)
     if isinstance(model.source, Upstream):
         pass_on = _stream_on if values.get("stream") is True else _pass_on
