@@ -34,6 +34,19 @@ def make_llama(folder: Path) -> Path:
     return save(folder, LlamaForCausalLM, config, tokenizer)
 
 
+def make_llama3(folder: Path) -> Path:
+    """With a template that knows no marks for calls, so that a call is bare JSON."""
+    make_llama(folder)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.response_template = None
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}\n{% endif %}<|im_start|>assistant\n"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def make_mistral(folder: Path) -> Path:
     """Every layer sees the last 24 tokens alone."""
     tokenizer = make_tokenizer([])

@@ -138,21 +138,44 @@ class Batch:
 
     def _take(self, rows: list[Sequence], logits: torch.Tensor) -> None:
         """The rows' next tokens, out of their logits [rows, vocabulary]."""
-        for row, drawn in zip(rows, draw(logits, [row.draws for row in rows], [None] * len(rows)), strict=True):
+        careful = {
+            i: logits[i : i + 1].clone()
+            for i, row in enumerate(rows)
+            if row.constraint and row.constraint.careful(row.left)
+        }
+        allowed = [row.constraint.allowed() if row.constraint else None for row in rows]
+        for i, drawn in enumerate(draw(logits, [row.draws for row in rows], allowed)):
+            row = rows[i]
+            settled = self._settle(row, drawn, careful[i]) if i in careful else drawn
             row.kept = len(row.tokens)
-            row.tokens.append(drawn.token)
-            self._say(row, drawn)
+            row.tokens.append(settled.token)
+            self._say(row, settled)
+
+    def _settle(self, row: Sequence, drawn: Drawn, logits: torch.Tensor) -> Drawn:
+        """The token that was drawn, or the one that has to come instead, out of logits [1, vocabulary]."""
+        token = row.constraint.way_out(drawn.token, row.left) if row.constraint else None
+        if token is None:
+            return drawn
+        row.draws.counts[drawn.token] -= 1
+        only = torch.zeros(logits.shape[-1], dtype=torch.bool)
+        only[token] = True
+        return draw(logits, [row.draws], [only])[0]
 
     def _say(self, row: Sequence, drawn: Drawn) -> None:
         request, answer = row.request, row.answer
         request.completion_tokens += 1
         if drawn.token in self.checkpoint.ends:
-            answer.reason = "stop"
+            answer.end("stop")
         else:
+            if row.constraint:
+                row.constraint.accept(drawn.token)
+            request.reasoning_tokens += answer.thinking
             for delta in answer.feed(drawn):
                 request.emit(delta)
-            if answer.reason is None and not row.left:
-                answer.reason = "length"
+            if row.constraint and (row.constraint.complete or (row.constraint.satisfied and not row.left)):
+                answer.end("stop")
+            elif not row.left:
+                answer.end("length")
         if answer.reason:
             for delta in answer.finish():
                 request.emit(delta)

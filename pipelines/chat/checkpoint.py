@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from pipelines.chat.tokens import TokenTable
+from pipelines.chat.tool_syntax import Syntax
 from pipelines.chat_types import ChatSpec
 from pipelines.checkpoint_files import PICKLES, CheckpointError
 
@@ -25,6 +26,7 @@ class ChatCheckpoint:
     device: torch.device
     context: int  # prompt and answer, in tokens
     ends: frozenset[int]  # tokens that end an answer
+    syntax: Syntax  # of reasoning and tool calls
     abilities: None = None  # what a client may ask of a chat model is the catalog's to say
 
 
@@ -51,7 +53,14 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     if not ends:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     return ChatCheckpoint(
-        spec, model, tokenizer, TokenTable(tokenizer, ends), device, _context(spec, model), frozenset(ends)
+        spec=spec,
+        model=model,
+        tokenizer=tokenizer,
+        tokens=TokenTable(tokenizer, ends),
+        device=device,
+        context=_context(spec, model),
+        ends=frozenset(ends),
+        syntax=Syntax.of(tokenizer),
     )
 
 

@@ -1,7 +1,7 @@
 """Messages become the tokens of a prompt, through the checkpoint's own chat template."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -20,10 +20,15 @@ class Refused(Exception):
 
 
 def fit(
-    checkpoint: ChatCheckpoint, messages: Sequence[Message], tools: Sequence[Any], *, truncate: bool
+    checkpoint: ChatCheckpoint,
+    messages: Sequence[Message],
+    tools: Sequence[Any],
+    options: Mapping[str, Any],
+    *,
+    truncate: bool,
 ) -> tuple[list[int], int]:
     """The prompt's tokens, and how many messages were dropped to make it fit. Raises Refused."""
-    tokens = encode(checkpoint, messages, tools)
+    tokens = encode(checkpoint, messages, tools, options)
     if len(tokens) < checkpoint.context:
         return tokens, 0
     if not truncate:
@@ -34,7 +39,7 @@ def fit(
     while fewest < most:
         drop = (fewest + most) // 2
         kept = [*beginning, *(message for turn in turns[drop:] for message in turn)]
-        shorter = encode(checkpoint, kept, tools)
+        shorter = encode(checkpoint, kept, tools, options)
         if len(shorter) < checkpoint.context:
             best, most = (shorter, len(messages) - len(kept)), drop
         else:
@@ -44,8 +49,13 @@ def fit(
     return best
 
 
-def encode(checkpoint: ChatCheckpoint, messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
-    """The prompt's tokens, up to where the answer begins. Raises Refused for what the template does not take."""
+def encode(
+    checkpoint: ChatCheckpoint, messages: Sequence[Message], tools: Sequence[Any], options: Mapping[str, Any]
+) -> list[int]:
+    """The prompt's tokens, up to where the answer begins. Raises Refused for what the template does not take.
+
+    `options` are variables that some templates know.
+    """
     try:
         tokens: list[int] = checkpoint.tokenizer.apply_chat_template(
             template_messages(messages, checkpoint.tokenizer.chat_template),
@@ -53,6 +63,7 @@ def encode(checkpoint: ChatCheckpoint, messages: Sequence[Message], tools: Seque
             add_generation_prompt=True,
             return_dict=False,
             sanitize_control_tokens=True,  # marks in what people write are text, not marks
+            **options,
         )
     except TemplateError as error:
         message = f"This model's chat template does not take these messages: {error}"

@@ -44,7 +44,9 @@ def draw(logits: torch.Tensor, rows: Sequence[Draws], allowed: Sequence[torch.Te
     for i, (row, mask) in enumerate(zip(rows, allowed, strict=True)):
         _adjust(logits[i], row)
         if mask is not None:
-            logits[i].masked_fill_(~mask, -torch.inf)
+            known = mask[: logits.shape[-1]].to(logits.device)
+            logits[i, : len(known)].masked_fill_(~known, -torch.inf)
+            logits[i, len(known) :] = -torch.inf
     tokens = _choose(logits, rows)
     drawn = []
     for row, token, logprob in zip(rows, tokens, logprobs, strict=True):

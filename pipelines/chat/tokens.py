@@ -19,10 +19,16 @@ class TokenTable:
         except Exception as error:  # the library raises anything for a tokenizer it does not know
             raise CheckpointError(f"the tokenizer's tokens can't be read as bytes: {error}") from error
         added = tokenizer.added_tokens_decoder
+        self.ends, self.first_end = frozenset(ends), ends[0]
         self.count = len(tokenizer)
-        self.special = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special = {token_id: token.content for token_id, token in added.items() if token.special}
+        # what the grammar library takes for marks without text, whether or not the tokenizer calls them special
+        self.marks = {token.content: token_id for token_id, token in added.items() if self._is_mark(token_id)}
         self._bytes: dict[int, bytes] = {token_id: token.content.encode() for token_id, token in added.items()}
         self.strips_first_space = _strips_first_space(tokenizer)
+
+    def _is_mark(self, token: int) -> bool:
+        return token < self.grammar.vocab_size and bool(self.grammar.is_special_token(token))
 
     def data(self, token: int) -> bytes:
         """A token's bytes; they may begin or end inside a character."""

@@ -12,8 +12,14 @@ from pipelines.quiet import quiet_libraries
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads wait for each other longer than such small layers take
 quiet_libraries()
 
+import torch  # noqa: E402
+
+from pipelines.chat.engine import ChatEngine  # noqa: E402
+from pipelines.chat_types import ChatJob, ChatSpec  # noqa: E402
 from pipelines.types import CheckpointSpec, Encoding, ImageJob, Picture, Sampling  # noqa: E402
 from tests import tiny_checkpoints  # noqa: E402
+from tests.pipelines.chat_jobs import GREEDY  # noqa: E402
+from tests.pipelines.chat_jobs import MAKERS as CHAT_MAKERS  # noqa: E402
 
 MAKERS = {"sd": tiny_checkpoints.make_sd, "sd3": tiny_checkpoints.make_sd3, "klein": tiny_checkpoints.make_klein}
 
@@ -55,6 +61,39 @@ def job(spec: Callable[[str], CheckpointSpec]) -> Callable[..., ImageJob]:
         return replace(plain, **fields)  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def chat_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ChatSpec]:
+    """The spec of a tiny chat checkpoint by its name."""
+    made: dict[str, Path] = {}
+
+    def make(name: str, **fields: object) -> ChatSpec:
+        if name not in made:
+            made[name] = CHAT_MAKERS[name](tmp_path_factory.mktemp("chat") / name)
+        return ChatSpec(name, made[name], **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def chat_job(chat_spec: Callable[..., ChatSpec]) -> Callable[..., ChatJob]:
+    """A small chat, greedy unless told otherwise; any field can be given."""
+    count = iter(range(10_000))
+
+    def make(text: str = "Hello", model: str = "qwen", **fields: object) -> ChatJob:
+        plain = ChatJob(
+            id=f"job-{next(count)}", checkpoint=chat_spec(model), messages=({"role": "user", "content": text},), seed=3,
+            time_limit_s=240, max_tokens=24, sampling=GREEDY,
+        )  # fmt: skip
+        return replace(plain, **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+async def chat_engine() -> ChatEngine:
+    return ChatEngine(torch.device("cpu"), cache_bytes=2**28)
 
 
 def plain_picture(width: int = 64, height: int = 64, colour: tuple[int, int, int] = (200, 100, 50)) -> Picture:

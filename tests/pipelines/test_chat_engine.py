@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat_types import (
     Admitted,
-    ChatEvent,
     ChatFinished,
     ChatJob,
     ChatSampling,
@@ -22,66 +21,25 @@ from pipelines.chat_types import (
     TextDelta,
 )
 from pipelines.types import Failed, Queued, Started
-from tests import tiny_chat_checkpoints as tiny
-
-MAKERS = {"qwen": tiny.make_qwen, "llama": tiny.make_llama, "mistral": tiny.make_mistral}
-GREEDY = ChatSampling(temperature=0.0)
-Job = Callable[..., ChatJob]
-
-
-@pytest.fixture(scope="session")
-def chat_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ChatSpec]:
-    made: dict[str, ChatSpec] = {}
-
-    def make(name: str) -> ChatSpec:
-        if name not in made:
-            made[name] = ChatSpec(name, MAKERS[name](tmp_path_factory.mktemp("chat") / name), tools=True)
-        return made[name]
-
-    return make
-
-
-@pytest.fixture
-def job(chat_spec: Callable[[str], ChatSpec]) -> Job:
-    count = iter(range(1000))
-
-    def make(text: str = "Hello", model: str = "qwen", **fields: object) -> ChatJob:
-        fields = {"max_tokens": 24, "sampling": GREEDY, "seed": 3, "time_limit_s": 120.0, **fields}
-        messages = fields.pop("messages", ({"role": "user", "content": text},))
-        return ChatJob(id=f"job-{next(count)}", checkpoint=chat_spec(model), messages=messages, **fields)  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture
-async def engine() -> ChatEngine:
-    return ChatEngine(torch.device("cpu"), cache_bytes=2**28)
-
-
-async def run(engine: ChatEngine, job: ChatJob | CountJob) -> list[ChatEvent]:
-    return [event async for event in engine.submit(job)]
-
-
-def text(events: list[ChatEvent], choice: int = 0) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.choice == choice)
+from tests.pipelines.chat_jobs import GREEDY, MAKERS, Job, run, text
 
 
 @pytest.mark.parametrize("model", MAKERS)
-async def test_an_answer_is_what_the_bare_model_generates(engine: ChatEngine, job: Job, model: str) -> None:
-    asked = job("What is the weather in Paris?", model)
+async def test_an_answer_is_what_the_bare_model_generates(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
+    asked = chat_job("What is the weather in Paris?", model)
     tokenizer = AutoTokenizer.from_pretrained(asked.checkpoint.path)
     bare = AutoModelForCausalLM.from_pretrained(asked.checkpoint.path)
     prompt = tokenizer.apply_chat_template(list(asked.messages), add_generation_prompt=True, return_tensors="pt")
     tokens = bare.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
-    events = await run(engine, asked)
+    events = await run(chat_engine, asked)
     assert text(events) == tokenizer.decode(tokens, skip_special_tokens=True)
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.prompt_tokens == prompt["input_ids"].shape[1]
     assert events[-1].usage.completion_tokens == len(tokens)
 
 
-async def test_events_come_in_order(engine: ChatEngine, job: Job) -> None:
-    kinds = [type(event) for event in await run(engine, job())]
+async def test_events_come_in_order(chat_engine: ChatEngine, chat_job: Job) -> None:
+    kinds = [type(event) for event in await run(chat_engine, chat_job())]
     assert kinds[:3] == [Queued, Admitted, Started]
     assert kinds[-2:] == [ChoiceFinished, ChatFinished]
     assert set(kinds[3:-2]) == {TextDelta}
@@ -89,67 +47,72 @@ async def test_events_come_in_order(engine: ChatEngine, job: Job) -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, ChatSampling(temperature=0.8, top_p=0.9, frequency_penalty=0.5)])
 async def test_thirty_two_streams_get_what_each_gets_alone(
-    engine: ChatEngine, job: Job, sampling: ChatSampling
+    chat_engine: ChatEngine, chat_job: Job, sampling: ChatSampling
 ) -> None:
     asked = [
-        job("word " * (index % 9) + str(index), sampling=sampling, seed=index, max_tokens=8 + index)
+        chat_job("word " * (index % 9) + str(index), sampling=sampling, seed=index, max_tokens=8 + index)
         for index in range(32)
     ]
-    crowd = await asyncio.gather(*(run(engine, each) for each in asked))
-    alone = [await run(engine, each) for each in asked]
+    crowd = await asyncio.gather(*(run(chat_engine, each) for each in asked))
+    alone = [await run(chat_engine, each) for each in asked]
     assert [text(events) for events in crowd] == [text(events) for events in alone]
     assert len({text(events) for events in alone}) > 16
 
 
-async def test_choices_have_seeds_of_their_own(engine: ChatEngine, job: Job) -> None:
+async def test_choices_have_seeds_of_their_own(chat_engine: ChatEngine, chat_job: Job) -> None:
     warm = ChatSampling(temperature=1.0)
-    together = await run(engine, job(sampling=warm, n=3, seed=10))
-    apart = [await run(engine, job(sampling=warm, seed=10 + choice)) for choice in range(3)]
+    together = await run(chat_engine, chat_job(sampling=warm, n=3, seed=10))
+    apart = [await run(chat_engine, chat_job(sampling=warm, seed=10 + choice)) for choice in range(3)]
     assert [text(together, choice) for choice in range(3)] == [text(events) for events in apart]
     assert isinstance(together[-1], ChatFinished)
     assert together[-1].usage.completion_tokens == sum(events[-1].usage.completion_tokens for events in apart)  # type: ignore[union-attr]
 
 
-async def test_a_cancelled_job_frees_its_slot(engine: ChatEngine, job: Job) -> None:
-    long = job(max_tokens=10**6, sampling=ChatSampling(temperature=0.0, logit_bias={2: -100}))
-    stream = engine.submit(long)
-    async for event in stream:
-        if isinstance(event, TextDelta):
-            engine.cancel(long.id)
+async def test_a_cancelled_job_frees_its_slot(
+    chat_engine: ChatEngine, chat_job: Job, chat_spec: Callable[..., ChatSpec]
+) -> None:
+    one_row = chat_spec("qwen", max_batch=1)
+    endless = ChatSampling(temperature=0.0, logit_bias={2: -100})
+    long = chat_job(checkpoint=one_row, max_tokens=400, sampling=endless)
+    waiting = asyncio.create_task(run(chat_engine, chat_job(checkpoint=one_row)))
+    said = 0
+    async for event in chat_engine.submit(long):
+        said += isinstance(event, TextDelta)
+        if said == 3:
+            chat_engine.cancel(long.id)
         if isinstance(event, Failed):
             assert event.code == "cancelled"
-    assert isinstance((await run(engine, job()))[-1], ChatFinished)
-    batch = next(iter(engine._device_loop._batches.values()))
-    assert batch.idle
+    assert said < 20
+    assert isinstance((await waiting)[-1], ChatFinished)
 
 
-async def test_a_prompt_longer_than_the_context_is_refused_with_both_lengths(engine: ChatEngine, job: Job) -> None:
-    events = await run(engine, job("x" * 600))
+async def test_an_overlong_prompt_is_refused_with_both_lengths(chat_engine: ChatEngine, chat_job: Job) -> None:
+    events = await run(chat_engine, chat_job("x" * 600))
     assert isinstance(events[-1], Failed)
     assert (events[-1].code, events[-1].param) == ("context_length_exceeded", "messages")
     assert "maximum context length is 512 tokens" in events[-1].message
-    asked_tokens = 600 + await count(engine, job(""))
+    asked_tokens = 600 + await count(chat_engine, chat_job(""))
     assert f"your messages take {asked_tokens} of them" in events[-1].message
     assert not any(isinstance(event, Admitted) for event in events)
 
 
-async def test_an_answer_ends_where_the_context_does(engine: ChatEngine, job: Job) -> None:
+async def test_an_answer_ends_where_the_context_does(chat_engine: ChatEngine, chat_job: Job) -> None:
     never_end = ChatSampling(temperature=0.0, logit_bias={2: -100})
-    events = await run(engine, job("x" * 440, sampling=never_end, max_tokens=2**31))
+    events = await run(chat_engine, chat_job("x" * 440, sampling=never_end, max_tokens=2**31))
     assert events[-2] == ChoiceFinished(0, "length")
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.prompt_tokens + events[-1].usage.completion_tokens == 512
 
 
-async def test_truncation_drops_whole_turns_from_the_oldest_on(engine: ChatEngine, job: Job) -> None:
+async def test_truncation_drops_whole_turns_from_the_oldest_on(chat_engine: ChatEngine, chat_job: Job) -> None:
     turns = [{"role": role, "content": f"{i}" * 60} for i in range(9) for role in ("user", "assistant")]
     messages = ({"role": "system", "content": "Be kind."}, *turns, {"role": "user", "content": "And now?"})
-    events = await run(engine, job(messages=messages, truncate=True, max_tokens=4))
+    events = await run(chat_engine, chat_job(messages=messages, truncate=True, max_tokens=4))
     admitted = next(event for event in events if isinstance(event, Admitted))
     kept = (messages[0], *messages[1 + admitted.dropped_messages :])
     assert kept[1]["role"] == "user"
-    assert await count(engine, job(messages=kept)) == admitted.prompt_tokens < 512
-    assert await count(engine, job(messages=(messages[0], *messages[admitted.dropped_messages - 1 :]))) >= 512
+    assert await count(chat_engine, chat_job(messages=kept)) == admitted.prompt_tokens < 512
+    assert await count(chat_engine, chat_job(messages=(messages[0], *messages[admitted.dropped_messages - 1 :]))) >= 512
 
 
 async def count(engine: ChatEngine, job: ChatJob) -> int:
@@ -158,25 +121,25 @@ async def count(engine: ChatEngine, job: ChatJob) -> int:
     return events[-1].tokens
 
 
-async def test_what_runs_too_long_is_stopped(engine: ChatEngine, job: Job) -> None:
-    events = await run(engine, job(time_limit_s=0.0))
+async def test_what_runs_too_long_is_stopped(chat_engine: ChatEngine, chat_job: Job) -> None:
+    events = await run(chat_engine, chat_job(time_limit_s=0.0))
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "timed_out"
 
 
-async def test_rows_wait_for_memory_and_lose_nothing(job: Job) -> None:
+async def test_rows_wait_for_memory_and_lose_nothing(chat_job: Job) -> None:
     roomy = ChatEngine(torch.device("cpu"), cache_bytes=2**28)
     tight = ChatEngine(torch.device("cpu"), cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
-    asked = [job(f"number {index}", max_tokens=70) for index in range(6)]
+    asked = [chat_job(f"number {index}", max_tokens=70) for index in range(6)]
     assert [text(await run(roomy, each)) for each in asked] == [
         text(events) for events in await asyncio.gather(*(run(tight, each) for each in asked))
     ]
 
 
 async def test_a_folder_without_weights_is_a_failure_of_the_checkpoint(
-    engine: ChatEngine, job: Job, tmp_path: Path
+    chat_engine: ChatEngine, chat_job: Job, tmp_path: Path
 ) -> None:
     empty = ChatSpec("empty", tmp_path)
-    events = await run(engine, CountJob("c", empty, ({"role": "user", "content": "Hi"},)))
+    events = await run(chat_engine, CountJob("c", empty, ({"role": "user", "content": "Hi"},)))
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "checkpoint_failed"
