@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 from pipelines.chat_types import ChatEvent, ChatJob, ChatSpec, CountJob
+from pipelines.classify_types import ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.types import CheckpointSpec, Event, ImageJob
 
-Job = ImageJob | ChatJob | CountJob
-Spec = CheckpointSpec | ChatSpec
+Job = ImageJob | ChatJob | CountJob | ClassifyJob
+Spec = CheckpointSpec | ChatSpec | ClassifierSpec
 HEADER = struct.Struct(">Q")
 
 
@@ -85,7 +86,7 @@ class JobEvent:
     """Worker to server: one event of one job."""
 
     job_id: str
-    event: Event | ChatEvent
+    event: Event | ChatEvent | ClassifyEvent
 
 
 ToWorker = Submit | Cancel | Warm | Ping

@@ -1,4 +1,4 @@
-"""`python -m pipelines.worker FD KIND`: a process that holds the device, for image jobs or for chat.
+"""`python -m pipelines.worker FD KIND`: a process that holds the device, for image jobs, for chat or for classifiers.
 
 FD is one end of a socket pair; `pipelines.messages` says what passes over it. When the other end closes, the server has
 died and so does this process, at once, whatever it is doing.
@@ -98,6 +98,10 @@ def _engine(kind: str, device: "torch.device") -> Any:
         from pipelines.chat.engine import ChatEngine
 
         return ChatEngine(device)
+    if kind == "classify":
+        from pipelines.classify_engine import ClassifyEngine
+
+        return ClassifyEngine(device)
     from pipelines.image_engine import ImageEngine
 
     return ImageEngine(device)

@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from pipelines.catalog import Catalog, load_catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
+from pipelines.classify_types import ClassifyEvent, ClassifyJob
 from pipelines.types import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
@@ -26,6 +27,7 @@ from server.faults import Faults
 from server.flows.backlog import Backlog
 from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
+from server.moderation.policy import load_policy
 from server.observe import Metrics, Observe
 from server.routes import chat, console, health, images, models, results, unsupported
 from server.services import Services
@@ -59,6 +61,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
             await services.images.start()
             if services.catalog.chat.checkpoints:
                 await services.chat.start()
+            if services.policy.classifiers:
+                await services.classifiers.start()
             chores = [
                 asyncio.create_task(keep_house(services)),
                 asyncio.create_task(_announce(services, on_ready)),
@@ -73,6 +77,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                 await services.calls.stop()
                 await services.images.stop()
                 await services.chat.stop()
+                await services.classifiers.stop()
                 await services.upstreams.close()
                 services.database.dispose()
 
@@ -95,15 +100,18 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 
 def build_services(settings: Settings, catalog: Catalog) -> Services:
     """The parts of a server, not yet started. Raises StartError."""
+    policy = load_policy(settings.moderation, settings.weights, catalog.groups)
     database = Database(settings.database_url)
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
     host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s)
     chat_host = _chat_host(settings, catalog)
+    classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", policy.checkpoints, settings.max_queue)
     metrics = Metrics()
     owner = uuid.uuid4().hex
     metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
     metrics.watch("chat", jobs=lambda: chat_host.jobs, restarts=lambda: chat_host.restarts)
+    metrics.watch("classify", jobs=lambda: classifiers.jobs, restarts=lambda: classifiers.restarts)
     return Services(
         settings=settings,
         catalog=catalog,
@@ -114,6 +122,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         images=host,
         chat=chat_host,
         upstreams=Upstreams(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
+        classifiers=classifiers,
+        policy=policy,
         calls=RunningCalls(),
         backlog=Backlog(settings.max_queue, settings.max_queue_s, host.warmed_unit_s),
         metrics=metrics,
@@ -132,6 +142,8 @@ async def _announce(services: Services, on_ready: Callable[[Services], None]) ->
     await services.images.wait_ready()
     if services.catalog.chat.checkpoints:
         await services.chat.wait_ready()
+    if services.policy.classifiers:
+        await services.classifiers.wait_ready()
     on_ready(services)
 
 

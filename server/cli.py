@@ -145,6 +145,17 @@ def ledger(
     typer.echo("The ledger is clean: entries, holds and results agree, and every result has its file.")
 
 
+@app.command()
+def moderation(
+    key: KeyFilter = None,
+    entries: Annotated[int, typer.Option(min=0, help="How many to show, newest first.")] = 20,
+) -> None:
+    """Show what the moderation policy refused, and why. Prompts and pictures are not kept."""
+    from server.tables import refusals_table, show
+
+    show(refusals_table(_database(_settings()), key, entries))
+
+
 @starters.command("build")
 def build(
     force: Annotated[bool, typer.Option(help="Build again what is already there.")] = False,

@@ -1,6 +1,6 @@
 """The server's view of a worker process, which it spawns, watches and restarts. An engine like the one inside.
 
-Images and chat have a worker each, so that neither's memory or death touches the other.
+Images, chat and classifiers have a worker each, so that no one's memory or death touches another.
 
 A dead worker fails the jobs that were in it and nothing else. The next one starts at once, or after a pause that
 doubles while workers die young. A worker that has gone silent is killed, and so is one whose job is stuck.
@@ -19,11 +19,13 @@ from typing import Generic, Literal, TypeVar, cast
 import structlog
 
 from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, Counted, CountJob
+from pipelines.classify_types import Classified, ClassifyEvent, ClassifyJob
 from pipelines.messages import (
     HEADER,
     Cancel,
     CheckpointState,
     FromWorker,
+    Job,
     JobEvent,
     Ping,
     Ready,
@@ -42,11 +44,11 @@ LONGEST_PAUSE_S = 10.0
 SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
 STUCK_GRACE_S = 30.0  # past its time limit, a job that says nothing is stuck in native code
 FIRST_GUESS_S = 10.0  # how long a job takes, before one has been seen
-LAST = (Finished, ChatFinished, Counted, Failed)
+LAST = (Finished, ChatFinished, Counted, Classified, Failed)
 
-Kind = Literal["image", "chat"]
-JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob)
-EventT = TypeVar("EventT", Event, ChatEvent)
+Kind = Literal["image", "chat", "classify"]
+JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
+EventT = TypeVar("EventT", Event, ChatEvent, ClassifyEvent)
 
 
 class QueueFull(Exception):
@@ -61,8 +63,8 @@ class QueueFull(Exception):
 class _Pending:
     """A job that the worker has and has not ended."""
 
-    job: ImageJob | ChatJob | CountJob
-    events: asyncio.Queue[Event | ChatEvent] = field(default_factory=asyncio.Queue)
+    job: Job
+    events: asyncio.Queue[Event | ChatEvent | ClassifyEvent] = field(default_factory=asyncio.Queue)
     taken: bool = False  # the worker has said something about it
     started: bool = False
     heard_at: float = 0.0  # when its last event came, by the monotonic clock
@@ -215,7 +217,7 @@ class EngineHost(Generic[JobT, EventT]):
             if self.ready:
                 self._was_ready.set()
 
-    def _deliver(self, job_id: str, event: Event | ChatEvent) -> None:
+    def _deliver(self, job_id: str, event: Event | ChatEvent | ClassifyEvent) -> None:
         pending = self._pending.get(job_id)
         if pending is None:
             if job_id in self._unwanted:
@@ -227,7 +229,7 @@ class EngineHost(Generic[JobT, EventT]):
         pending.heard_at = self._news_at = time.monotonic()
         if isinstance(event, LAST):
             del self._pending[job_id]
-        if isinstance(event, Finished | ChatFinished):
+        if isinstance(event, Finished | ChatFinished | Classified):
             self._run_s += 0.2 * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 

@@ -69,6 +69,26 @@ class BadImageRequest(BadRequest):
     type: ClassVar[str] = "image_generation_user_error"
 
 
+class ModerationBlocked(BadRequest):
+    """The policy refuses the request, or what came of it."""
+
+    default_code: ClassVar[str | None] = "moderation_blocked"
+
+    def __init__(self, message: str, stage: str, categories: list[str]) -> None:
+        super().__init__(message)
+        self.details = {"moderation_stage": stage, "categories": categories}
+
+    def body(self) -> dict[str, Any]:
+        """As every error's, with what OpenAI's clients read of a refusal."""
+        return {"error": {**super().body()["error"], "moderation_details": self.details}}
+
+
+class PictureBlocked(ModerationBlocked):
+    """As ModerationBlocked, with the type that OpenAI gives to images."""
+
+    type: ClassVar[str] = "image_generation_user_error"
+
+
 class Unauthorized(ApiError):
     """No key, or one that opens nothing."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pipelines.catalog import Catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
+from pipelines.classify_types import ClassifyEvent, ClassifyJob
 from pipelines.types import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
@@ -12,6 +13,7 @@ from server.engine_host import EngineHost
 from server.faults import Faults
 from server.flows.backlog import Backlog
 from server.flows.running import RunningCalls
+from server.moderation.policy import Policy
 from server.observe import Metrics
 from server.settings import Settings
 from server.storage import Storage
@@ -31,6 +33,8 @@ class Services:
     images: EngineHost[ImageJob, Event]
     chat: EngineHost[ChatJob | CountJob, ChatEvent]  # runs only if the catalog has local chat models
     upstreams: Upstreams
+    classifiers: EngineHost[ClassifyJob, ClassifyEvent]  # started only when the policy has some
+    policy: Policy
     calls: RunningCalls
     backlog: Backlog
     metrics: Metrics

@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
     fetch_timeout_s: float = Field(20, gt=0, description="Time for one reference image, redirects included.")
 
+    moderation: Path | None = Field(None, description="The moderation policy, a TOML file; nothing is refused without.")
+
     log_json: bool = Field(False, description="Log lines as JSON instead of for reading.")
     crash_at: CrashPoint | None = Field(None, description="Testing only: the server kills itself at this point.")
 

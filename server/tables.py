@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import httpx
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pipelines.chat_types import ChatSpec
@@ -13,6 +14,7 @@ from server.accounts.chat_usage import chat_tokens
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.money import format_money
+from server.accounts.refusals import list_refusals
 from server.serving import read_catalog
 from server.settings import Settings
 
@@ -91,6 +93,17 @@ def tokens_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
     for row in chat_tokens(database, key_id):
         table.add_row(row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
+    return table
+
+
+def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
+    """What the moderation policy refused, newest first."""
+    table = Table("When", "Key", "Call", "Model", "Stage", "Policy", "Category", "Evidence", title="Refused")
+    for row in list_refusals(database, key_id, limit):
+        when = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
+        table.add_row(
+            when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, escape(row.evidence)
+        )
     return table
 
 

@@ -131,3 +131,20 @@ class CallRow(Base):
     heard: Mapped[bool] = mapped_column(Boolean)
     created_at: Mapped[float] = mapped_column(Float, index=True)
     ended_at: Mapped[float | None] = mapped_column(Float)
+
+
+class RefusalRow(Base):
+    """A request or a result that the moderation policy refused: what was breached, never the picture or the prompt."""
+
+    __tablename__ = "refusals"
+
+    id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
+    call_id: Mapped[str] = mapped_column(String(60))
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    endpoint: Mapped[str] = mapped_column(String(60))
+    model: Mapped[str] = mapped_column(String(200))
+    stage: Mapped[str] = mapped_column(String(10))
+    policy: Mapped[str] = mapped_column(String(100))
+    category: Mapped[str] = mapped_column(String(100))
+    evidence: Mapped[str] = mapped_column(String(200))
+    created_at: Mapped[float] = mapped_column(Float)

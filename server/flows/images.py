@@ -20,6 +20,7 @@ from server.engine_host import QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.answers import build_result, shape_of
 from server.flows.finish import finish_even_if_cancelled
+from server.flows.moderate import Subject, check_pictures, check_texts
 from server.flows.outcome import ImageResult, ImageShape
 from server.flows.references import load_mask, load_references
 from server.flows.resolve import ImageCall, check_options, find_model, resolve
@@ -38,12 +39,16 @@ async def create_images(services: Services, key: Key, call: ImageCall, running: 
     mask = await load_mask(services, call.mask, references[0] if references else None)
     call_id = running.ticket.call.id
     job = resolve(call, model, call_id, references, mask, services.settings.job_time_limit_s)
+    subject = Subject(call_id, key.id, call.endpoint, model.name, model.group, low=call.moderation == "low")
+    await check_texts(services, subject, "input", [call.prompt])
+    await check_pictures(services, subject, "input", job.references)
 
     with services.backlog.place(job, running):
         try:
             await _hold(services, Call(call_id, key.id, call.endpoint, model.name, model.price), running)
             services.faults.reach("after-hold")
             finished = await _draw(services, job, running, shape_of(call, model, job))
+            await check_pictures(services, subject, "output", finished.images)
             stored = _store_and_capture(services, running, finished, partial(build_result, call, model, job))
             result = await finish_even_if_cancelled(stored)
         except BaseException as error:

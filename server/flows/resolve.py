@@ -31,6 +31,7 @@ class ImageCall:
     output_format: ImageFormat
     output_compression: int | None
     background: str
+    moderation: str
     stream: bool
     partial_images: int
     seed: int | None

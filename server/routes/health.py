@@ -22,9 +22,10 @@ async def readiness(services: ServicesDep) -> JSONResponse:
     """200 once the workers have loaded what they were asked to; 503 before, while a dead one is replaced, and when the
     server is about to stop."""
     host, chat, draining = services.images, services.chat, services.calls.closed
+    classifiers, moderated = services.classifiers, bool(services.policy.classifiers)
     local_chat = bool(services.catalog.chat.checkpoints)
-    loaded = host.ready and (chat.ready or not local_chat)
-    checkpoints = {**host.checkpoints, **chat.checkpoints}
+    loaded = host.ready and (chat.ready or not local_chat) and (classifiers.ready or not moderated)
+    checkpoints = {**host.checkpoints, **chat.checkpoints, **classifiers.checkpoints}
     body: dict[str, Any] = {
         "status": "draining" if draining else "ready" if loaded else "starting",
         "device": host.device,

@@ -1,0 +1,70 @@
+"""What the moderation policy refused, for the operator to look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+
+from server.accounts.db import Database
+from server.accounts.tables import RefusalRow
+
+MAX_EVIDENCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One breach of one policy. `evidence` is a word that was found, or a classifier's score."""
+
+    call_id: str
+    key_id: str
+    endpoint: str
+    model: str
+    stage: str
+    policy: str
+    category: str
+    evidence: str
+    created_at: datetime
+
+
+def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
+    """Keep them."""
+    with database.write() as session:
+        session.add_all(_row(refusal) for refusal in refusals)
+
+
+def list_refusals(database: Database, key_id: str | None = None, limit: int = 100) -> list[Refusal]:
+    """The newest first."""
+    query = select(RefusalRow).order_by(RefusalRow.id.desc()).limit(limit)
+    if key_id is not None:
+        query = query.where(RefusalRow.key_id == key_id)
+    with database.read() as session:
+        return [_refusal(row) for row in session.scalars(query)]
+
+
+def _row(refusal: Refusal) -> RefusalRow:
+    return RefusalRow(
+        call_id=refusal.call_id,
+        key_id=refusal.key_id,
+        endpoint=refusal.endpoint,
+        model=refusal.model,
+        stage=refusal.stage,
+        policy=refusal.policy,
+        category=refusal.category,
+        evidence=refusal.evidence[:MAX_EVIDENCE],
+        created_at=refusal.created_at.timestamp(),
+    )
+
+
+def _refusal(row: RefusalRow) -> Refusal:
+    return Refusal(
+        call_id=row.call_id,
+        key_id=row.key_id,
+        endpoint=row.endpoint,
+        model=row.model,
+        stage=row.stage,
+        policy=row.policy,
+        category=row.category,
+        evidence=row.evidence,
+        created_at=datetime.fromtimestamp(row.created_at, UTC),
+    )

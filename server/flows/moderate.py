@@ -1,0 +1,108 @@
+"""Moderation of one call, before and after the work: the policy's words first, then its classifiers.
+
+A breach is recorded for the operator, without the text or the picture, and refused by the policy's name. A classifier
+that can't answer refuses too, as a failure of the server: nothing passes unseen.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+
+from pipelines.classify_types import Classified, ClassifyJob
+from pipelines.types import EncodedImage, Failed, Picture
+from server.accounts.refusals import Refusal, record_refusals
+from server.engine_host import QueueFull
+from server.errors import EngineFailure, ModerationBlocked, Overloaded, PictureBlocked
+from server.moderation.policy import Classifier, Finding, Stage
+from server.services import Services
+
+log = structlog.stdlib.get_logger("darkroom.moderation")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose call is looked at. `low`: it asks for OpenAI's moderation "low", which is less strict if the policy is."""
+
+    call_id: str
+    key_id: str
+    endpoint: str
+    model: str
+    group: str
+    low: bool = False
+
+
+async def check_texts(services: Services, subject: Subject, stage: Stage, texts: Sequence[str]) -> None:
+    """Raises ModerationBlocked for a breach, EngineFailure or Overloaded when a classifier can't be asked."""
+    policy = services.policy
+    found = await asyncio.to_thread(policy.search, texts, subject.group, stage, low=subject.low)
+    for classifier in () if found or not texts else policy.readers("prompts", subject.group, stage):
+        job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=tuple(texts))
+        found += await _judge(services, classifier, job, subject)
+    await _refuse(services, subject, stage, found)
+
+
+async def check_pictures(
+    services: Services, subject: Subject, stage: Stage, pictures: Sequence[Picture | EncodedImage]
+) -> None:
+    """As check_texts, by the classifiers that read pictures."""
+    found: list[Finding] = []
+    for classifier in services.policy.readers("pictures", subject.group, stage) if pictures else ():
+        job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, pictures=tuple(pictures))
+        found += await _judge(services, classifier, job, subject)
+    await _refuse(services, subject, stage, found)
+
+
+async def _judge(services: Services, classifier: Classifier, job: ClassifyJob, subject: Subject) -> list[Finding]:
+    scored = await _classify(services, job)
+    return [finding for scores in scored.scores for finding in classifier.judge(scores, low=subject.low)]
+
+
+async def _classify(services: Services, job: ClassifyJob) -> Classified:
+    try:
+        events = services.classifiers.submit(job)
+    except QueueFull as error:
+        raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+    try:
+        async for event in events:
+            if isinstance(event, Classified):
+                return event
+            if isinstance(event, Failed):
+                log.error("classifier failed", classifier=job.checkpoint.name, code=event.code, detail=event.detail)
+    finally:
+        services.classifiers.cancel(job.id)
+    raise EngineFailure("The request could not be moderated, so it was not run; nothing was charged.")
+
+
+async def _refuse(services: Services, subject: Subject, stage: Stage, found: Sequence[Finding]) -> None:
+    if not found:
+        return
+    policies = list(dict.fromkeys(finding.policy for finding in found))
+    log.warning("refused by moderation", call=subject.call_id, key=subject.key_id, stage=stage, policies=policies)
+    now = datetime.now(UTC)
+    refusals = [_refusal(subject, stage, finding, now) for finding in dict.fromkeys(found)]
+    await asyncio.to_thread(record_refusals, services.database, refusals)
+    what = "Your request was" if stage == "input" else "What came of your request was"
+    message = (
+        f"{what} rejected by this server's safety policy: {', '.join(policies)}. Nothing was charged. "
+        "Please change what you ask for."
+    )
+    blocked = PictureBlocked if subject.endpoint.startswith("images.") else ModerationBlocked
+    raise blocked(message, stage, list(dict.fromkeys(finding.category for finding in found)))
+
+
+def _refusal(subject: Subject, stage: Stage, finding: Finding, now: datetime) -> Refusal:
+    return Refusal(
+        call_id=subject.call_id,
+        key_id=subject.key_id,
+        endpoint=subject.endpoint,
+        model=subject.model,
+        stage=stage,
+        policy=finding.policy,
+        category=finding.category,
+        evidence=finding.evidence,
+        created_at=now,
+    )

@@ -1,0 +1,101 @@
+"""A policy of words and classifiers: what it refuses costs nothing, and the operator sees why."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.test_faults import QUICK, assert_clean, books, post
+from tests.harness import Server
+from tests.tiny_classifiers import make_picture_classifier, make_text_classifier
+
+POLICY = """
+[[rules]]
+name     = "no-weapons"
+category = "violence"
+terms    = ["assault rifle"]
+
+[[classifiers]]
+reads      = "prompts"
+checkpoint = "{blades}"
+groups     = ["alpha-image-per-call"]
+[classifiers.labels.blade]
+policy    = "no-blades"
+category  = "violence"
+threshold = 0.5
+
+[[classifiers]]
+reads      = "pictures"
+checkpoint = "{grim}"
+groups     = ["beta-image-per-call"]
+stages     = ["output"]
+[classifiers.labels.grim]
+policy        = "nothing-grim"
+category      = "mood"
+threshold     = 0.5
+low_threshold = 0.99
+"""
+BETA = {"prompt": "a boat", "size": "256x256", "model": "beta-2.5-flash-image-count"}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("policy")
+    blades = make_text_classifier(folder / "blades")
+    grim = make_picture_classifier(folder / "grim")
+    (folder / "policy.toml").write_text(POLICY.format(blades=blades, grim=grim))
+    server = Server(tmp_path_factory.mktemp("home"), weights, configs, {"moderation": str(folder / "policy.toml")})
+    yield server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("body", "policy", "stage"),
+    [
+        ({**QUICK, "prompt": "an ASSAULT  rifle"}, "no-weapons", "input"),
+        ({**QUICK, "prompt": "a boat with a knife"}, "no-blades", "input"),
+        (BETA, "nothing-grim", "output"),
+    ],
+)
+def test_a_refusal_names_the_policy_and_costs_nothing(
+    strict: Server, body: dict[str, Any], policy: str, stage: str
+) -> None:
+    files = set((strict.home / "results").rglob("*.png"))
+    charged = books(strict).count("img_")
+    answer = post(strict, body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("image_generation_user_error", "moderation_blocked", None)
+    assert policy in error["message"]
+    assert error["moderation_details"]["moderation_stage"] == stage
+    assert set((strict.home / "results").rglob("*.png")) == files
+    assert books(strict).count("img_") == charged
+    assert_clean(strict)
+    report = strict.darkroom("moderation", "--entries", "1").stdout
+    assert policy in report
+    assert stage in report
+    assert body["prompt"] not in report
+
+
+def test_what_the_policy_does_not_mind_is_drawn(strict: Server) -> None:
+    assert post(strict, {**QUICK, "prompt": "a red boat"}).status_code == 200
+    assert post(strict, {**BETA, "prompt": "a boat with a big tree", "moderation": "low"}).status_code == 200
+
+
+def test_an_edit_is_moderated_too_and_the_sdk_says_so(strict: Server) -> None:
+    from tests.e2e.test_images_by_sdk import picture
+
+    with pytest.raises(openai.BadRequestError) as raised:
+        strict.openai().images.edit(prompt="an assault rifle", image=picture(256, 256))
+    assert raised.value.code == "moderation_blocked"
+
+
+def test_a_faulty_policy_stops_the_start_in_words(tmp_path: Path, weights: Path, configs: Path) -> None:
+    (tmp_path / "policy.toml").write_text(POLICY.format(blades="nowhere", grim="nowhere"))
+    settings = {"moderation": str(tmp_path / "policy.toml")}
+    answer = Server(tmp_path / "home", weights, configs, settings).darkroom("serve")
+    assert answer.returncode == 1
+    assert "no transformers folder" in answer.stderr
+    assert "Traceback" not in answer.stderr
