@@ -31,6 +31,7 @@ class ChatTable(Strict):
     upstream: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")] | None = None
     upstream_model: str | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    image_model: str | None = None
 
 
 class ChatFile(Strict):
@@ -38,6 +39,7 @@ class ChatFile(Strict):
 
     default: str | None = None
     group: str = "chat"
+    image_model: str | None = None
     models: list[ChatTable] = Field(default_factory=list)
     aliases: dict[str, str] = Field(default_factory=dict)
 
@@ -58,6 +60,7 @@ class ChatModel:
     name: str
     group: str
     source: ChatSpec | Upstream
+    image_model: str | None = None  # what its image tool draws with; None is the catalog's default
     created: int = CREATED
     owned_by: str = "darkroom"
 
@@ -96,13 +99,16 @@ def read_chat(path: Path, weights: Path, taken: Collection[str], faults: list[st
     if file is None:
         return ChatCatalog()
     faults += [f"{path}: {fault}" for fault in _file_faults(file, taken)]
-    models = {table.name: _model(table, file.group, weights) for table in file.models}
+    models = {table.name: _model(table, file, weights) for table in file.models}
     return ChatCatalog(models, file.aliases, file.default)
 
 
 def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[str]:
     names = [table.name for table in file.models]
     folders: dict[str, ChatTable] = {}
+    for asked in [file.image_model, *(table.image_model for table in file.models)]:
+        if asked is not None and asked not in taken:
+            yield f"image_model: {asked!r} is not an image model; expected one of {', '.join(sorted(taken))}"
     for index, table in enumerate(file.models):
         for fault in _model_faults(table):
             yield f"models[{index}].{fault}"
@@ -133,7 +139,7 @@ def _options(table: ChatTable) -> dict[str, object]:
     return {key: getattr(table, key) for key in FOLDER_KEYS}
 
 
-def _model(table: ChatTable, group: str, weights: Path) -> ChatModel:
+def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
     source: ChatSpec | Upstream
     if table.upstream is not None:
         source = Upstream(table.upstream.rstrip("/"), table.upstream_model or table.name, table.api_key_env)
@@ -141,4 +147,4 @@ def _model(table: ChatTable, group: str, weights: Path) -> ChatModel:
         folder = table.checkpoint or ""
         options = table.model_dump(include=set(FOLDER_KEYS))
         source = ChatSpec(name=folder, path=weights / folder, **options)
-    return ChatModel(table.name, table.group or group, source)
+    return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)

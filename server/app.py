@@ -20,16 +20,18 @@ from pipelines.types import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
+from server.accounts.responses import ResponseBook
 from server.body_limit import BodyLimit
 from server.engine_host import EngineHost
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.faults import Faults
 from server.flows.backlog import Backlog
+from server.flows.responses.live import LiveResponses
 from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
 from server.moderation.policy import load_policy
 from server.observe import Metrics, Observe
-from server.routes import chat, console, health, images, models, results, unsupported
+from server.routes import chat, console, health, images, models, responses, results, unsupported
 from server.services import Services
 from server.settings import Settings
 from server.storage import Storage
@@ -74,6 +76,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                     chore.cancel()
                     with suppress(asyncio.CancelledError):
                         await chore
+                await services.live.stop()
                 await services.calls.stop()
                 await services.images.stop()
                 await services.chat.stop()
@@ -83,7 +86,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 
     app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
     app.state.services = services
-    for module in (images, chat, models, results, health, console, unsupported):
+    for module in (images, chat, responses, models, results, health, console, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
@@ -102,13 +105,13 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     """The parts of a server, not yet started. Raises StartError."""
     policy = load_policy(settings.moderation, settings.weights, catalog.groups)
     database = Database(settings.database_url)
+    owner = uuid.uuid4().hex
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
     host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s)
     chat_host = _chat_host(settings, catalog)
     classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", policy.checkpoints, settings.max_queue)
     metrics = Metrics()
-    owner = uuid.uuid4().hex
     metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
     metrics.watch("chat", jobs=lambda: chat_host.jobs, restarts=lambda: chat_host.restarts)
     metrics.watch("classify", jobs=lambda: classifiers.jobs, restarts=lambda: classifiers.restarts)
@@ -126,6 +129,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         policy=policy,
         calls=RunningCalls(),
         backlog=Backlog(settings.max_queue, settings.max_queue_s, host.warmed_unit_s),
+        responses=ResponseBook(database, owner, settings.lease_s),
+        live=LiveResponses(),
         metrics=metrics,
         faults=faults,
     )

@@ -9,6 +9,7 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from server.flows.responses.live import LiveResponses
 from server.flows.running import RunningCalls
 
 log = structlog.stdlib.get_logger("darkroom.serving")
@@ -19,10 +20,11 @@ CLOSING_S = 5  # for the books to be closed, and for the last answers to be sent
 class DrainingServer(uvicorn.Server):
     """uvicorn closes its sockets when it is told to stop. Here it is told when there is nothing left to do."""
 
-    def __init__(self, config: uvicorn.Config, calls: RunningCalls, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, calls: RunningCalls, live: LiveResponses, drain_s: float) -> None:
         config.timeout_graceful_shutdown = CLOSING_S
         super().__init__(config)
         self._calls = calls
+        self._live = live
         self._drain_s = drain_s
         self._drain_until: float | None = None
         self._said = False  # not in the signal's handler, which may interrupt another line of the log
@@ -46,10 +48,11 @@ class DrainingServer(uvicorn.Server):
             late = time.monotonic() > self._drain_until
             if late:
                 with suppress(TimeoutError):
+                    await asyncio.wait_for(self._live.stop(), CLOSING_S)
                     await asyncio.wait_for(self._calls.stop(), CLOSING_S)
             self.should_exit = late or self._idle()
         return await super().on_tick(counter)
 
     def _idle(self) -> bool:
-        """No call runs, and no request is being answered."""
-        return len(self._calls) == 0 and not self.server_state.tasks
+        """No call and no response runs, and no request is being answered."""
+        return len(self._calls) == 0 and len(self._live) == 0 and not self.server_state.tasks

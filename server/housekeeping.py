@@ -13,6 +13,7 @@ from server.services import Services
 log = structlog.stdlib.get_logger("darkroom.housekeeping")
 
 SWEEP_EVERY_S = 900.0
+DAY_S = 86_400.0
 
 
 class HomeInUse(Exception):
@@ -37,6 +38,8 @@ def settle_the_past(services: Services) -> None:
     if voided := services.ledger.void_orphans():
         log.warning("voided the holds of a server that died", holds=voided)
     services.book.fail_orphans()
+    if failed := services.responses.fail_orphans():
+        log.warning("failed the responses of a server that died", responses=failed)
     _sweep_files(services)
 
 
@@ -47,6 +50,8 @@ async def keep_house(services: Services) -> None:
         await asyncio.sleep(services.settings.lease_s / 3)
         try:
             await asyncio.to_thread(services.ledger.renew)
+            await asyncio.to_thread(services.responses.renew)
+            await asyncio.to_thread(services.responses.fail_orphans)
             if lapsed := await asyncio.to_thread(services.ledger.sweep):
                 log.warning("voided holds whose lease ran out", holds=lapsed)
             await asyncio.to_thread(services.book.fail_orphans)
@@ -59,6 +64,8 @@ async def keep_house(services: Services) -> None:
 
 
 def _sweep_files(services: Services) -> None:
-    removed = services.storage.sweep(services.ledger.result_names(), services.settings.result_grace_s)
+    services.responses.forget_old(services.settings.responses_keep_days * DAY_S)
+    known = services.ledger.result_names() | services.responses.picture_names()
+    removed = services.storage.sweep(known, services.settings.result_grace_s)
     if removed:
         log.info("removed files that no record names", files=removed)

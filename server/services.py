@@ -9,9 +9,11 @@ from pipelines.types import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
+from server.accounts.responses import ResponseBook
 from server.engine_host import EngineHost
 from server.faults import Faults
 from server.flows.backlog import Backlog
+from server.flows.responses.live import LiveResponses
 from server.flows.running import RunningCalls
 from server.moderation.policy import Policy
 from server.observe import Metrics
@@ -37,5 +39,7 @@ class Services:
     policy: Policy
     calls: RunningCalls
     backlog: Backlog
+    responses: ResponseBook
+    live: LiveResponses
     metrics: Metrics
     faults: Faults

@@ -44,7 +44,7 @@ def run(settings: Settings) -> None:
         access_log=False,
         server_header=False,
     )
-    server = DrainingServer(config, app.state.services.calls, settings.drain_s)
+    server = DrainingServer(config, app.state.services.calls, app.state.services.live, settings.drain_s)
     server.run()
     if server.force_exit:
         sys.exit(1)

@@ -60,6 +60,7 @@ class Settings(BaseSettings):
         300, gt=0, description="A worker that says nothing, or gets on with no job, for this long is killed as stuck."
     )
     result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
+    responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
     preload: bool = Field(True, description="Load every checkpoint at start instead of at its first call.")
 
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")

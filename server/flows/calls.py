@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -99,20 +99,28 @@ async def _replay(services: Services, record: CallRecord) -> RunningCall:
     return replayed
 
 
+def start_part(services: Services, key: Key, call: ImageCall) -> RunningCall:
+    """A call that is part of something larger, which was let in before: nobody can ask for it again, and it ends when
+    nobody listens. Raises RateLimited."""
+    check_limit(services, key)
+    call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, call.endpoint, uuid.uuid4().hex, None)
+    return services.calls.start(Ticket(call_id, 0.0), _work(services, key, call))
+
+
+def _work(services: Services, key: Key, call: ImageCall) -> Callable[[RunningCall], Coroutine[Any, Any, ImageResult]]:
+    return lambda running: _record_failures(services, running, create_images(services, key, call, running))
+
+
 def _start(services: Services, key: Key, call: ImageCall, visit: Visit) -> RunningCall:
     patience_s = 0.0 if visit.retry_count is None else services.settings.retry_grace_s
     call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, call.endpoint, visit.fingerprint, visit.idempotency_key)
     ticket = Ticket(call_id, FOREVER if visit.idempotency_key is not None else patience_s)
-
-    def work(running: RunningCall) -> Coroutine[Any, Any, ImageResult]:
-        return _record_failures(services, running, create_images(services, key, call, running))
-
     if visit.retry_count:
         services.calls.told.settle(call_id.same)
     try:
         services.calls.check_open()
         check_limit(services, key)
-        return services.calls.start(ticket, work)
+        return services.calls.start(ticket, _work(services, key, call))
     except (RateLimited, Overloaded):
         if visit.idempotency_key is None:
             services.calls.told.note(call_id.same)

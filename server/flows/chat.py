@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pipelines.chat_types import ChatEvent, ChatSpec
 from server.flows.chat_answers import Head
 from server.flows.chat_call import ChatCall, check_abilities, to_job
+from server.flows.chat_moderation import chat_subject, chat_texts
 from server.flows.chat_run import Tally, run_chat
+from server.flows.moderate import check_pictures, check_texts, guarded
 from server.flows.references import load_references
 from server.services import Services
 
@@ -32,4 +34,8 @@ async def start_chat(
     check_abilities(call, spec, services.catalog)
     pictures = await load_references(services, call.images)
     images = tuple(decoded.picture for decoded in pictures)
-    return run_chat(services, to_job(call, spec, head.id, images, services.settings.job_time_limit_s), tally)
+    subject = chat_subject(services, head.id, tally)
+    await check_texts(services, subject, "input", chat_texts(call.messages))
+    await check_pictures(services, subject, "input", images)
+    job = to_job(call, spec, head.id, images, services.settings.job_time_limit_s)
+    return guarded(services, subject, run_chat(services, job, tally))

@@ -6,14 +6,16 @@ that can't answer refuses too, as a failure of the server: nothing passes unseen
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 
+from pipelines.chat_types import Admitted, ChatEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from pipelines.classify_types import Classified, ClassifyJob
-from pipelines.types import EncodedImage, Failed, Picture
+from pipelines.types import EncodedImage, Failed, Picture, Started
 from server.accounts.refusals import Refusal, record_refusals
 from server.engine_host import QueueFull
 from server.errors import EngineFailure, ModerationBlocked, Overloaded, PictureBlocked
@@ -56,6 +58,31 @@ async def check_pictures(
     await _refuse(services, subject, stage, found)
 
 
+async def guarded(
+    services: Services, subject: Subject, events: AsyncGenerator[ChatEvent, None]
+) -> AsyncGenerator[ChatEvent, None]:
+    """A chat's events. Where the policy reads what models say, nothing that is said passes before all of it was read.
+
+    Raises ModerationBlocked, or what `events` raises.
+    """
+    held: list[ChatEvent] = []
+    said: dict[tuple[int, str, int], str] = {}
+    reads = services.policy.reads_answers(subject.group)
+    async with aclosing(events):
+        async for event in events:
+            if not reads or isinstance(event, Admitted | Started):
+                yield event
+                continue
+            held.append(event)
+            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+                part = (event.choice, type(event).__name__, event.index if isinstance(event, ToolCallDelta) else 0)
+                more = event.arguments if isinstance(event, ToolCallDelta) else event.text
+                said[part] = said.get(part, "") + more
+        await check_texts(services, subject, "output", list(said.values()))
+        for event in held:
+            yield event
+
+
 async def _judge(services: Services, classifier: Classifier, job: ClassifyJob, subject: Subject) -> list[Finding]:
     scored = await _classify(services, job)
     return [finding for scores in scored.scores for finding in classifier.judge(scores, low=subject.low)]
@@ -90,7 +117,7 @@ async def _refuse(services: Services, subject: Subject, stage: Stage, found: Seq
         f"{what} rejected by this server's safety policy: {', '.join(policies)}. Nothing was charged. "
         "Please change what you ask for."
     )
-    blocked = PictureBlocked if subject.endpoint.startswith("images.") else ModerationBlocked
+    blocked = PictureBlocked if "images" in subject.endpoint else ModerationBlocked
     raise blocked(message, stage, list(dict.fromkeys(finding.category for finding in found)))
 
 

@@ -186,6 +186,11 @@ class Policy:
         """The classifiers that have a say."""
         return tuple(c for c in self.classifiers if c.spec.reads == reads and c.scope.covers(group, stage))
 
+    def reads_answers(self, group: str) -> bool:
+        """Whether what models of this group say is read."""
+        rules = any(rule.scope.covers(group, "output") for rule in self.rules)
+        return rules or bool(self.readers("prompts", group, "output"))
+
 
 def load_policy(path: Path | None, weights: Path, groups: Iterable[str]) -> Policy:
     """The policy of a file; an empty one without a file. Raises PolicyError with every fault found."""

@@ -18,6 +18,7 @@ from server.flows.chat import new_head, start_chat
 from server.flows.chat_answers import chunks, collect
 from server.flows.chat_call import ChatCall
 from server.flows.chat_models import find_chat_model
+from server.flows.chat_moderation import check_chat
 from server.flows.chat_run import Tally
 from server.flows.upstream_chat import ask_upstream, stream_upstream
 from server.routes.chat_body import read_chat, without_effect
@@ -42,6 +43,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     services.calls.check_open()
     tally = Tally(key.id, model.name)
     if isinstance(model.source, Upstream):
+        await check_chat(services, tally, values)
         pass_on = _stream_on if values.get("stream") is True else _pass_on
         return UntilGone(partial(pass_on, services, model.source, values, tally))
     call = await asyncio.to_thread(read_chat, values)

@@ -31,7 +31,7 @@ async def refuse(request: Request) -> None:
     family = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
     message = (
         f"{UNSUPPORTED[family]} not supported by this server. "
-        "It serves images (/v1/images), chats (/v1/chat/completions) and models (/v1/models)."
+        "It serves /v1/images, /v1/chat/completions, /v1/responses and /v1/models."
     )
     raise NotFound(message, code="unsupported_endpoint")
 

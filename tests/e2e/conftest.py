@@ -16,6 +16,17 @@ from tests.tiny_checkpoints import make_sd
 LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K take few tiles
 
 
+CHAT = """
+default     = "starter-chat"
+image_model = "beta-2.5-flash-image-count"
+
+[[models]]
+name       = "starter-chat"
+checkpoint = "starter-chat"
+tools      = true
+"""
+
+
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The starters, built once for all tests."""
@@ -47,6 +58,23 @@ def _few_steps(match: re.Match[str]) -> str:
 def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
     """One server for all tests that leave it as they found it."""
     running = Server(tmp_path_factory.mktemp("home"), weights, configs).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def chat_configs(tmp_path_factory: pytest.TempPathFactory, configs: Path) -> Path:
+    """The same, and a chat model that calls tools."""
+    folder = tmp_path_factory.mktemp("chat_configs") / "model_configs"
+    shutil.copytree(configs, folder)
+    (folder / "chat.toml").write_text(CHAT)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def talking(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
+    """One server with pictures and chat, for all tests that leave it as they found it."""
+    running = Server(tmp_path_factory.mktemp("talking"), weights, chat_configs, {"preload": "false"}).start()
     yield running
     running.stop()
 

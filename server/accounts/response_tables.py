@@ -1,0 +1,56 @@
+"""The rows of stored responses: each with the items that went in and came out, pictures by their files' names."""
+
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.accounts.tables import AutoInteger, Base
+
+
+class ResponseRow(Base):
+    """A response. While it runs it has an owner (a server process) that renews its lease."""
+
+    __tablename__ = "responses"
+    __table_args__ = (
+        CheckConstraint(
+            "state IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')",
+            name="responses_state",
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(String(60), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    previous_id: Mapped[str | None] = mapped_column(String(60))
+    state: Mapped[str] = mapped_column(String(12), index=True)
+    owner: Mapped[str] = mapped_column(String(40))
+    lease_until: Mapped[float] = mapped_column(Float)
+    background: Mapped[bool] = mapped_column(Boolean)
+    echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # what the object says again of the request
+    ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what the end alone knows
+    events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, to be read again
+    created_at: Mapped[float] = mapped_column(Float, index=True)
+
+
+class ItemRow(Base):
+    """One item of a response; `side` is input or output. Callers may send items with ids of other responses back."""
+
+    __tablename__ = "response_items"
+
+    id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
+    response_id: Mapped[str] = mapped_column(ForeignKey("responses.id"), index=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
+    item_id: Mapped[str] = mapped_column(String(200), index=True)
+    side: Mapped[str] = mapped_column(String(6))
+    position: Mapped[int] = mapped_column(Integer)
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    picture: Mapped[str | None] = mapped_column(String(60))  # a stored file: what an image_generation_call came to
+
+
+class InputPictureRow(Base):
+    """A picture that came inside a request and is kept for the rounds to come."""
+
+    __tablename__ = "response_pictures"
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    response_id: Mapped[str] = mapped_column(ForeignKey("responses.id"), index=True)

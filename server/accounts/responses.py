@@ -1,0 +1,228 @@
+"""Stored responses and their chains. Another key's response is as good as none.
+
+A response is recorded when it begins, each output item when it is there, and the end once: a response that has ended,
+or that somebody cancelled, is not ended again. So a killed server leaves responses that say how far they came.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Select, delete, literal, select, update
+from sqlalchemy.orm import Session
+
+from server.accounts.db import Database
+from server.accounts.response_tables import InputPictureRow, ItemRow, ResponseRow
+
+Side = Literal["input", "output"]
+RUNNING = ("queued", "in_progress")
+SERVER_DIED = {
+    "code": "server_error",
+    "message": "The server stopped while it ran this response; what is not in its output was not charged.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """An item as it is kept: a picture is the name of its file, in `picture` and never in the body."""
+
+    side: Side
+    body: Mapping[str, Any]
+    picture: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The item's id."""
+        return str(self.body["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response as the database knows it. `ended` is None while it runs."""
+
+    id: str
+    key_id: str
+    previous_id: str | None
+    state: str
+    background: bool
+    echo: Mapping[str, Any]
+    created_at: int
+    ended: Mapping[str, Any] | None = None
+    events: Sequence[Mapping[str, Any]] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return self.state in RUNNING
+
+
+class ResponseBook:
+    """The records as one server process sees them."""
+
+    def __init__(self, database: Database, owner: str, lease_s: float) -> None:
+        self._database = database
+        self._owner = owner
+        self._lease_s = lease_s
+
+    def begin(self, response: StoredResponse, inputs: Sequence[StoredItem], pictures: Iterable[str]) -> None:
+        """Record a response that runs, with what went in. `pictures` are the files that it brought along."""
+        row = ResponseRow(
+            id=response.id,
+            key_id=response.key_id,
+            previous_id=response.previous_id,
+            state=response.state,
+            owner=self._owner,
+            lease_until=time.time() + self._lease_s,
+            background=response.background,
+            echo=dict(response.echo),
+            created_at=response.created_at,
+        )
+        with self._database.write() as session:
+            session.add(row)
+            session.flush()
+            session.add_all(_item_row(response.id, response.key_id, i, item) for i, item in enumerate(inputs))
+            session.add_all(InputPictureRow(name=name, response_id=response.id) for name in pictures)
+
+    def start(self, response_id: str) -> None:
+        """A queued response has begun to run."""
+        with self._database.write() as session:
+            mine = (ResponseRow.id == response_id, ResponseRow.state == "queued")
+            session.execute(update(ResponseRow).where(*mine).values(state="in_progress"))
+
+    def add_output(self, response: StoredResponse, position: int, item: StoredItem) -> None:
+        """Record an item that is done. `position` counts on after the inputs."""
+        with self._database.write() as session:
+            if session.get(ResponseRow, response.id) is not None:  # it may have been deleted on the way
+                session.add(_item_row(response.id, response.key_id, position, item))
+
+    def finish(self, response_id: str, state: str, ended: Mapping[str, Any]) -> bool:
+        """Record the end. False when it has ended before, or is gone."""
+        which = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
+        change = update(ResponseRow).where(*which).values(state=state, ended=dict(ended))
+        with self._database.write() as session:
+            return bool(session.scalars(change.returning(ResponseRow.id)).all())
+
+    def keep_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
+        """Record what was told, for who reads the stream again."""
+        change = update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events))
+        with self._database.write() as session:
+            session.execute(change)
+
+    def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
+        """A response of this key, and all its items in order."""
+        query = (
+            select(ResponseRow, ItemRow)
+            .outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
+            .where(ResponseRow.id == response_id, ResponseRow.key_id == key_id)
+            .order_by(ItemRow.position)
+        )
+        with self._database.read() as session:
+            rows = session.execute(query).all()
+        if not rows:
+            return None
+        return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
+
+    def chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
+        """The state of a response, and the items of all rounds up to it, the oldest first. One query."""
+        with self._database.read() as session:
+            rows = session.execute(_chain_query(response_id, key_id)).all()
+        if not rows:
+            return None
+        return rows[-1][0], [_item(row) for _, row in rows if row is not None]
+
+    def items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
+        """Items of this key by their ids; what is not there is left out."""
+        query = select(ItemRow).where(ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id).order_by(ItemRow.id)
+        with self._database.read() as session:
+            return {row.item_id: _item(row) for row in session.scalars(query)}
+
+    def delete(self, response_id: str, key_id: str) -> bool:
+        """Forget a response and its items. False when there is none."""
+        with self._database.write() as session:
+            row = session.get(ResponseRow, response_id)
+            if row is None or row.key_id != key_id:
+                return False
+            _delete(session, select(ResponseRow.id).where(ResponseRow.id == response_id))
+        return True
+
+    def renew(self) -> None:
+        """Extend the leases of what this server runs."""
+        mine = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
+        with self._database.write() as session:
+            session.execute(update(ResponseRow).where(*mine).values(lease_until=time.time() + self._lease_s))
+
+    def fail_orphans(self) -> int:
+        """Record as failed what dead servers ran. Servers that share a database tell by the lease who is dead."""
+        dead = ResponseRow.owner != self._owner
+        if not self._database.is_sqlite:
+            dead = dead & (ResponseRow.lease_until < time.time())
+        change = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), dead)
+        with self._database.write() as session:
+            failed = change.values(state="failed", ended={"error": SERVER_DIED}).returning(ResponseRow.id)
+            return len(session.scalars(failed).all())
+
+    def forget_old(self, keep_s: float) -> None:
+        """Delete what is older than that and runs no more."""
+        old = (ResponseRow.created_at < time.time() - keep_s, ResponseRow.state.not_in(RUNNING))
+        with self._database.write() as session:
+            _delete(session, select(ResponseRow.id).where(*old))
+
+    def picture_names(self) -> set[str]:
+        """The files that came inside requests and are still wanted."""
+        with self._database.read() as session:
+            return set(session.scalars(select(InputPictureRow.name)))
+
+
+def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
+    mine = ResponseRow.key_id == key_id
+    columns = (ResponseRow.id, ResponseRow.previous_id, ResponseRow.state)
+    newest = select(*columns, literal(0).label("age")).where(ResponseRow.id == response_id, mine)
+    chain = newest.cte("chain", recursive=True)
+    older = select(*columns, chain.c.age + 1).where(ResponseRow.id == chain.c.previous_id, mine)
+    chain = chain.union_all(older)
+    return (
+        select(chain.c.state, ItemRow)
+        .outerjoin(ItemRow, ItemRow.response_id == chain.c.id)
+        .order_by(chain.c.age.desc(), ItemRow.position)
+    )
+
+
+def _delete(session: Session, which: Select[str]) -> None:
+    ids = list(session.scalars(which))
+    for start in range(0, len(ids), 500):
+        some = ids[start : start + 500]
+        for table in (ItemRow, InputPictureRow):
+            session.execute(delete(table).where(table.response_id.in_(some)))
+        session.execute(delete(ResponseRow).where(ResponseRow.id.in_(some)))
+
+
+def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) -> ItemRow:
+    return ItemRow(
+        response_id=response_id,
+        key_id=key_id,
+        item_id=item.id,
+        side=item.side,
+        position=position,
+        body=dict(item.body),
+        picture=item.picture,
+    )
+
+
+def _item(row: ItemRow) -> StoredItem:
+    side: Side = "input" if row.side == "input" else "output"
+    return StoredItem(side, row.body, row.picture)
+
+
+def _response(row: ResponseRow) -> StoredResponse:
+    return StoredResponse(
+        id=row.id,
+        key_id=row.key_id,
+        previous_id=row.previous_id,
+        state=row.state,
+        background=row.background,
+        echo=row.echo,
+        created_at=int(row.created_at),
+        ended=row.ended,
+        events=row.events,
+    )

@@ -1,0 +1,141 @@
+"""What the chat model is shown of a chain of rounds, and which pictures there are to edit. Pure."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.starter.chat.image_tool import IMAGE_TOOL
+from server.accounts.responses import StoredItem
+from server.wire.response_object import Json
+
+IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
+DRAWN = "The picture is done."  # what the model is told of a picture that was drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A picture of the chain: the name of a stored file, or the URL or data URI that was sent."""
+
+    source: str
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The conversation as OpenAI's chat messages, and the pictures that its image_url parts show, in order."""
+
+    messages: tuple[Json, ...]
+    pictures: tuple[Shown, ...]
+
+
+def build_context(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> Context:
+    """Where a model does not call tools or see pictures, words stand for calls and pictures."""
+    messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
+    pictures: list[Shown] = []
+    for item in items:
+        body = item.body
+        match body["type"]:
+            case "message":
+                found = pictures_of(item)
+                pictures += found if vision else []
+                messages.append({"role": body["role"], "content": _content(body["content"], vision=vision)})
+            case "function_call":
+                _add_call(messages, body["call_id"], body["name"], body["arguments"])
+            case "function_call_output":
+                output = body["output"]
+                text = output if isinstance(output, str) else _content(output, vision=False)
+                messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})
+            case "image_generation_call" if tools:
+                add_drawing(messages, body["id"], drawing_arguments(body), _drawing_result(body))
+            case "image_generation_call":
+                messages.append({"role": "assistant", "content": "[image]"})
+    return Context(tuple(messages), tuple(pictures))
+
+
+def add_drawing(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
+    """A call of the image tool and what came of it."""
+    _add_call(messages, call_id, IMAGE_FUNCTION, arguments)
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
+
+
+def drawing_arguments(body: Any) -> str:
+    """What the image tool was called with."""
+    prompt = body.get("revised_prompt") or ""
+    return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
+
+
+def newest_picture(items: Sequence[StoredItem]) -> Shown | None:
+    """The last picture that was drawn or sent."""
+    for item in reversed(items):
+        if found := pictures_of(item):
+            return found[-1]
+    return None
+
+
+def pictures_of(item: StoredItem) -> list[Shown]:
+    """The pictures of one item."""
+    if item.picture is not None:
+        return [Shown(item.picture, is_file=True)]
+    if item.body["type"] == "image_generation_call" and "image_url" in item.body:
+        return [Shown(item.body["image_url"], is_file=False)]
+    content = item.body.get("content")
+    if item.body["type"] != "message" or not isinstance(content, list):
+        return []
+    parts = [part for part in content if part["type"] == "input_image"]
+    return [Shown(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
+
+
+def texts_of(items: Iterable[StoredItem]) -> list[str]:
+    """What people wrote, for moderation."""
+    found: list[str] = []
+    for item in items:
+        for key in ("content", "output"):
+            value = item.body.get(key)
+            if isinstance(value, str):
+                found.append(value)
+            elif isinstance(value, list):
+                found += [part["text"] for part in value if isinstance(part.get("text"), str)]
+    return found
+
+
+def last_words(messages: Sequence[Json]) -> str:
+    """What the user said last, without marks for pictures."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            content = message["content"]
+            if isinstance(content, list):
+                content = " ".join(part["text"] for part in content if part["type"] == "text")
+            return str(content).replace("[image]", "").strip()
+    return ""
+
+
+def _drawing_result(body: Any) -> str:
+    error = body.get("error")
+    return f"error: {error['message']}" if error else DRAWN
+
+
+def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:
+    if vision and any(part["type"] == "input_image" for part in parts):
+        return [_chat_part(part) for part in parts]
+    return " ".join("[image]" if part["type"] == "input_image" else _text(part) for part in parts)
+
+
+def _chat_part(part: Json) -> Json:
+    if part["type"] == "input_image":
+        return {"type": "image_url", "image_url": {"url": "picture:"}}
+    return {"type": "text", "text": _text(part)}
+
+
+def _text(part: Json) -> str:
+    return str(part.get("text") or part.get("refusal") or "")
+
+
+def _add_call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
+    """Calls that were made together belong to one message."""
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    last = messages[-1] if messages else None
+    if last is not None and last["role"] == "assistant":
+        messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), call]}
+    else:
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})

@@ -1,0 +1,264 @@
+"""A response from its first token to its last: the chat model's turns, with pictures drawn between them.
+
+A picture is paid for when it is stored, and from then on the response is delivered: what fails later costs the closing
+words, not the picture.
+"""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from pipelines.chat_types import (
+    Admitted,
+    ChatFinished,
+    ChatJob,
+    ChatUsage,
+    ChoiceFinished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from server.accounts.responses import StoredItem
+from server.errors import ApiError, BadRequest, EngineFailure, ModerationBlocked, Overloaded
+from server.flows.chat_run import run_chat
+from server.flows.moderate import check_pictures, check_texts, guarded
+from server.flows.responses.context import IMAGE_FUNCTION, add_drawing, drawing_arguments, last_words
+from server.flows.responses.drawing import Drawn, draw
+from server.flows.responses.live import LiveResponse
+from server.flows.responses.plan import Plan
+from server.flows.responses.scribe import Call, Scribe
+from server.services import Services
+from server.wire.response_object import Json, ResponseStatus, usage_object
+
+log = structlog.stdlib.get_logger("darkroom.responses")
+
+MAX_TURNS = 8  # of the model in one response; a model that draws in every one of them is stopped here
+MAX_DRAWINGS = 10
+KEPT_EVENTS_WITHOUT = "response.image_generation_call.partial_image"
+FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}  # chat's -> ours
+ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
+    "moderation_blocked": "invalid_prompt",
+    "invalid_image_file": "invalid_image",
+    "invalid_image_url": "invalid_image_url",
+    "rate_limit_exceeded": "rate_limit_exceeded",
+    "insufficient_quota": "rate_limit_exceeded",
+}
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been said and spent so far."""
+
+    messages: list[Json]
+    usage: ChatUsage = field(default_factory=lambda: ChatUsage(0, 0))
+    drawn: int = 0
+
+
+async def run_response(services: Services, plan: Plan, live: LiveResponse) -> None:
+    """Run it, and record and tell how it ends."""
+    live.tell_state("response.created")
+    progress = Progress(list(plan.messages))
+    status: ResponseStatus = "completed"
+    failure: ApiError | None = None
+    try:
+        await _begin(services, plan, live)
+        reason = await _converse(services, plan, live, progress)
+        status = "incomplete" if reason == "length" else "completed"
+    except asyncio.CancelledError:
+        status = "cancelled"
+        if live.stopping:
+            message = "The server was stopped while it ran this response; what is not in its output was not charged."
+            status, failure = _end_of_failure(live, Overloaded(message, 2))
+    except ApiError as error:
+        status, failure = _end_of_failure(live, error)
+    except Exception:
+        log.exception("response failed", response=live.record.id)
+        unforeseen = EngineFailure(f"Something went wrong on the server (response {live.record.id}).")
+        status, failure = _end_of_failure(live, unforeseen)
+    await _finish(services, live, status, progress.usage, failure)
+
+
+async def _begin(services: Services, plan: Plan, live: LiveResponse) -> None:
+    if live.record.background:
+        live.tell_state("response.queued")
+        await asyncio.to_thread(services.responses.start, live.record.id)
+    live.status = "in_progress"
+    live.tell_state("response.in_progress")
+    await check_texts(services, plan.subject, "input", plan.texts)
+    await check_pictures(services, plan.subject, "input", plan.new_pictures)
+
+
+async def _converse(services: Services, plan: Plan, live: LiveResponse, progress: Progress) -> FinishReason:
+    """The model's turns, until it asks for nothing that the server can do. Returns why the last one ended."""
+    for turn in range(MAX_TURNS):
+        left = min(MAX_DRAWINGS, plan.max_tool_calls or MAX_DRAWINGS) - progress.drawn
+        job = _job(plan, progress, turn, left)
+        scribe = Scribe(live, hosted=plan.image is not None, may_draw=left, logprobs=plan.logprobs)
+        reason = await _turn(services, plan, live, job, scribe, progress)
+        for index, item in scribe.done:
+            await _record(services, plan, live, index, StoredItem("output", item))
+        if scribe.text:
+            progress.messages.append({"role": "assistant", "content": scribe.text})
+        for call in scribe.drawings:
+            await _draw(services, plan, live, call, progress)
+        if scribe.functions or not scribe.drawings or (reason == "length" and not plan.must_draw):
+            return reason
+    return "stop"
+
+
+def _job(plan: Plan, progress: Progress, turn: int, left: int) -> ChatJob:
+    """The next turn. What the caller demanded holds for the first; then the model is free, while it may still draw."""
+    choice, allowed = plan.tool_choice, plan.allowed_tools
+    if turn > 0 and choice == "required":
+        choice, allowed = ("none", ()) if plan.must_draw else ("auto", allowed)
+    if left <= 0 or turn == MAX_TURNS - 1:
+        allowed = tuple(name for name in map(_name, plan.tools) if name != IMAGE_FUNCTION)
+        choice = "auto" if allowed and choice != "none" else "none"
+    spent = progress.usage.completion_tokens
+    return ChatJob(
+        id=f"chat_{uuid.uuid4().hex}",
+        checkpoint=plan.spec,
+        messages=tuple(progress.messages),
+        seed=uuid.uuid4().int % 2**53,
+        time_limit_s=plan.time_limit_s,
+        images=plan.pictures,
+        tools=plan.tools,
+        tool_choice=choice,
+        allowed_tools=allowed,
+        parallel_tool_calls=plan.parallel_tool_calls,
+        format=plan.format,
+        max_tokens=2**31 if plan.max_output_tokens is None else max(1, plan.max_output_tokens - spent),
+        sampling=plan.sampling,
+        logprobs=plan.logprobs,
+        top_logprobs=plan.top_logprobs,
+        truncate=plan.truncate,
+    )
+
+
+async def _turn(
+    services: Services, plan: Plan, live: LiveResponse, job: ChatJob, scribe: Scribe, progress: Progress
+) -> FinishReason:
+    reason: FinishReason = "stop"
+    try:
+        async with aclosing(guarded(services, plan.subject, run_chat(services, job, plan.tally))) as events:
+            async for event in events:
+                match event:
+                    case Admitted() if not live.admitted:
+                        await _admit(services, plan, live)
+                    case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                        scribe.write(event)
+                    case ChoiceFinished():
+                        reason = event.reason
+                    case ChatFinished():
+                        progress.usage = _sum(progress.usage, event.usage)
+    except BadRequest as error:
+        head = (error.param or "").partition("[")[0].partition(".")[0]
+        error.param = FIELDS.get(head, error.param)
+        raise
+    if plan.must_draw and progress.drawn == 0 and not scribe.drawings:
+        scribe.force_drawing()  # the model's call was cut off, or its engine can't be held to one
+    scribe.close(reason)
+    return reason
+
+
+async def _admit(services: Services, plan: Plan, live: LiveResponse) -> None:
+    """The request is sound. A background response is in the books already."""
+    if live.stored and not live.record.background:
+        await asyncio.to_thread(services.responses.begin, live.record, plan.inputs, plan.files)
+    live.admit()
+
+
+async def _draw(services: Services, plan: Plan, live: LiveResponse, call: Call, progress: Progress) -> None:
+    if plan.image is None:
+        raise EngineFailure("The model called a tool that was not offered.")
+    instead = last_words(plan.messages) if plan.must_draw else None
+    drawn = await draw(services, plan.key, plan.image, live, call, instead)
+    progress.drawn += 1
+    add_drawing(progress.messages, call.call_id, drawing_arguments(drawn.item), drawn.told)
+    live.output[call.index] = drawn.item
+    await _record(services, plan, live, call.index, _stored_drawing(drawn))
+    live.tell("response.output_item.done", output_index=call.index, item=drawn.item)
+    if live.cancelled:
+        raise asyncio.CancelledError
+
+
+def _stored_drawing(drawn: Drawn) -> StoredItem:
+    body = {name: value for name, value in drawn.item.items() if name != "result"}
+    return StoredItem("output", {**body, "result": None}, drawn.picture)
+
+
+async def _record(services: Services, plan: Plan, live: LiveResponse, index: int, item: StoredItem) -> None:
+    if live.stored:
+        position = len(plan.inputs) + index
+        await asyncio.to_thread(services.responses.add_output, live.record, position, item)
+
+
+def _end_of_failure(live: LiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
+    """A response with a picture that is paid for is delivered as it is."""
+    if not live.charged:
+        return "failed", error
+    log.warning("the response ends early, after its picture", response=live.record.id, error=error.message)
+    return "completed", None
+
+
+async def _finish(
+    services: Services, live: LiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
+) -> None:
+    live.output = [_settled(item, status) for item in live.output]
+    ended: dict[str, Any] = {
+        "completed_at": int(time.time()) if status == "completed" else None,
+        "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
+        "error": _error(failure) if failure else None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+    }
+    recorded = live.stored and (live.admitted or live.record.background)
+    if recorded:  # before it is told: who hears of the end may go on from here at once
+        await asyncio.to_thread(services.responses.finish, live.record.id, status, ended)
+    live.end(status, ended, failure)
+    if recorded and live.record.background:
+        await asyncio.to_thread(services.responses.keep_events, live.record.id, _kept_events(live))
+
+
+def _settled(item: Json, status: ResponseStatus) -> Json:
+    """An item that was never finished is not in progress any more."""
+    if item["status"] != "in_progress":
+        return item
+    return {**item, "status": "failed" if item["type"] == "image_generation_call" else "incomplete"}
+
+
+def _kept_events(live: LiveResponse) -> list[Json]:
+    """The events without previews and pictures' bytes: their items have those."""
+    slim = [event for event in live.events if event["type"] != KEPT_EVENTS_WITHOUT]
+    return json.loads(json.dumps(slim, default=str), object_hook=_without_bytes)  # type: ignore[no-any-return]
+
+
+def _without_bytes(value: Json) -> Json:
+    return {**value, "result": None} if value.get("type") == "image_generation_call" else value
+
+
+def _error(failure: ApiError) -> Json:
+    code = failure.code or ""
+    if isinstance(failure, ModerationBlocked):
+        code = "moderation_blocked"
+    return {"code": ERROR_CODES.get(code, "server_error"), "message": failure.message}
+
+
+def _name(tool: Mapping[str, Any]) -> str:
+    return str(tool["function"]["name"])
+
+
+def _sum(one: ChatUsage, other: ChatUsage) -> ChatUsage:
+    return replace(
+        one,
+        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
+        completion_tokens=one.completion_tokens + other.completion_tokens,
+        reasoning_tokens=one.reasoning_tokens + other.reasoning_tokens,
+    )

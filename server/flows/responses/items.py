@@ -1,0 +1,138 @@
+"""Items between the wire and the database. A picture is kept as the name of a stored file, and shown as its bytes."""
+
+import base64
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipelines.pixels import decode_data_uri
+from server.accounts.responses import StoredItem
+from server.storage import Storage
+from server.wire.response_items import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    ImageCallItem,
+    InputImage,
+    Item,
+    MessageItem,
+    ReasoningItem,
+)
+from server.wire.response_object import Json
+
+DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?[^,]*,", re.IGNORECASE)
+PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "image_generation_call": "ig",
+}
+
+
+def new_id(kind: str) -> str:
+    """An id for an item of this type."""
+    return f"{PREFIXES[kind]}_{uuid.uuid4().hex}"
+
+
+def user_text(text: str) -> StoredItem:
+    """What a plain string as `input` stands for."""
+    return StoredItem("input", _message("user", [{"type": "input_text", "text": text}]))
+
+
+def to_stored(item: Item) -> StoredItem:
+    """An item that was sent in full. Item references and bare image calls are looked up instead."""
+    if isinstance(item, MessageItem):
+        return StoredItem("input", _message(item.role, _parts(item.role, item.content), item.id))
+    body = item.model_dump(exclude_none=True, exclude={"result"})
+    body["id"] = item.id or new_id(item.type)
+    if isinstance(item, FunctionCallItem | FunctionOutputItem | ImageCallItem):
+        body["status"] = "completed"
+    if isinstance(item, ImageCallItem) and item.result:
+        body["image_url"] = f"data:image/png;base64,{item.result}"
+    if isinstance(item, ReasoningItem):
+        body.setdefault("content", [])
+    if isinstance(item, FunctionOutputItem) and not isinstance(item.output, str):
+        body["output"] = [_part(part) for part in item.output]
+    return StoredItem("input", body)
+
+
+def render(item: StoredItem, storage: Storage) -> Json:
+    """The item as clients get it. A picture whose file is gone is null. Reads files: call it in a thread."""
+    body = dict(item.body)
+    if body["type"] == "image_generation_call":
+        body["result"] = _base64(storage, item.picture) if item.picture else None
+        body.pop("image_url", None)
+    elif isinstance(body.get("content"), list):
+        body["content"] = [_shown(part, storage) for part in body["content"]]
+    return body
+
+
+def keep_pictures(item: StoredItem, storage: Storage) -> tuple[StoredItem, list[str]]:
+    """The item with its data URIs written to files, and the files' names. Blocks. Raises PictureError, OSError.
+
+    A part that is kept has a `file` in place of its image_url: no client can send one, since `to_stored` drops it.
+    """
+    names: list[str] = []
+
+    def kept(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        match = DATA_URI.match(str(part.get("image_url", "")))
+        if match is None:
+            return part
+        names.append(storage.new_name((match[1] or "png").lower()))
+        storage.write(names[-1], decode_data_uri(part["image_url"]))
+        return {"type": "input_image", "detail": part["detail"], "file": names[-1]}
+
+    if item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body:
+        names.append(storage.new_name("png"))
+        storage.write(names[0], decode_data_uri(item.body["image_url"]))
+        body = {name: value for name, value in item.body.items() if name != "image_url"}
+        return StoredItem(item.side, body, names[0]), names
+    content = item.body.get("content")
+    if item.body["type"] == "message" and isinstance(content, list):
+        item = replace(item, body={**item.body, "content": [kept(part) for part in content]})
+    return item, names
+
+
+def _message(role: str, content: list[Json], item_id: str | None = None) -> Json:
+    return {
+        "id": item_id or new_id("message"),
+        "type": "message",
+        "status": "completed",
+        "role": role,
+        "content": content,
+    }
+
+
+def _parts(role: str, content: Any) -> list[Json]:
+    if isinstance(content, str):
+        kind = "output_text" if role == "assistant" else "input_text"
+        return [_with_annotations({"type": kind, "text": content})]
+    return [_part(part) for part in content]
+
+
+def _part(part: Any) -> Json:
+    if isinstance(part, InputImage):
+        return {"type": "input_image", "image_url": part.image_url, "detail": part.detail or "auto"}
+    return _with_annotations(part.model_dump())
+
+
+def _with_annotations(part: Json) -> Json:
+    return {**part, "annotations": [], "logprobs": []} if part["type"] == "output_text" else part
+
+
+def _shown(part: Mapping[str, Any], storage: Storage) -> Mapping[str, Any]:
+    if "file" not in part:
+        return part
+    name = str(part["file"])
+    data = _base64(storage, name)
+    uri = None if data is None else f"data:image/{name.rpartition('.')[2]};base64,{data}"
+    return {"type": "input_image", "detail": part["detail"], "image_url": uri}
+
+
+def _base64(storage: Storage, name: str) -> str | None:
+    try:
+        return base64.b64encode(storage.read(name)).decode()
+    except FileNotFoundError:
+        return None

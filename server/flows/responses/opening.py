@@ -1,0 +1,293 @@
+"""From a request to a running response: the chain is read, the tools and pictures are looked up, all that can be known
+to fail fails here."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pipelines.chat_catalog import ChatModel
+from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
+from pipelines.pixels import PictureError
+from pipelines.sizes import SizeError, resolve_size
+from pipelines.starter.chat.image_tool import IMAGE_TOOL
+from server.accounts.keys import Key
+from server.accounts.responses import RUNNING, StoredItem, StoredResponse
+from server.errors import BadImageRequest, BadRequest
+from server.flows.chat_models import find_chat_model
+from server.flows.chat_run import Tally
+from server.flows.moderate import Subject
+from server.flows.references import Reference, load_references
+from server.flows.resolve import check_options, find_model
+from server.flows.responses.context import (
+    IMAGE_FUNCTION,
+    Shown,
+    build_context,
+    newest_picture,
+    pictures_of,
+    texts_of,
+)
+from server.flows.responses.converse import run_response
+from server.flows.responses.drawing import blank_call
+from server.flows.responses.items import keep_pictures, to_stored, user_text
+from server.flows.responses.live import LiveResponse
+from server.flows.responses.plan import ImagePlan, Plan
+from server.flows.strict_schema import strict_fault
+from server.services import Services
+from server.wire.response_items import ImageCallItem, Item, ItemReference
+from server.wire.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
+from server.wire.responses import JsonObject, JsonSchema, ResponseBody, echo
+
+Choice = tuple[Literal["none", "auto", "required"], tuple[str, ...]]
+NO_PARAMETERS = {"type": "object", "properties": {}}
+MAX_PICTURES = 16
+
+
+async def open_response(services: Services, key: Key, body: ResponseBody, results_base: str) -> LiveResponse:
+    """Start the response. Raises ApiError, and then nothing runs and nothing is kept."""
+    services.calls.check_open()
+    model = find_chat_model(services.catalog, body.model, key.groups)
+    if not isinstance(model.source, ChatSpec):
+        message = f"Model `{model.name}` answers at /v1/chat/completions alone: it runs on another server."
+        raise BadRequest(message, param="model", code="unsupported_value")
+    _check_pairs(body, model.source)
+    response_id = f"resp_{uuid.uuid4().hex}"
+    chain = await _chain(services, key, body.previous_response_id)
+    inputs = await _inputs(services, key, body.input)
+    plan = await _plan(services, key, model, model.source, body, response_id, chain, inputs, results_base)
+    record = StoredResponse(
+        id=response_id,
+        key_id=key.id,
+        previous_id=body.previous_response_id,
+        state="queued" if body.background else "in_progress",
+        background=body.background,
+        echo=echo(body, model.name),
+        created_at=int(time.time()),
+    )
+    if body.store:
+        kept, files = await asyncio.to_thread(_keep, services, inputs)
+        plan = replace(plan, inputs=kept, files=files)
+    if body.background:
+        await asyncio.to_thread(services.responses.begin, record, plan.inputs, plan.files)
+    live = LiveResponse(record, stored=body.store)
+    services.live.start(live, run_response(services, plan, live))
+    return live
+
+
+async def _plan(
+    services: Services,
+    key: Key,
+    model: ChatModel,
+    spec: ChatSpec,
+    body: ResponseBody,
+    response_id: str,
+    chain: Sequence[StoredItem],
+    inputs: Sequence[StoredItem],
+    results_base: str,
+) -> Plan:
+    context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
+    shown = await load_references(services, await _references(services, context.pictures))
+    new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
+    if len(new) > MAX_PICTURES:
+        message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
+        raise BadRequest(message, param="input", code="array_above_max_length")
+    new_pictures = await load_references(services, await _references(services, new))
+    tool = next((tool for tool in body.tools if isinstance(tool, ImageTool)), None)
+    image = await _image_plan(services, key, model, tool, body, chain, inputs, results_base) if tool else None
+    if new and image is None and not spec.vision:
+        message = "This model does not see images: send the image_generation tool to edit them, or text alone."
+        raise BadRequest(message, param="input", code="unsupported_parameter")
+    choice, allowed = _tool_choice(body)
+    logprobs = "message.output_text.logprobs" in body.include
+    return Plan(
+        key=key,
+        spec=spec,
+        tally=Tally(key.id, model.name),
+        subject=Subject(response_id, key.id, "responses", model.name, model.group),
+        inputs=tuple(inputs),
+        files=(),
+        messages=context.messages,
+        pictures=tuple(decoded.picture for decoded in shown),
+        texts=tuple(text for text in [body.instructions, *texts_of(inputs)] if text),
+        new_pictures=tuple(decoded.picture for decoded in new_pictures),
+        image=image,
+        tools=tuple(_chat_tool(tool, index) for index, tool in enumerate(body.tools)),
+        tool_choice=choice,
+        allowed_tools=allowed,
+        parallel_tool_calls=body.parallel_tool_calls,
+        max_tool_calls=body.max_tool_calls,
+        format=_format(body),
+        max_output_tokens=body.max_output_tokens,
+        sampling=ChatSampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+        ),
+        truncate=body.truncation == "auto",
+        logprobs=logprobs,
+        top_logprobs=body.top_logprobs if logprobs else 0,
+        time_limit_s=services.settings.job_time_limit_s,
+    )
+
+
+async def _chain(services: Services, key: Key, previous_id: str | None) -> list[StoredItem]:
+    if previous_id is None:
+        return []
+    found = await asyncio.to_thread(services.responses.chain, previous_id, key.id)
+    if found is None:
+        message = f"Previous response with id '{previous_id}' not found."
+        raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
+    state, items = found
+    if state in RUNNING:
+        message = f"Response '{previous_id}' is still {state}: wait for its end, then continue from it."
+        raise BadRequest(message, param="previous_response_id")
+    return items
+
+
+async def _inputs(services: Services, key: Key, sent: str | list[Item]) -> list[StoredItem]:
+    """The new items; those that are named by their ids alone are looked up."""
+    if isinstance(sent, str):
+        return [user_text(sent)]
+    wanted = {item.id for item in sent if isinstance(item, ItemReference | ImageCallItem)}
+    known = await asyncio.to_thread(services.responses.items, wanted, key.id) if wanted else {}
+    found: list[StoredItem] = []
+    for index, item in enumerate(sent):
+        if isinstance(item, ItemReference | ImageCallItem) and item.id in known:
+            found.append(replace(known[item.id], side="input"))
+        elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and not item.result):
+            message = f"Item with id '{item.id}' not found. Only items of stored responses can be named by their id."
+            raise BadRequest(message, param=f"input[{index}].id")
+        else:
+            found.append(to_stored(item))
+    return found
+
+
+async def _image_plan(
+    services: Services,
+    key: Key,
+    model: ChatModel,
+    tool: ImageTool,
+    body: ResponseBody,
+    chain: Sequence[StoredItem],
+    inputs: Sequence[StoredItem],
+    results_base: str,
+) -> ImagePlan:
+    """Raises ApiError for what no prompt could mend: the model, the group, the size, an option."""
+    image_model = find_model(services.catalog, tool.model or model.image_model, key.groups)
+    where = f"tools[{body.tools.index(tool)}]"
+    try:
+        check_options(blank_call(tool, image_model, "a picture"), image_model, services.settings.max_n)
+        resolve_size(image_model.sizes, tool.size, None)
+    except SizeError as error:
+        raise BadImageRequest(str(error), param=f"{where}.size") from error
+    except BadRequest as error:
+        error.param = f"{where}.{error.param}"
+        raise
+    last = inputs[-1:] if inputs and inputs[-1].body.get("role") == "user" else []
+    explicit = [picture for item in last for picture in pictures_of(item)]
+    newest = newest_picture([*chain, *inputs])
+    mask = tool.input_image_mask
+    return ImagePlan(
+        tool=tool,
+        model=image_model,
+        results_base=results_base,
+        explicit=await _references(services, explicit),
+        newest=next(iter(await _references(services, [newest] if newest else [])), None),
+        mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
+        partial_images=(tool.partial_images or 0) if body.stream else 0,
+    )
+
+
+async def _references(services: Services, shown: Iterable[Shown]) -> tuple[Reference, ...]:
+    """Pictures as the image routes take them: stored ones by their bytes."""
+    found: list[Reference] = []
+    for picture in shown:
+        try:
+            source = (
+                await asyncio.to_thread(services.storage.read, picture.source) if picture.is_file else picture.source
+            )
+        except FileNotFoundError as error:
+            message = "A picture of this chain has been deleted; begin a new one."
+            raise BadRequest(message, param="previous_response_id") from error
+        found.append(Reference("input", source))
+    return tuple(found)
+
+
+def _keep(services: Services, inputs: Sequence[StoredItem]) -> tuple[tuple[StoredItem, ...], tuple[str, ...]]:
+    kept: list[StoredItem] = []
+    files: list[str] = []
+    for item in inputs:
+        try:
+            one, names = keep_pictures(item, services.storage)
+        except PictureError as error:
+            raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error
+        kept.append(one)
+        files += names
+    return tuple(kept), tuple(files)
+
+
+def _check_pairs(body: ResponseBody, spec: ChatSpec) -> None:
+    if body.background and not body.store:
+        message = "'background' needs 'store': true: a background response is read from where it is stored."
+        raise BadRequest(message, param="background", code="invalid_parameter_combination")
+    if body.stream_options is not None and not body.stream:
+        message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
+        raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
+    if body.tools and not spec.tools:
+        raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
+    if not body.input and body.previous_response_id is None:
+        message = "Invalid 'input': it must not be empty."
+        raise BadRequest(message, param="input", code="string_below_min_length")
+
+
+def _tool_choice(body: ResponseBody) -> Choice:
+    names = [tool.name if isinstance(tool, FunctionTool) else IMAGE_FUNCTION for tool in body.tools]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise BadRequest(f"Invalid 'tools': '{name}' is there twice.", param=f"tools[{index}]")
+    match body.tool_choice:
+        case AllowedTools(mode=mode, tools=tools):
+            return mode, tuple(_known(tool, names) for tool in tools)
+        case NamedFunction() | HostedTool():
+            return "required", (_known(body.tool_choice, names),)
+        case "required" if not names:
+            message = "'tool_choice' of 'required' needs 'tools': send some, or leave it out."
+            raise BadRequest(message, param="tool_choice")
+    return body.tool_choice, ()
+
+
+def _known(tool: NamedFunction | HostedTool, names: list[str]) -> str:
+    name = tool.name if isinstance(tool, NamedFunction) else IMAGE_FUNCTION
+    if name not in names:
+        message = f"Invalid 'tool_choice': '{name}' is not among the tools: {', '.join(names) or 'there are none'}."
+        raise BadRequest(message, param="tool_choice")
+    return name
+
+
+def _chat_tool(tool: FunctionTool | ImageTool, index: int) -> dict[str, Any]:
+    if isinstance(tool, ImageTool):
+        return IMAGE_TOOL
+    parameters = tool.parameters or NO_PARAMETERS
+    fault = strict_fault(parameters) if tool.strict and tool.parameters else None
+    if parameters.get("type", "object") != "object":
+        fault = "it must be of type 'object'."
+    if fault:
+        message = f"Invalid schema for function '{tool.name}': {fault}"
+        raise BadRequest(message, param=f"tools[{index}].parameters", code="invalid_function_parameters")
+    told = {"description": tool.description} if tool.description else {}
+    return {"type": "function", "function": {"name": tool.name, **told, "parameters": parameters}}
+
+
+def _format(body: ResponseBody) -> JsonFormat | None:
+    match body.text.format:
+        case JsonObject():
+            return JsonFormat(None)
+        case JsonSchema() as named:
+            if named.strict and (fault := strict_fault(named.schema_)):
+                message = f"Invalid schema for text.format '{named.name}': {fault}"
+                raise BadRequest(message, param="text.format.schema", code="invalid_json_schema")
+            return JsonFormat(named.schema_)
+    return None

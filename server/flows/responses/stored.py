@@ -1,0 +1,133 @@
+"""Responses that are asked for by their id: as they are, their inputs, their stream once more, their end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal
+
+from server.accounts.keys import Key
+from server.accounts.responses import StoredItem, StoredResponse
+from server.errors import BadRequest, NotFound
+from server.flows.responses.items import render
+from server.flows.responses.live import LiveResponse
+from server.services import Services
+from server.wire.response_object import Json, item_list, response_object
+
+Order = Literal["asc", "desc"]
+AFTER_ALL = 10**6  # the number of an event that stands for a stream that was lost with its server
+
+
+async def show_response(services: Services, key: Key, response_id: str) -> Json:
+    """The object. Raises NotFound, for other keys' responses too."""
+    live = services.live.find(response_id, key.id)
+    if live is not None:
+        return live.object()
+    record, items = await _find(services, key, response_id)
+    return await asyncio.to_thread(_object, services, record, items)
+
+
+async def stream_response(services: Services, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
+    """The events of a background response after the one of that number: those of the past, then those to come.
+
+    Raises NotFound or BadRequest before the first.
+    """
+    live = services.live.find(response_id, key.id)
+    if live is not None:
+        _need_background(live.record, "read the stream of")
+        return live.follow(after)
+    record, items = await _find(services, key, response_id)
+    _need_background(record, "read the stream of")
+    return _told(await asyncio.to_thread(_past_events, services, record, items), after)
+
+
+async def cancel_response(services: Services, key: Key, response_id: str) -> Json:
+    """End a background response; one that has ended stays as it is. Raises NotFound or BadRequest."""
+    live = services.live.find(response_id, key.id)
+    if live is not None:
+        _need_background(live.record, "cancel")
+        await _stop(live)
+        return live.object()
+    record, _ = await _find(services, key, response_id)
+    _need_background(record, "cancel")
+    if record.running:  # on another server, whose results will not be recorded any more
+        await asyncio.to_thread(services.responses.finish, response_id, "cancelled", {})
+    return await show_response(services, key, response_id)
+
+
+async def delete_response(services: Services, key: Key, response_id: str) -> Json:
+    """Forget a response; if it runs, it ends. Raises NotFound."""
+    live = services.live.find(response_id, key.id)
+    if live is not None:
+        await _stop(live)
+    if not await asyncio.to_thread(services.responses.delete, response_id, key.id):
+        raise _not_found(response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+async def list_inputs(
+    services: Services, key: Key, response_id: str, limit: int, order: Order, after: str | None
+) -> Json:
+    """A page of what went in. Raises NotFound or BadRequest."""
+    _, items = await _find(services, key, response_id)
+    inputs = [item for item in items if item.side == "input"]
+    if order == "desc":
+        inputs.reverse()
+    if after is not None:
+        ids = [item.id for item in inputs]
+        if after not in ids:
+            raise BadRequest(f"There is no input item '{after}' in this response.", param="after")
+        inputs = inputs[ids.index(after) + 1 :]
+    page = [await asyncio.to_thread(render, item, services.storage) for item in inputs[:limit]]
+    return item_list(page, has_more=len(inputs) > limit)
+
+
+async def _find(services: Services, key: Key, response_id: str) -> tuple[StoredResponse, list[StoredItem]]:
+    found = await asyncio.to_thread(services.responses.find, response_id, key.id)
+    if found is None:
+        raise _not_found(response_id)
+    return found
+
+
+async def _stop(live: LiveResponse) -> None:
+    live.cancel()
+    await live.end_of_it()
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.", param="id")
+
+
+def _need_background(record: StoredResponse, what: str) -> None:
+    if not record.background:
+        message = f"Cannot {what} a synchronous response. Only those that were created with 'background': true can be."
+        raise BadRequest(message, param="id")
+
+
+def _object(services: Services, record: StoredResponse, items: Sequence[StoredItem]) -> Json:
+    output = [render(item, services.storage) for item in items if item.side == "output"]
+    state: Any = record.state
+    return response_object(record.id, record.created_at, record.echo, state, output, record.ended)
+
+
+def _past_events(services: Services, record: StoredResponse, items: Sequence[StoredItem]) -> list[Json]:
+    """What was told, with the pictures' bytes again. A response whose server died tells its end alone."""
+    pictures = {item.id: render(item, services.storage)["result"] for item in items if item.picture is not None}
+    if record.events or record.running:
+        return [_filled(event, pictures) for event in record.events or ()]
+    whole = _object(services, record, items)
+    return [{"type": f"response.{record.state}", "sequence_number": AFTER_ALL, "response": whole}]
+
+
+def _filled(value: Any, pictures: Mapping[str, Any]) -> Any:
+    if isinstance(value, list):
+        return [_filled(one, pictures) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get("type") == "image_generation_call" and value.get("status") == "completed":
+        return {**value, "result": pictures.get(value["id"])}
+    return {name: _filled(one, pictures) for name, one in value.items()}
+
+
+async def _told(events: Sequence[Json], after: int) -> AsyncIterator[Json]:
+    for event in events:
+        if event["sequence_number"] > after:
+            yield event

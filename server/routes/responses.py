@@ -1,0 +1,126 @@
+"""/v1/responses: create, retrieve, delete, cancel, and list what went in."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from sse_starlette import ServerSentEvent
+
+from server.accounts.keys import Key
+from server.errors import BadRequest, Overloaded
+from server.flows.responses.opening import open_response
+from server.flows.responses.stored import (
+    cancel_response,
+    delete_response,
+    list_inputs,
+    show_response,
+    stream_response,
+)
+from server.routes.delivery import UntilGone
+from server.routes.deps import Caller, ServicesDep, public_base
+from server.routes.sse import SEPARATOR, event, event_stream
+from server.services import Services
+from server.wire.responses import ResponseBody, refuse_unsupported
+from server.wire.validation import ignored_fields, parse_json, validate
+
+router = APIRouter(prefix="/v1/responses")
+
+FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
+MAX_PAGE = 100
+
+
+@router.post("")
+async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """An answer, a stream of one, or a response that runs in the background."""
+    values = await asyncio.to_thread(parse_json, await request.body())
+    refuse_unsupported(values)
+    body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
+    named = ", ".join(name for name in ignored_fields(ResponseBody, values) if FIELD_NAME.fullmatch(name))[:500]
+    headers = {"x-darkroom-ignored": named} if named else {}
+    return UntilGone(partial(_answer, services, key, body, public_base(request, services), headers))
+
+
+@router.get("/{response_id}")
+async def retrieve(
+    response_id: str,
+    key: Caller,
+    services: ServicesDep,
+    stream: Literal["true", "false"] = "false",
+    starting_after: str = "-1",
+) -> Response:
+    """A stored response, or its stream from an event on."""
+    if stream == "false":
+        return await _json(await show_response(services, key, response_id), {})
+    if not re.fullmatch(r"-?\d{1,12}", starting_after):
+        raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
+    events = await stream_response(services, key, response_id, int(starting_after))
+    return event_stream(_events(events), services.settings.keepalive_s, {})
+
+
+@router.delete("/{response_id}")
+async def delete(response_id: str, key: Caller, services: ServicesDep) -> Response:
+    """Forget a response and its items."""
+    return await _json(await delete_response(services, key, response_id), {})
+
+
+@router.post("/{response_id}/cancel")
+async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Response:
+    """End a background response."""
+    return await _json(await cancel_response(services, key, response_id), {})
+
+
+@router.get("/{response_id}/input_items")
+async def input_items(
+    response_id: str,
+    key: Caller,
+    services: ServicesDep,
+    limit: str = "20",
+    order: Annotated[str, Query()] = "desc",
+    after: str | None = None,
+) -> Response:
+    """A page of the items that went in."""
+    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PAGE:
+        message = f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}, but got '{limit[:20]}'."
+        raise BadRequest(message, param="limit")
+    if order not in {"asc", "desc"}:
+        raise BadRequest("Invalid value: 'order'. Supported values are: 'asc', 'desc'.", param="order")
+    chosen: Literal["asc", "desc"] = "asc" if order == "asc" else "desc"
+    return await _json(await list_inputs(services, key, response_id, int(limit), chosen, after), {})
+
+
+async def _answer(
+    services: Services, key: Key, body: ResponseBody, base: str, headers: dict[str, str], stack: AsyncExitStack
+) -> Response:
+    """A stream begins once the engine has admitted the request. Raises ApiError before that."""
+    live = await open_response(services, key, body, base)
+    stack.enter_context(live.listening())
+    if body.stream:
+        if not body.background:
+            await live.admission()
+        return event_stream(_events(live.follow()), services.settings.keepalive_s, headers)
+    if body.background:
+        return await _json(live.object(), headers)
+    await live.end_of_it()
+    if live.failure is not None:
+        raise live.failure
+    if live.status == "cancelled":
+        raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
+    return await _json(live.object(), headers)
+
+
+async def _events(items: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:
+    async for item in items:
+        yield event(item, item["type"])
+    yield ServerSentEvent("[DONE]", sep=SEPARATOR)
+
+
+async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
+    """Pictures make large bodies: they are written in a thread."""
+    body = await asyncio.to_thread(partial(json.dumps, separators=(",", ":")), value)
+    return Response(body, media_type="application/json", headers=headers)

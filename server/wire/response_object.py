@@ -1,0 +1,87 @@
+"""What a response answers: its object, its items, and their parts, with every key that OpenAI's clients look for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Json = dict[str, Any]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ENDED: frozenset[ResponseStatus] = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+
+def response_object(
+    response_id: str,
+    created_at: int,
+    echo: Mapping[str, Any],
+    status: ResponseStatus,
+    output: Sequence[Mapping[str, Any]] = (),
+    ended: Mapping[str, Any] | None = None,
+) -> Json:
+    """The object. `ended` has what the end alone knows: completed_at, usage, error, incomplete_details."""
+    end = ended or {}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": end.get("completed_at"),
+        "status": status,
+        "error": end.get("error"),
+        "incomplete_details": end.get("incomplete_details"),
+        "output": list(output),
+        "usage": end.get("usage"),
+        **echo,
+    }
+
+
+def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -> Json:
+    """Token counts of all that the chat model read and wrote; pictures are not counted in tokens."""
+    return {
+        "input_tokens": input_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def message_item(item_id: str, status: str, content: Sequence[Json]) -> Json:
+    """What the model said."""
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(content)}
+
+
+def text_part(text: str, logprobs: Sequence[Json] = ()) -> Json:
+    """A message's only part."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def function_item(item_id: str, status: str, call_id: str, name: str, arguments: str) -> Json:
+    """A call of a function of the caller's."""
+    return {
+        "id": item_id,
+        "type": "function_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def reasoning_item(item_id: str, status: str, text: str) -> Json:
+    """What the model thought."""
+    content = [{"type": "reasoning_text", "text": text}] if text else []
+    return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+
+def image_item(item_id: str, status: str, told: Mapping[str, Any] | None = None) -> Json:
+    """A picture. `told` is what is known of it: its prompt, size, quality, background, format, url, or its error."""
+    return {"id": item_id, "type": "image_generation_call", "status": status, "result": None, **(told or {})}
+
+
+def item_list(items: Sequence[Json], *, has_more: bool) -> Json:
+    """A page of items."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }

@@ -1,0 +1,79 @@
+"""Five rounds with the image tool. With the starters that ship with the repository the pictures are held to what was
+asked; with untrained ones, to having been drawn from each other."""
+
+import base64
+import io
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pipelines.starter.world.checker import judge
+from pipelines.starter.world.claims import Claims, ThingClaim
+from tests.e2e.test_faults import assert_clean, books
+from tests.harness import REPOSITORY, Server
+
+STARTERS = ("starter-alpha", "starter-beta", "starter-chat")
+ROUNDS = (
+    ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),
+    ("make the boat blue", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "blue"),))),
+    ("now at night", Claims(sky="night", ground="sea", things=(ThingClaim("boat", "blue"),))),
+    ("make the boat green", Claims(sky="night", ground="sea", things=(ThingClaim("boat", "green"),))),
+    ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
+)
+
+
+def shipped() -> bool:
+    """Whether the trained starters are part of the repository."""
+    wanted = [f"weights/{name}/" for name in STARTERS]
+    listed = subprocess.run(
+        ["git", "ls-files", *wanted], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    ).stdout
+    return all(name in listed for name in wanted)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path
+) -> Iterator[tuple[Server, bool]]:
+    trained = shipped()
+    folder = tmp_path_factory.mktemp("conversation")
+    configs = chat_configs
+    if trained:
+        configs = folder / "model_configs"
+        shutil.copytree(REPOSITORY / "model_configs", configs)
+    running = Server(folder / "home", REPOSITORY / "weights" if trained else weights, configs).start()
+    yield running, trained
+    running.stop()
+
+
+def test_five_rounds_draw_and_edit_what_was_asked(server: tuple[Server, bool]) -> None:
+    running, trained = server
+    client = running.openai(timeout=900)
+    size: Any = {} if trained else {"size": "256x256"}
+    options: Any = {} if trained else {"max_output_tokens": 64}
+    previous: str | None = None
+    for number, (words, claims) in enumerate(ROUNDS):
+        response = client.responses.create(
+            model="starter-chat",
+            input=words,
+            previous_response_id=previous,
+            tools=[{"type": "image_generation", **size}],
+            tool_choice="auto" if trained else "required",
+            truncation="auto",
+            temperature=0,
+            **options,
+        )
+        (call,) = [item for item in response.output if item.type == "image_generation_call"]
+        assert call.status == "completed"
+        picture = Image.open(io.BytesIO(base64.b64decode(call.result or "")))
+        if trained:
+            assert judge(picture, claims).obeys, f"round {number + 1}: {words!r} as {call.revised_prompt!r}"
+            assert response.output_text
+        previous = response.id
+    assert books(running).count("img_") == len(ROUNDS)
+    assert_clean(running)

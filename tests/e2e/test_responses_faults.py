@@ -1,0 +1,118 @@
+"""Responses when something dies: the server, a worker, the connection. And what the policy says to them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.response_shapes import check_response
+from tests.e2e.test_faults import assert_clean, books, until
+from tests.e2e.test_responses_by_sdk import DRAW, MODEL, drawn
+from tests.harness import Server
+from tests.tiny_classifiers import make_picture_classifier
+
+LARGE: Any = {"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}
+SLOW: Any = {"model": MODEL, "input": "a city", "tools": [LARGE], "tool_choice": "required", "max_output_tokens": 64}
+POLICY = """
+[[rules]]
+name     = "no-weapons"
+category = "violence"
+terms    = ["assault rifle"]
+
+[[classifiers]]
+reads      = "pictures"
+checkpoint = "{grim}"
+stages     = ["output"]
+groups     = ["beta-image-per-call"]
+[classifiers.labels.grim]
+policy    = "nothing-grim"
+category  = "mood"
+threshold = 0.5
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path, weights: Path, chat_configs: Path) -> Iterator[Server]:
+    """A server of a test's own, to break."""
+    running = Server(tmp_path / "home", weights, chat_configs, {"preload": "false"}).start()
+    yield running
+    running.kill()
+
+
+def drawing(server: Server) -> bool:
+    return bool(server.readiness()["jobs"] == 1)
+
+
+def test_a_background_response_does_not_survive_kill_9_but_says_so(server: Server) -> None:
+    response = server.openai().responses.create(background=True, **SLOW)
+    until(lambda: drawing(server), limit_s=300)
+    server.kill()
+    server.start()
+    with server.http() as client:
+        body = client.get(f"/v1/responses/{response.id}").json()
+        check_response(body)
+        assert body["status"] == "failed"
+        assert body["error"]["code"] == "server_error"
+        assert "server stopped" in body["error"]["message"]
+        stream = client.get(f"/v1/responses/{response.id}", params={"stream": "true"}).text
+    assert "event: response.failed" in stream
+    assert stream.endswith("data: [DONE]\n\n")
+    assert "img_" not in books(server)
+    assert_clean(server)
+    assert server.openai().responses.create(model=MODEL, input="hello", max_output_tokens=16).id
+
+
+def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works(server: Server) -> None:
+    response = server.openai().responses.create(background=True, **SLOW)
+    until(lambda: drawing(server), limit_s=300)
+    os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
+    until(lambda: server.openai().responses.retrieve(response.id).status == "failed", limit_s=300)
+    failed = server.openai().responses.retrieve(response.id)
+    assert failed.error is not None
+    assert failed.error.code == "server_error"
+    assert "img_" not in books(server)
+    assert drawn(server.openai(timeout=900).responses.create(model=MODEL, input="a boat", **DRAW)).result
+    assert_clean(server)
+
+
+def test_a_client_that_leaves_ends_its_response_uncharged(server: Server) -> None:
+    with server.http() as client, pytest.raises(httpx.ReadTimeout):
+        client.post("/v1/responses", json=SLOW, timeout=5)
+    until(lambda: server.readiness()["jobs"] == 0 and server.readiness()["chat"]["jobs"] == 0, limit_s=300)
+    time.sleep(1)
+    assert "img_" not in books(server)
+    assert_clean(server)
+
+
+def test_the_policy_holds_for_responses_and_chat(tmp_path: Path, weights: Path, chat_configs: Path) -> None:
+    grim = make_picture_classifier(tmp_path / "grim")
+    (tmp_path / "policy.toml").write_text(POLICY.format(grim=grim))
+    settings = {"moderation": str(tmp_path / "policy.toml"), "preload": "false"}
+    server = Server(tmp_path / "home", weights, chat_configs, settings).start()
+    try:
+        client = server.openai(timeout=900)
+        messages: Any = [{"role": "user", "content": "an assault rifle"}]
+        for ask in (
+            lambda: client.responses.create(model=MODEL, input="draw an assault rifle"),
+            lambda: client.responses.create(model=MODEL, input=messages, stream=True),
+            lambda: client.chat.completions.create(model=MODEL, messages=messages),
+        ):
+            with pytest.raises(openai.BadRequestError, match="no-weapons") as raised:
+                ask()
+            assert raised.value.code == "moderation_blocked"
+        response = client.responses.create(model=MODEL, input="a boat", **DRAW)
+        call = drawn(response)
+        assert (call.status, call.result) == ("failed", None)
+        assert call.error.code == "moderation_blocked"
+        assert call.error.moderation_details.moderation_stage == "output"
+        assert "img_" not in books(server)
+        assert "nothing-grim" in server.darkroom("moderation").stdout
+        assert_clean(server)
+    finally:
+        server.kill()

@@ -1,0 +1,116 @@
+"""Stored responses: chains in one query, nobody else's, and what a dead server leaves."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from server.accounts.db import Database
+from server.accounts.keys import create_key
+from server.accounts.responses import ResponseBook, StoredItem, StoredResponse
+from tests.unit.accounts.books import GROUPS
+
+ROUNDS = 50
+
+
+@pytest.fixture
+def key(database: Database) -> str:
+    return create_key(database, "one", GROUPS)[0].id
+
+
+@pytest.fixture
+def book(database: Database) -> ResponseBook:
+    return ResponseBook(database, "me", 60)
+
+
+def response(number: int, key_id: str, previous: str | None = None, state: str = "in_progress") -> StoredResponse:
+    return StoredResponse(f"resp_{number}", key_id, previous, state, False, {"model": "m"}, 1_760_000_000)
+
+
+def item(name: str, side: Any = "input", picture: str | None = None) -> StoredItem:
+    return StoredItem(side, {"id": name, "type": "message"}, picture)
+
+
+def keep_round(book: ResponseBook, number: int, key_id: str) -> None:
+    kept = response(number, key_id, f"resp_{number - 1}" if number else None)
+    book.begin(kept, [item(f"in_{number}")], [])
+    book.add_output(kept, 1, item(f"out_{number}", "output", f"{number}.png"))
+    assert book.finish(kept.id, "completed", {})
+
+
+def test_a_long_chain_is_one_query_and_in_order(database: Database, book: ResponseBook, key: str) -> None:
+    for number in range(ROUNDS):
+        keep_round(book, number, key)
+    statements: list[str] = []
+    event.listen(database._readers, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    found = book.chain(f"resp_{ROUNDS - 1}", key)
+    assert [statement.split()[0] for statement in statements] == ["BEGIN", "WITH"]
+    assert found is not None
+    state, items = found
+    assert state == "completed"
+    assert [one.id for one in items] == [f"{side}_{n}" for n in range(ROUNDS) for side in ("in", "out")]
+    assert items[-1].picture == f"{ROUNDS - 1}.png"
+
+
+def test_a_chain_may_branch(book: ResponseBook, key: str) -> None:
+    keep_round(book, 0, key)
+    keep_round(book, 1, key)
+    book.begin(response(9, key, "resp_0"), [item("other")], [])
+    found = book.chain("resp_9", key)
+    assert found is not None
+    assert [one.id for one in found[1]] == ["in_0", "out_0", "other"]
+
+
+def test_another_key_sees_nothing(database: Database, book: ResponseBook, key: str) -> None:
+    keep_round(book, 0, key)
+    other = create_key(database, "two", GROUPS)[0].id
+    assert book.chain("resp_0", other) is None
+    assert book.find("resp_0", other) is None
+    assert book.items(["in_0"], other) == {}
+    assert not book.delete("resp_0", other)
+    assert book.find("resp_0", key) is not None
+
+
+def test_a_response_ends_once(book: ResponseBook, key: str) -> None:
+    book.begin(response(0, key), [item("in_0")], [])
+    assert book.finish("resp_0", "cancelled", {"error": None})
+    assert not book.finish("resp_0", "completed", {})
+    found = book.find("resp_0", key)
+    assert found is not None
+    assert found[0].state == "cancelled"
+    assert not found[0].running
+
+
+def test_what_a_dead_server_ran_has_failed_and_says_so(database: Database, book: ResponseBook, key: str) -> None:
+    dead = ResponseBook(database, "dead", 60)
+    dead.begin(response(0, key), [item("in_0")], [])
+    dead.add_output(response(0, key), 1, item("out_0", "output"))
+    book.begin(response(1, key), [item("in_1")], [])
+    assert book.fail_orphans() == 1
+    found = book.find("resp_0", key)
+    assert found is not None
+    record, items = found
+    assert record.state == "failed"
+    assert record.ended is not None
+    assert record.ended["error"]["code"] == "server_error"
+    assert [one.id for one in items] == ["in_0", "out_0"]
+    alive = book.find("resp_1", key)
+    assert alive is not None
+    assert alive[0].running
+
+
+def test_deleting_forgets_items_and_pictures(book: ResponseBook, key: str) -> None:
+    book.begin(response(0, key), [item("in_0")], ["a.png"])
+    assert book.picture_names() == {"a.png"}
+    assert book.delete("resp_0", key)
+    assert book.picture_names() == set()
+    assert book.items(["in_0"], key) == {}
+    assert book.chain("resp_0", key) is None
+
+
+def test_what_is_too_old_is_forgotten_unless_it_runs(book: ResponseBook, key: str) -> None:
+    keep_round(book, 0, key)
+    book.begin(response(1, key), [item("in_1")], [])
+    book.forget_old(3600)
+    assert book.find("resp_0", key) is None
+    assert book.find("resp_1", key) is not None
