@@ -4,8 +4,13 @@ from pathlib import Path
 
 import torch
 from transformers import (
+    CLIPImageProcessor,
+    CLIPVisionConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -54,6 +59,33 @@ def make_mistral(folder: Path) -> Path:
         vocab_size=len(tokenizer), num_key_value_heads=2, max_position_embeddings=512, sliding_window=24, **SIZES
     )
     return save(folder, MistralForCausalLM, config, tokenizer)
+
+
+def make_llava(folder: Path) -> Path:
+    """A model that sees: 32 x 32 pixels in four patches."""
+    tokenizer = make_tokenizer([])
+    tokenizer.add_tokens(["<image>"], special_tokens=True)
+    seeing = CLIPVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=16
+    )
+    saying = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=4, max_position_embeddings=512, **SIZES)
+    image = tokenizer.convert_tokens_to_ids("<image>")
+    config = LlavaConfig(vision_config=seeing, text_config=saying, image_token_index=image, image_seq_length=4)
+    save(folder, LlavaForConditionalGeneration, config, tokenizer)
+    square = {"height": 32, "width": 32}
+    LlavaProcessor(
+        image_processor=CLIPImageProcessor(size=square, crop_size=square),
+        tokenizer=tokenizer,
+        patch_size=16,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=(
+            "{% for message in messages %}<|im_start|>{{ message.role }}\n{% for part in message.content %}"
+            "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}<|im_end|>\n"
+            "{% endfor %}<|im_start|>assistant\n"
+        ),
+    ).save_pretrained(folder)
+    return folder
 
 
 def save(folder: Path, kind: type[PreTrainedModel], config: object, tokenizer: PreTrainedTokenizerFast) -> Path:

@@ -2,16 +2,26 @@
 
 One step puts pieces of waiting prompts into free slots, then gives every row in the batch its next token: a long prompt
 delays the others by a piece, not by its whole length.
+
+Rows share matrix products, and how those are rounded depends a little on how many rows there are: in float32 logits
+agree with a row's own to about 1e-5, so a row says what it would say alone unless two tokens are as good as equally
+likely. In bfloat16 such ties are common.
+
+Why not transformers' continuous batching (5.23): it draws from one generator for everyone, so there are no seeds; of
+what a request can ask for it keeps temperature, top_k and top_p apart, but no bias, penalty, grammar or likeliest
+tokens. On a CPU it is slow by design: it lays all rows end to end as one sequence, so that without flash attention
+every row's token is compared with every row's past, under a mask made anew for every step (rows squared times length,
+where a batch does rows times length), and every layer of every step copies all keys and values together for that. On
+a GPU with flash attention none of this holds, and it may well be the faster one: this engine has been measured on
+CPUs only. `benchmarks/chat.py` measures both.
 """
 
 from collections import deque
 
-import torch
-
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import BatchForward
 from pipelines.chat.request import Request, Sequence
-from pipelines.chat.sampling import Drawn, draw
+from pipelines.chat.speak import take
 
 
 class Batch:
@@ -47,7 +57,7 @@ class Batch:
             logits = self._forward.step(
                 [row.tokens[-1] for row in self._rows], [len(row.tokens) - 1 for row in self._rows]
             )
-            self._take(self._rows, logits)
+            take(self._rows, logits)
             self._leave([row for row in self._rows if row.request.over or row.answer.reason])
         if self.idle:
             self._forward.slots.clear()
@@ -86,7 +96,7 @@ class Batch:
             if sequence.kept == len(sequence.tokens):
                 self._joining = None
                 self._rows.append(sequence)
-                self._take([sequence], logits)
+                take([sequence], logits)
                 self._leave([row for row in (sequence,) if row.answer.reason])
 
     def _next(self) -> Sequence | None:
@@ -135,51 +145,6 @@ class Batch:
         for sequence in reversed(leavers):
             sequence.kept = 0
             self._waiting.appendleft(sequence)
-
-    def _take(self, rows: list[Sequence], logits: torch.Tensor) -> None:
-        """The rows' next tokens, out of their logits [rows, vocabulary]."""
-        careful = {
-            i: logits[i : i + 1].clone()
-            for i, row in enumerate(rows)
-            if row.constraint and row.constraint.careful(row.left)
-        }
-        allowed = [row.constraint.allowed() if row.constraint else None for row in rows]
-        for i, drawn in enumerate(draw(logits, [row.draws for row in rows], allowed)):
-            row = rows[i]
-            settled = self._settle(row, drawn, careful[i]) if i in careful else drawn
-            row.kept = len(row.tokens)
-            row.tokens.append(settled.token)
-            self._say(row, settled)
-
-    def _settle(self, row: Sequence, drawn: Drawn, logits: torch.Tensor) -> Drawn:
-        """The token that was drawn, or the one that has to come instead, out of logits [1, vocabulary]."""
-        token = row.constraint.way_out(drawn.token, row.left) if row.constraint else None
-        if token is None:
-            return drawn
-        row.draws.counts[drawn.token] -= 1
-        only = torch.zeros(logits.shape[-1], dtype=torch.bool)
-        only[token] = True
-        return draw(logits, [row.draws], [only])[0]
-
-    def _say(self, row: Sequence, drawn: Drawn) -> None:
-        request, answer = row.request, row.answer
-        request.completion_tokens += 1
-        if drawn.token in self.checkpoint.ends:
-            answer.end("stop")
-        else:
-            if row.constraint:
-                row.constraint.accept(drawn.token)
-            request.reasoning_tokens += answer.thinking
-            for delta in answer.feed(drawn):
-                request.emit(delta)
-            if row.constraint and (row.constraint.complete or (row.constraint.satisfied and not row.left)):
-                answer.end("stop")
-            elif not row.left:
-                answer.end("length")
-        if answer.reason:
-            for delta in answer.finish():
-                request.emit(delta)
-            request.end_choice(row.choice, answer.reason)
 
     def _leave(self, leavers: list[Sequence]) -> None:
         """The last row moves into the slot of each that leaves."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import Syntax
@@ -22,6 +22,8 @@ class ChatCheckpoint:
     spec: ChatSpec
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
+    processor: Any  # makes prompts of text and pictures; None for a model that sees none
+    template: str  # of a chat
     tokens: TokenTable
     device: torch.device
     context: int  # prompt and answer, in tokens
@@ -34,11 +36,13 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     """Read the folder. Raises CheckpointError."""
     _check_files(spec.path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
+        local = {"local_files_only": True, "trust_remote_code": False}
+        processor = AutoProcessor.from_pretrained(spec.path, **local) if spec.vision else None
+        tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **local)
+        kind = AutoModelForImageTextToText if spec.vision else AutoModelForCausalLM
+        model = kind.from_pretrained(
             spec.path,
-            local_files_only=True,
-            trust_remote_code=False,
+            **local,
             use_safetensors=True,
             dtype=_dtype(spec, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),
@@ -47,7 +51,8 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         raise
     except Exception as error:  # the library raises anything for a broken folder
         raise CheckpointError(f"{spec.path} does not load: {type(error).__name__}: {error}") from error
-    if not getattr(tokenizer, "chat_template", None):
+    template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
+    if not template:
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
     ends = _ends(model, tokenizer)
     if not ends:
@@ -56,11 +61,13 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         spec=spec,
         model=model,
         tokenizer=tokenizer,
+        processor=processor,
+        template=template,
         tokens=TokenTable(tokenizer, ends),
         device=device,
         context=_context(spec, model),
         ends=frozenset(ends),
-        syntax=Syntax.of(tokenizer),
+        syntax=Syntax.of(tokenizer, template),
     )
 
 

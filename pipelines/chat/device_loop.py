@@ -9,7 +9,9 @@ import torch
 
 from pipelines.chat.batch import Batch
 from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.forward import can_batch
 from pipelines.chat.request import Request, Sequence
+from pipelines.chat.solo import Solo
 from pipelines.outcomes import OutOfTime, is_out_of_memory
 
 
@@ -21,6 +23,7 @@ class DeviceLoop:
         self._fail = fail
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
         self._batches: dict[ChatCheckpoint, Batch] = {}
+        self._solos: dict[ChatCheckpoint, Solo] = {}
         threading.Thread(target=self._run, name="chat", daemon=True).start()
 
     def add(self, sequences: list[Sequence]) -> None:
@@ -38,11 +41,17 @@ class DeviceLoop:
     def _receive(self, *, wait: bool) -> None:
         while wait or not self._inbox.empty():
             for sequence in self._inbox.get():
-                checkpoint = sequence.request.checkpoint
-                if checkpoint not in self._batches:
-                    self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes)
-                self._batches[checkpoint].add(sequence)
-            wait = False
+                self._lane(sequence.request.checkpoint).add(sequence)
+            wait = all(batch.idle for batch in self._batches.values())
+
+    def _lane(self, checkpoint: ChatCheckpoint) -> Batch | Solo:
+        """Where its sequences go. Made when the first one comes."""
+        if checkpoint not in self._batches and checkpoint not in self._solos:
+            if checkpoint.processor is None and can_batch(checkpoint):
+                self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes)
+            else:
+                self._solos[checkpoint] = Solo(checkpoint, self._fail)
+        return self._batches.get(checkpoint) or self._solos[checkpoint]
 
     def _step(self, batch: Batch) -> None:
         now = time.monotonic()

@@ -23,6 +23,7 @@ class BatchForward:
         self._eager = self._model.config._attn_implementation == "eager"
         self._dtype = self._model.dtype
         self._vocabulary = checkpoint.tokens.count
+        self.exact = self._dtype == torch.float32
         self.piece = PROMPT_PIECE.get(checkpoint.device.type, 256)
         self.most_rows = checkpoint.spec.max_batch
         self.slots = Slots(config.num_hidden_layers, self.most_rows, checkpoint.context, budget_bytes)
@@ -73,3 +74,24 @@ class BatchForward:
         return torch.zeros(seen.shape, dtype=self._dtype, device=self._device).masked_fill_(
             ~seen, torch.finfo(self._dtype).min
         )
+
+
+def can_batch(checkpoint: ChatCheckpoint) -> bool:
+    """Whether the model says the same in slots as alone, which is tried: no list of architectures is ever complete.
+
+    To be called in inference mode.
+    """
+    forward = BatchForward(checkpoint, budget_bytes=2**30)
+    tokens = [7 * i % min(100, checkpoint.tokens.count) for i in range(12)]
+    try:
+        alone = checkpoint.model(torch.tensor([tokens], device=checkpoint.device)).logits[0, -1].float()
+        forward.slots.reserve(2, len(tokens))
+        forward.prompt(tokens[3:8], slot=0, start=0)
+        forward.prompt(tokens[:6], slot=1, start=0)
+        forward.prompt(tokens[6:11], slot=1, start=6)
+        together = forward.step([tokens[8], tokens[11]], [5, 11])[1]
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):  # it takes no such inputs
+        return False
+    count = checkpoint.tokens.count
+    difference = (together[:count] - alone[:count]).abs().max() / alone[:count].std()
+    return bool(difference < (1e-3 if forward.exact else 0.1))

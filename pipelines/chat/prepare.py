@@ -7,7 +7,7 @@ from pipelines.chat.answer import Answer
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
 from pipelines.chat.grammars import Grammar, grammar_of
-from pipelines.chat.prompts import Refused, encode, fit
+from pipelines.chat.prompts import Conversation, Refused, encode, fit, template_messages
 from pipelines.chat.reading import Reader
 from pipelines.chat.request import Request, Sequence
 from pipelines.chat.sampling import Draws
@@ -23,16 +23,19 @@ def prepare(checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent]
     tools = job.tools if job.tool_choice != "none" else ()
     # A model that may think or not should not, where all that it says is prescribed.
     options = {"enable_thinking": False} if grammar and not grammar.has_text else {}
-    prompt, dropped = fit(checkpoint, job.messages, tools, options, truncate=job.truncate)
-    request = Request(job, checkpoint, tuple(prompt), emit, open_choices=job.n)
-    beginning = checkpoint.tokenizer.decode(prompt) if checkpoint.syntax.thinks or tools else ""
-    most_new = min(job.max_tokens, checkpoint.context - len(prompt))
-    return [_sequence(request, choice, most_new, grammar, beginning) for choice in range(job.n)], dropped
+    messages = template_messages(checkpoint, job.messages, job.images)
+    prompt = fit(checkpoint, Conversation(messages, tools, options), truncate=job.truncate)
+    request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
+    beginning = checkpoint.tokenizer.decode(prompt.tokens) if checkpoint.syntax.thinks or tools else ""
+    most_new = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
+    sequences = [_sequence(request, choice, most_new, grammar, beginning) for choice in range(job.n)]
+    return sequences, prompt.dropped_messages
 
 
 def count(checkpoint: ChatCheckpoint, job: CountJob) -> int:
     """The length of the prompt. Raises Refused."""
-    return len(encode(checkpoint, job.messages, job.tools, {}))
+    messages = template_messages(checkpoint, job.messages, job.images)
+    return len(encode(checkpoint, Conversation(messages, job.tools)).tokens)
 
 
 def _sequence(request: Request, choice: int, most_new: int, grammar: Grammar | None, beginning: str) -> Sequence:

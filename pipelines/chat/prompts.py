@@ -1,14 +1,17 @@
-"""Messages become the tokens of a prompt, through the checkpoint's own chat template."""
+"""Messages become a prompt, through the checkpoint's own chat template."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jinja2 import TemplateError
+from PIL import Image
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat_types import Message
-from pipelines.types import Failed
+from pipelines.types import Failed, Picture
 
 
 class Refused(Exception):
@@ -19,62 +22,95 @@ class Refused(Exception):
         self.failed = failed
 
 
-def fit(
-    checkpoint: ChatCheckpoint,
-    messages: Sequence[Message],
-    tools: Sequence[Any],
-    options: Mapping[str, Any],
-    *,
-    truncate: bool,
-) -> tuple[list[int], int]:
-    """The prompt's tokens, and how many messages were dropped to make it fit. Raises Refused."""
-    tokens = encode(checkpoint, messages, tools, options)
-    if len(tokens) < checkpoint.context:
-        return tokens, 0
-    if not truncate:
-        raise Refused(_overflow(len(tokens), checkpoint.context))
-    beginning, turns = _turns(messages)
-    fewest, most = 1, len(turns)  # turns to drop; with `most` nothing but the beginning would be left
-    best: tuple[list[int], int] | None = None
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model reads."""
+
+    tokens: tuple[int, ...]
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what a vision model sees beside them
+    dropped_messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as templates expect them, the tools that may be called, and variables that some templates know."""
+
+    messages: list[dict[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fit(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
+    """A prompt that leaves room for an answer; `truncate` drops the oldest turns where it has to. Raises Refused."""
+    whole = encode(checkpoint, conversation)
+    if len(whole.tokens) < checkpoint.context:
+        return whole
+    beginning, turns = _turns(conversation.messages)
+    best: Prompt | None = None
+    fewest, most = 1, len(turns) if truncate else 0  # turns to drop; the last one stays
     while fewest < most:
         drop = (fewest + most) // 2
         kept = [*beginning, *(message for turn in turns[drop:] for message in turn)]
-        shorter = encode(checkpoint, kept, tools, options)
-        if len(shorter) < checkpoint.context:
-            best, most = (shorter, len(messages) - len(kept)), drop
+        shorter = encode(checkpoint, Conversation(kept, conversation.tools, conversation.options))
+        if len(shorter.tokens) < checkpoint.context:
+            best, most = Prompt(shorter.tokens, shorter.inputs, len(conversation.messages) - len(kept)), drop
         else:
             fewest = drop + 1
     if best is None:
-        raise Refused(_overflow(len(tokens), checkpoint.context))
+        raise Refused(_overflow(len(whole.tokens), checkpoint.context))
     return best
 
 
-def encode(
-    checkpoint: ChatCheckpoint, messages: Sequence[Message], tools: Sequence[Any], options: Mapping[str, Any]
-) -> list[int]:
-    """The prompt's tokens, up to where the answer begins. Raises Refused for what the template does not take.
-
-    `options` are variables that some templates know.
-    """
+def encode(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
+    """The prompt, up to where the answer begins. Raises Refused for what the template does not take."""
     try:
-        tokens: list[int] = checkpoint.tokenizer.apply_chat_template(
-            template_messages(messages, checkpoint.tokenizer.chat_template),
-            tools=list(tools) or None,
+        encoded = (checkpoint.processor or checkpoint.tokenizer).apply_chat_template(
+            conversation.messages,
+            tools=list(conversation.tools) or None,
             add_generation_prompt=True,
-            return_dict=False,
+            tokenize=True,
+            return_dict=True,
             sanitize_control_tokens=True,  # marks in what people write are text, not marks
-            **options,
+            **({"return_tensors": "pt"} if checkpoint.processor else {}),
+            **conversation.options,
         )
     except TemplateError as error:
         message = f"This model's chat template does not take these messages: {error}"
         raise Refused(Failed("invalid_value", message, param="messages")) from error
-    return tokens
+    if checkpoint.processor is None:
+        return Prompt(tuple(encoded["input_ids"]))
+    inputs = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
+    return Prompt(tuple(encoded["input_ids"][0].tolist()), inputs)
 
 
-def template_messages(messages: Sequence[Message], template: str) -> list[dict[str, Any]]:
-    """Messages as templates expect them: text as strings, arguments as objects, roles that the template knows."""
+def template_messages(
+    checkpoint: ChatCheckpoint, messages: Sequence[Message], pictures: Sequence[Picture]
+) -> list[dict[str, Any]]:
+    """Text as strings, arguments as objects, roles that the template knows, pictures where a model sees them.
+
+    Raises Refused where there are pictures that the model can't see.
+    """
+    if pictures and checkpoint.processor is None:
+        raise Refused(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
-    return [_template_message(message, template, names) for message in messages]
+    images = (
+        Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data) for picture in pictures
+    )
+    told = []
+    for message in messages:
+        converted = _template_message(message, checkpoint.template, names)
+        if isinstance(content := converted.get("content"), list | tuple):
+            parts = [_template_part(part, images) for part in content]
+            joined = "".join(part["text"] for part in parts if part["type"] == "text")
+            converted["content"] = parts if checkpoint.processor else joined
+        elif isinstance(content, str) and checkpoint.processor:
+            converted["content"] = [{"type": "text", "text": content}]
+        told.append(converted)
+    return told
+
+
+def _template_part(part: Mapping[str, Any], images: Any) -> dict[str, Any]:
+    return {"type": "image", "image": next(images)} if part["type"] == "image_url" else dict(part)
 
 
 def _template_message(message: Message, template: str, names: dict[str, str]) -> dict[str, Any]:
@@ -82,8 +118,6 @@ def _template_message(message: Message, template: str, names: dict[str, str]) ->
     told = dict(message)
     if told.get("role") == "developer" and "developer" not in template:
         told["role"] = "system"
-    if isinstance(content := told.get("content"), list | tuple):
-        told["content"] = "".join(part["text"] for part in content if part.get("type") == "text")
     if calls := told.get("tool_calls"):
         told["tool_calls"] = [_template_call(call) for call in calls]
         names.update((call["id"], call["function"]["name"]) for call in calls if "id" in call)
@@ -104,10 +138,10 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": function}
 
 
-def _turns(messages: Sequence[Message]) -> tuple[list[Message], list[list[Message]]]:
+def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
     """The instructions that come first, and then turns: each begins with what a user says."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), 0)
-    turns: list[list[Message]] = []
+    turns: list[list[dict[str, Any]]] = []
     for message in messages[first:]:
         if message["role"] == "user" or not turns:
             turns.append([])

@@ -1,8 +1,10 @@
 """What the engine keeps of a job while it runs: the request, and one sequence for each choice."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+import torch
 
 from pipelines.chat.answer import Answer
 from pipelines.chat.checkpoint import ChatCheckpoint
@@ -19,6 +21,7 @@ class Request:
     job: ChatJob
     checkpoint: ChatCheckpoint
     prompt: tuple[int, ...]
+    inputs: Mapping[str, torch.Tensor]  # what a vision model sees beside the tokens
     emit: Callable[[ChatEvent], None]
     open_choices: int
     over: bool = False  # it has ended, or nobody wants it any more

@@ -48,9 +48,8 @@ class Syntax:
     marks: CallMarks | None  # None: a way of its own, which the parser can read but no grammar here can write
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Self:
-        """The tokenizer's own response template, else what its chat template shows."""
-        shown: str = tokenizer.chat_template
+    def of(cls, tokenizer: Any, shown: str) -> Self:
+        """The tokenizer's own response template, else what the chat template shows."""
         if own := getattr(tokenizer, "response_template", None):
             fields = {name: _plain(field) for name, field in own["fields"].items()}
             anchor = {key: own[key] for key in ("start_anchor", "start_anchor_pattern") if key in own}

@@ -6,7 +6,13 @@ from pipelines.chat.engine import ChatEngine
 from pipelines.chat_types import ChatEvent, ChatJob, ChatSampling, CountJob, TextDelta, ToolCallDelta
 from tests import tiny_chat_checkpoints as tiny
 
-MAKERS = {"qwen": tiny.make_qwen, "llama": tiny.make_llama, "llama3": tiny.make_llama3, "mistral": tiny.make_mistral}
+MAKERS = {
+    "qwen": tiny.make_qwen,
+    "llama": tiny.make_llama,
+    "llama3": tiny.make_llama3,
+    "mistral": tiny.make_mistral,
+    "llava": tiny.make_llava,
+}
 GREEDY = ChatSampling(temperature=0.0)
 Job = Callable[..., ChatJob]
 

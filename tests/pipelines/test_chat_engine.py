@@ -21,10 +21,10 @@ from pipelines.chat_types import (
     TextDelta,
 )
 from pipelines.types import Failed, Queued, Started
-from tests.pipelines.chat_jobs import GREEDY, MAKERS, Job, run, text
+from tests.pipelines.chat_jobs import GREEDY, Job, run, text
 
 
-@pytest.mark.parametrize("model", MAKERS)
+@pytest.mark.parametrize("model", ["qwen", "llama", "mistral"])
 async def test_an_answer_is_what_the_bare_model_generates(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
     asked = chat_job("What is the weather in Paris?", model)
     tokenizer = AutoTokenizer.from_pretrained(asked.checkpoint.path)
@@ -143,3 +143,33 @@ async def test_a_folder_without_weights_is_a_failure_of_the_checkpoint(
     events = await run(chat_engine, CountJob("c", empty, ({"role": "user", "content": "Hi"},)))
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "checkpoint_failed"
+
+
+async def test_logprobs_are_those_of_the_bare_model(chat_engine: ChatEngine, chat_job: Job) -> None:
+    asked = chat_job(logprobs=True, top_logprobs=3, max_tokens=12)
+    events = await run(chat_engine, asked)
+    told = [each for event in events if isinstance(event, TextDelta) for each in event.logprobs]
+    tokenizer = AutoTokenizer.from_pretrained(asked.checkpoint.path)
+    bare = AutoModelForCausalLM.from_pretrained(asked.checkpoint.path)
+    prompt = tokenizer.apply_chat_template(list(asked.messages), add_generation_prompt=True, return_tensors="pt")
+    whole = bare.generate(**prompt, max_new_tokens=12, do_sample=False)
+    length = prompt["input_ids"].shape[1]
+    logits = bare(whole).logits[0, length - 1 : -1].detach()
+    expected = torch.log_softmax(logits.double(), dim=-1)
+    answer = whole[0, length:]
+    assert b"".join(each.data for each in told).decode(errors="replace") == tokenizer.decode(answer)
+    assert sum(each.logprob for each in told) == pytest.approx(
+        float(expected[torch.arange(len(answer)), answer].sum()), abs=1e-3
+    )
+    for each, row in zip(told, expected, strict=True):
+        assert [top.logprob for top in each.top] == pytest.approx(row.topk(3).values.tolist(), abs=1e-4)
+
+
+async def test_a_stop_string_ends_the_answer_before_it_shows(chat_engine: ChatEngine, chat_job: Job) -> None:
+    whole = text(await run(chat_engine, chat_job(max_tokens=40)))
+    stop = whole[10:14]
+    events = await run(chat_engine, chat_job(max_tokens=40, stop=(stop, "never said")))
+    assert text(events) == whole[: whole.index(stop)]
+    assert events[-2] == ChoiceFinished(0, "stop")
+    assert isinstance(events[-1], ChatFinished)
+    assert events[-1].usage.completion_tokens < 40

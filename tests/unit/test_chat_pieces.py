@@ -124,7 +124,7 @@ def test_an_answer_may_begin_inside_the_reasoning() -> None:
 
 
 def test_a_tokenizers_own_template_reads_what_its_chat_template_writes() -> None:
-    syntax = Syntax.of(TOKENIZER)
+    syntax = Syntax.of(TOKENIZER, TOKENIZER.chat_template)
     assert syntax.marks == HERMES
     question: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
     asked = TOKENIZER.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
