@@ -236,10 +236,12 @@ class EngineHost(Generic[JobT, EventT]):
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Kill the worker when it is stuck; `_live` then sees it die. Until it is ready it may take its time."""
         while True:
+            began = time.monotonic()
             await asyncio.sleep(self._silence_s / 8)
-            if self.device is None:
-                continue
             self._send(Ping())
+            overslept = time.monotonic() - began > self._silence_s / 2  # it was this process that stood still
+            if self.device is None or overslept:
+                continue
             if stuck := self._stuck(time.monotonic()):
                 log.error("killing a worker", kind=self.kind, pid=process.pid, reason=stuck)
                 process.kill()

@@ -40,8 +40,12 @@ class Server:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "server", "serve"], env=self.environment, stdout=log, stderr=log, cwd=REPOSITORY
         )
-        if wait:
-            self.wait_ready()
+        try:
+            if wait:
+                self.wait_ready()
+        except BaseException:
+            self.kill()  # nobody else would
+            raise
         return self
 
     @property

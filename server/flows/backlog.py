@@ -1,5 +1,6 @@
 """How much work waits. A bound on it tells ten drafts from ten 4K pictures, which one on the number of jobs can't."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Backlog:
         if wait_s := self._wait_s(place):
             raise Overloaded(
                 f"The server is busy: {len(self._places)} jobs with about {self.left_s():.0f} s of work are before "
-                f"this one, and with it there would be more than it takes on. Try again in {wait_s:.0f} s.",
+                f"this one, and with it there would be more than it takes on. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
         self._places[job.id] = place

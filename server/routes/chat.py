@@ -37,7 +37,6 @@ FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 @router.post("")
 async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
     """An answer, or a stream of one, by the model that is named."""
-    services.calls.check_open()
     values = await asyncio.to_thread(parse_json, await request.body())
     model = find_chat_model(services.catalog, _model_name(values), key.groups)
     services.calls.check_open()
