@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String
+from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
@@ -17,6 +17,7 @@ class ResponseRow(Base):
             "state IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')",
             name="responses_state",
         ),
+        UniqueConstraint("key_id", "idempotency_key", name="responses_idempotency_key"),
     )
 
     id: Mapped[str] = mapped_column(String(60), primary_key=True)
@@ -29,6 +30,8 @@ class ResponseRow(Base):
     echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # what the object says again of the request
     ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what the end alone knows
     events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, to be read again
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    fingerprint: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float, index=True)
 
 

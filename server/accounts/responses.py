@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Select, delete, literal, select, update
+from sqlalchemy import ColumnElement, Select, delete, literal, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
@@ -39,7 +39,10 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as the database knows it. `ended` is None while it runs."""
+    """A response as the database knows it. `ended` is None while it runs.
+
+    A request with the same Idempotency-Key and parameters (`fingerprint`) gets this response again, unless it failed.
+    """
 
     id: str
     key_id: str
@@ -50,6 +53,13 @@ class StoredResponse:
     created_at: int
     ended: Mapping[str, Any] | None = None
     events: Sequence[Mapping[str, Any]] | None = None
+    idempotency_key: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it goes on when nobody listens: somebody will ask for it."""
+        return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
@@ -76,6 +86,8 @@ class ResponseBook:
             lease_until=time.time() + self._lease_s,
             background=response.background,
             echo=dict(response.echo),
+            idempotency_key=response.idempotency_key,
+            fingerprint=response.fingerprint,
             created_at=response.created_at,
         )
         with self._database.write() as session:
@@ -100,6 +112,8 @@ class ResponseBook:
         """Record the end. False when it has ended before, or is gone."""
         which = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
         change = update(ResponseRow).where(*which).values(state=state, ended=dict(ended))
+        if state in {"failed", "cancelled"}:
+            change = change.values(idempotency_key=None)
         with self._database.write() as session:
             return bool(session.scalars(change.returning(ResponseRow.id)).all())
 
@@ -111,12 +125,15 @@ class ResponseBook:
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """A response of this key, and all its items in order."""
-        query = (
-            select(ResponseRow, ItemRow)
-            .outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
-            .where(ResponseRow.id == response_id, ResponseRow.key_id == key_id)
-            .order_by(ItemRow.position)
-        )
+        return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id)
+
+    def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
+        """The same by its Idempotency-Key."""
+        return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
+
+    def _find(self, *which: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
+        joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
+        query = joined.where(*which).order_by(ItemRow.position)
         with self._database.read() as session:
             rows = session.execute(query).all()
         if not rows:
@@ -159,7 +176,9 @@ class ResponseBook:
             dead = dead & (ResponseRow.lease_until < time.time())
         change = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), dead)
         with self._database.write() as session:
-            failed = change.values(state="failed", ended={"error": SERVER_DIED}).returning(ResponseRow.id)
+            failed = change.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None).returning(
+                ResponseRow.id
+            )
             return len(session.scalars(failed).all())
 
     def forget_old(self, keep_s: float) -> None:
@@ -225,4 +244,6 @@ def _response(row: ResponseRow) -> StoredResponse:
         created_at=int(row.created_at),
         ended=row.ended,
         events=row.events,
+        idempotency_key=row.idempotency_key,
+        fingerprint=row.fingerprint,
     )

@@ -79,7 +79,7 @@ class CallAnswer(Response):
 class UntilGone(Response):
     """An answer that is given up when its client leaves. Whatever `make` leaves on the stack is closed at the end."""
 
-    def __init__(self, make: Callable[[AsyncExitStack], Coroutine[Any, Any, Response]]) -> None:
+    def __init__(self, make: Callable[[AsyncExitStack], Coroutine[Any, Any, ASGIApp]]) -> None:
         super().__init__()
         self._make = make
 

@@ -11,9 +11,14 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
+from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
+from server.flows.calls import Visit
+from server.flows.fingerprint import fingerprint
+from server.flows.responses.counting import count_input
+from server.flows.responses.live import LiveResponse
 from server.flows.responses.opening import open_response
 from server.flows.responses.stored import (
     cancel_response,
@@ -22,8 +27,8 @@ from server.flows.responses.stored import (
     show_response,
     stream_response,
 )
-from server.routes.delivery import UntilGone
-from server.routes.deps import Caller, ServicesDep, public_base
+from server.routes.delivery import KeptAlive, UntilGone
+from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
 from server.routes.sse import SEPARATOR, event, event_stream
 from server.services import Services
 from server.wire.responses import ResponseBody, refuse_unsupported
@@ -43,7 +48,19 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     named = ", ".join(name for name in ignored_fields(ResponseBody, values) if FIELD_NAME.fullmatch(name))[:500]
     headers = {"x-darkroom-ignored": named} if named else {}
-    return UntilGone(partial(_answer, services, key, body, public_base(request, services), headers))
+    known_by = visit(request, await asyncio.to_thread(fingerprint, body.model_dump(mode="json"), ()))
+    keepalive = wants_keepalive(request, key)
+    base = public_base(request, services)
+    return UntilGone(partial(_answer, services, key, body, base, known_by, headers, keepalive))
+
+
+@router.post("/input_tokens")
+async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
+    """How long the input would be."""
+    values = await asyncio.to_thread(parse_json, await request.body())
+    refuse_unsupported(values)
+    body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
+    return {"object": "response.input_tokens", "input_tokens": await count_input(services, key, body)}
 
 
 @router.get("/{response_id}")
@@ -95,10 +112,18 @@ async def input_items(
 
 
 async def _answer(
-    services: Services, key: Key, body: ResponseBody, base: str, headers: dict[str, str], stack: AsyncExitStack
-) -> Response:
+    services: Services,
+    key: Key,
+    body: ResponseBody,
+    base: str,
+    known_by: Visit,
+    headers: dict[str, str],
+    keepalive: bool,
+    stack: AsyncExitStack,
+) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
-    live = await open_response(services, key, body, base)
+    live = await open_response(services, key, body, base, known_by)
+    headers = {**headers, "Idempotency-Replayed": "true"} if live.replayed else headers
     stack.enter_context(live.listening())
     if body.stream:
         if not body.background:
@@ -106,12 +131,20 @@ async def _answer(
         return event_stream(_events(live.follow()), services.settings.keepalive_s, headers)
     if body.background:
         return await _json(live.object(), headers)
+    if keepalive:
+        await live.admission()
+        return KeptAlive(partial(_whole, live), services.settings.keepalive_s, headers)
+    return Response(await _whole(live), media_type="application/json", headers=headers)
+
+
+async def _whole(live: LiveResponse) -> bytes:
+    """The body, once the response has ended. Raises ApiError."""
     await live.end_of_it()
     if live.failure is not None:
         raise live.failure
     if live.status == "cancelled":
         raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
-    return await _json(live.object(), headers)
+    return await _encoded(live.object())
 
 
 async def _events(items: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:
@@ -121,6 +154,9 @@ async def _events(items: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerS
 
 
 async def _json(value: dict[str, Any], headers: dict[str, str]) -> Response:
+    return Response(await _encoded(value), media_type="application/json", headers=headers)
+
+
+async def _encoded(value: dict[str, Any]) -> bytes:
     """Pictures make large bodies: they are written in a thread."""
-    body = await asyncio.to_thread(partial(json.dumps, separators=(",", ":")), value)
-    return Response(body, media_type="application/json", headers=headers)
+    return await asyncio.to_thread(lambda: json.dumps(value, separators=(",", ":")).encode())

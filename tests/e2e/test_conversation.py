@@ -46,7 +46,8 @@ def server(
     if trained:
         configs = folder / "model_configs"
         shutil.copytree(REPOSITORY / "model_configs", configs)
-    running = Server(folder / "home", REPOSITORY / "weights" if trained else weights, configs).start()
+    settings = {"preload": "false"}
+    running = Server(folder / "home", REPOSITORY / "weights" if trained else weights, configs, settings).start()
     yield running, trained
     running.stop()
 

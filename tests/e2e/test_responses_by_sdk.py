@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import time
 from typing import Any
 
@@ -18,6 +19,19 @@ from tests.harness import Server
 MODEL = "starter-chat"
 IMAGE: Any = {"type": "image_generation", "size": "256x256"}
 DRAW: Any = {"tools": [IMAGE], "tool_choice": {"type": "image_generation"}, "max_output_tokens": 64}
+CITY: Any = {
+    "format": {
+        "type": "json_schema",
+        "name": "place",
+        "strict": True,
+        "schema": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Wien", "Graz"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    }
+}
 LOOK: Any = {
     "type": "function",
     "name": "look",
@@ -45,6 +59,8 @@ def test_a_text_is_answered_with_every_field(talking: Server) -> None:
     assert (body["metadata"], body["instructions"], body["temperature"]) == ({"a": "b"}, "be short", 0.5)
     assert body["tools"] == []
     assert body["usage"]["total_tokens"] == body["usage"]["input_tokens"] + body["usage"]["output_tokens"]
+    counted = client.responses.input_tokens.count(model=MODEL, input="hello", instructions="be short")
+    assert counted.input_tokens == body["usage"]["input_tokens"]
     again = client.responses.retrieve(body["id"])
     assert again.output_text == answer.parse().output_text
 
@@ -134,12 +150,35 @@ def test_a_stream_tells_every_event_in_order(talking: Server) -> None:
     assert sorted(done, key=lambda item: item["id"]) == sorted(last["output"], key=lambda item: item["id"])
 
 
-def test_the_stream_helper_builds_the_same_response(talking: Server) -> None:
-    with talking.openai().responses.stream(model=MODEL, input="hello", max_output_tokens=24) as stream:
+def test_the_stream_helper_builds_the_same_response_and_a_schema_is_kept(talking: Server) -> None:
+    client = talking.openai()
+    with client.responses.stream(model=MODEL, input="where?", text=CITY) as stream:
         for event in stream:
             assert event.type
         final = stream.get_final_response()
-    assert final.output_text == talking.openai().responses.retrieve(final.id).output_text
+    assert json.loads(final.output_text)["city"] in {"Wien", "Graz"}
+    assert final.text.format.type == "json_schema"  # type: ignore[union-attr]
+    assert final.output_text == client.responses.retrieve(final.id).output_text
+
+
+def test_a_function_is_called_and_told_what_came_of_it(talking: Server) -> None:
+    client = talking.openai()
+    stream = client.responses.create(model=MODEL, input="look", tools=[LOOK], tool_choice="required", stream=True)
+    events = [event.model_dump(exclude_unset=True) for event in stream]
+    for event in events:
+        check_event(event)
+    response = events[-1]["response"]
+    call = next(item for item in response["output"] if item["type"] == "function_call")
+    assert json.loads(call["arguments"])["left"] in {True, False}
+    deltas = [e for e in events if e["type"] == "response.function_call_arguments.delta"]
+    assert "".join(event["delta"] for event in deltas if event["item_id"] == call["id"]) == call["arguments"]
+    output: Any = [{"type": "function_call_output", "call_id": call["call_id"], "output": "a tree"}]
+    told = client.responses.create(
+        model=MODEL, input=output, previous_response_id=response["id"], tools=[LOOK], max_output_tokens=16
+    )
+    assert told.previous_response_id == response["id"]
+    (listed,) = client.responses.input_items.list(told.id).data
+    assert listed.type == "function_call_output"
 
 
 def test_a_background_response_is_polled_and_its_stream_read_from_the_middle(talking: Server) -> None:
@@ -221,6 +260,27 @@ def test_an_empty_budget_is_said_and_nothing_is_charged(talking: Server) -> None
         talking.openai(secret).responses.create(model=MODEL, input="draw a boat", **DRAW)
     assert raised.value.code == "insufficient_quota"
     assert_clean(talking)
+
+
+def test_a_retry_with_the_same_idempotency_key_gets_the_first_answer_and_is_charged_once(talking: Server) -> None:
+    before = books(talking).count("img_")
+    body: Any = {"model": MODEL, "input": "draw a red boat", **DRAW}
+    with talking.http() as client:
+        answers = [client.post("/v1/responses", json=body, headers={"Idempotency-Key": "once"}) for _ in range(2)]
+        other = client.post("/v1/responses", json={**body, "input": "x"}, headers={"Idempotency-Key": "once"})
+    assert answers[0].json() == answers[1].json()
+    assert "idempotency-replayed" in answers[1].headers
+    assert other.status_code == 422
+    assert books(talking).count("img_") == before + 1
+
+
+def test_an_answer_can_be_kept_alive_by_spaces(talking: Server) -> None:
+    with talking.http() as client:
+        body = {"model": MODEL, "input": "hello", "max_output_tokens": 16}
+        answer = client.post("/v1/responses", json=body, headers={"X-Keepalive": "1"})
+    assert answer.status_code == 200
+    assert "content-length" not in answer.headers
+    check_response(answer.json())
 
 
 def test_truncation_cuts_whole_turns_or_says_how_long_it_is(talking: Server) -> None:

@@ -5,7 +5,7 @@ words, not the picture.
 """
 
 import asyncio
-import json
+import secrets
 import time
 import uuid
 from collections.abc import Mapping
@@ -27,11 +27,14 @@ from pipelines.chat_types import (
     ToolCallDelta,
 )
 from server.accounts.responses import StoredItem
-from server.errors import ApiError, BadRequest, EngineFailure, ModerationBlocked, Overloaded
+from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.flows.chat_call import MAX_SEED
 from server.flows.chat_run import run_chat
+from server.flows.finish import finish_even_if_cancelled
 from server.flows.moderate import check_pictures, check_texts, guarded
 from server.flows.responses.context import IMAGE_FUNCTION, add_drawing, drawing_arguments, last_words
 from server.flows.responses.drawing import Drawn, draw
+from server.flows.responses.items import with_pictures
 from server.flows.responses.live import LiveResponse
 from server.flows.responses.plan import Plan
 from server.flows.responses.scribe import Call, Scribe
@@ -42,7 +45,7 @@ log = structlog.stdlib.get_logger("darkroom.responses")
 
 MAX_TURNS = 8  # of the model in one response; a model that draws in every one of them is stopped here
 MAX_DRAWINGS = 10
-KEPT_EVENTS_WITHOUT = "response.image_generation_call.partial_image"
+PREVIEW = "response.image_generation_call.partial_image"
 FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}  # chat's -> ours
 ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
     "moderation_blocked": "invalid_prompt",
@@ -83,7 +86,7 @@ async def run_response(services: Services, plan: Plan, live: LiveResponse) -> No
         log.exception("response failed", response=live.record.id)
         unforeseen = EngineFailure(f"Something went wrong on the server (response {live.record.id}).")
         status, failure = _end_of_failure(live, unforeseen)
-    await _finish(services, live, status, progress.usage, failure)
+    await finish_even_if_cancelled(_finish(services, live, status, progress.usage, failure))
 
 
 async def _begin(services: Services, plan: Plan, live: LiveResponse) -> None:
@@ -127,7 +130,7 @@ def _job(plan: Plan, progress: Progress, turn: int, left: int) -> ChatJob:
         id=f"chat_{uuid.uuid4().hex}",
         checkpoint=plan.spec,
         messages=tuple(progress.messages),
-        seed=uuid.uuid4().int % 2**53,
+        seed=secrets.randbelow(MAX_SEED),
         time_limit_s=plan.time_limit_s,
         images=plan.pictures,
         tools=plan.tools,
@@ -220,11 +223,14 @@ async def _finish(
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
     }
     recorded = live.stored and (live.admitted or live.record.background)
-    if recorded:  # before it is told: who hears of the end may go on from here at once
-        await asyncio.to_thread(services.responses.finish, live.record.id, status, ended)
+    try:
+        if recorded:  # before it is told: who hears of the end may go on from here at once
+            await asyncio.to_thread(services.responses.finish, live.record.id, status, ended)
+    except Exception:  # who listens must hear of the end all the same; the next start will settle the record
+        log.exception("the end of a response could not be recorded", response=live.record.id)
     live.end(status, ended, failure)
-    if recorded and live.record.background:
-        await asyncio.to_thread(services.responses.keep_events, live.record.id, _kept_events(live))
+    if recorded and live.record.lasting:
+        await asyncio.to_thread(_keep_events, services, live)
 
 
 def _settled(item: Json, status: ResponseStatus) -> Json:
@@ -234,21 +240,14 @@ def _settled(item: Json, status: ResponseStatus) -> Json:
     return {**item, "status": "failed" if item["type"] == "image_generation_call" else "incomplete"}
 
 
-def _kept_events(live: LiveResponse) -> list[Json]:
-    """The events without previews and pictures' bytes: their items have those."""
-    slim = [event for event in live.events if event["type"] != KEPT_EVENTS_WITHOUT]
-    return json.loads(json.dumps(slim, default=str), object_hook=_without_bytes)  # type: ignore[no-any-return]
-
-
-def _without_bytes(value: Json) -> Json:
-    return {**value, "result": None} if value.get("type") == "image_generation_call" else value
+def _keep_events(services: Services, live: LiveResponse) -> None:
+    """Record the events without previews and pictures' bytes: the items have those. Blocks."""
+    events = [with_pictures(event, {}) for event in live.events if event["type"] != PREVIEW]
+    services.responses.keep_events(live.record.id, events)
 
 
 def _error(failure: ApiError) -> Json:
-    code = failure.code or ""
-    if isinstance(failure, ModerationBlocked):
-        code = "moderation_blocked"
-    return {"code": ERROR_CODES.get(code, "server_error"), "message": failure.message}
+    return {"code": ERROR_CODES.get(failure.code or "", "server_error"), "message": failure.message}
 
 
 def _name(tool: Mapping[str, Any]) -> str:

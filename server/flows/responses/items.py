@@ -69,6 +69,17 @@ def render(item: StoredItem, storage: Storage) -> Json:
     return body
 
 
+def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
+    """JSON in which every drawn picture has its bytes from `pictures`, by its item's id; null where they are not."""
+    if isinstance(value, list):
+        return [with_pictures(one, pictures) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get("type") == "image_generation_call" and value.get("status") == "completed":
+        return {**value, "result": pictures.get(value["id"])}
+    return {name: with_pictures(one, pictures) for name, one in value.items()}
+
+
 def keep_pictures(item: StoredItem, storage: Storage) -> tuple[StoredItem, list[str]]:
     """The item with its data URIs written to files, and the files' names. Blocks. Raises PictureError, OSError.
 

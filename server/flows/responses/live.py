@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 from server.accounts.responses import StoredResponse
 from server.errors import ApiError
@@ -20,9 +21,10 @@ TERMINAL: Mapping[ResponseStatus, str] = {
 class LiveResponse:
     """One response and what it has told so far. Everything on one event loop."""
 
-    def __init__(self, record: StoredResponse, *, stored: bool) -> None:
+    def __init__(self, record: StoredResponse, *, stored: bool, replayed: bool = False) -> None:
         self.record = record
         self.stored = stored
+        self.replayed = replayed
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
         self.output: list[Json] = []
         self.events: list[Json] = []
@@ -94,13 +96,13 @@ class LiveResponse:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this is entered, somebody waits. When the last one leaves, only a background response goes on."""
+        """While this is entered, somebody waits. When the last one leaves, only a lasting response goes on."""
         self._listeners += 1
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and not self.record.background:
+            if not self._listeners and not self.record.lasting:
                 self.cancel()
 
     def cancel(self) -> None:
@@ -118,6 +120,7 @@ class LiveResponses:
 
     def __init__(self) -> None:
         self._responses: dict[str, LiveResponse] = {}
+        self._openings: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._responses)
@@ -132,6 +135,16 @@ class LiveResponses:
         """The response with this id, if it is this key's and may be asked for."""
         live = self._responses.get(response_id)
         return live if live is not None and live.stored and live.record.key_id == key_id else None
+
+    def find_keyed(self, idempotency_key: str, key_id: str) -> LiveResponse | None:
+        """The response that an Idempotency-Key of this key names."""
+        wanted = (idempotency_key, key_id)
+        running = self._responses.values()
+        return next((one for one in running if (one.record.idempotency_key, one.record.key_id) == wanted), None)
+
+    def opening(self, idempotency_key: str, key_id: str) -> asyncio.Lock:
+        """Held while a request with this Idempotency-Key looks for an earlier one and, perhaps, begins."""
+        return self._openings.setdefault((idempotency_key, key_id), asyncio.Lock())
 
     async def stop(self) -> None:
         """End every response and wait until the books say so."""

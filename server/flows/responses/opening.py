@@ -4,18 +4,18 @@ to fail fails here."""
 import asyncio
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pipelines.chat_catalog import ChatModel
 from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
-from pipelines.pixels import PictureError
 from pipelines.sizes import SizeError, resolve_size
 from pipelines.starter.chat.image_tool import IMAGE_TOOL
 from server.accounts.keys import Key
-from server.accounts.responses import RUNNING, StoredItem, StoredResponse
+from server.accounts.responses import StoredItem, StoredResponse
 from server.errors import BadImageRequest, BadRequest
+from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_run import Tally
 from server.flows.moderate import Subject
@@ -23,7 +23,6 @@ from server.flows.references import Reference, load_references
 from server.flows.resolve import check_options, find_model
 from server.flows.responses.context import (
     IMAGE_FUNCTION,
-    Shown,
     build_context,
     newest_picture,
     pictures_of,
@@ -31,12 +30,12 @@ from server.flows.responses.context import (
 )
 from server.flows.responses.converse import run_response
 from server.flows.responses.drawing import blank_call
-from server.flows.responses.items import keep_pictures, to_stored, user_text
 from server.flows.responses.live import LiveResponse
+from server.flows.responses.lookup import keep_inputs, read_chain, read_inputs, to_references
 from server.flows.responses.plan import ImagePlan, Plan
+from server.flows.responses.stored import find_again
 from server.flows.strict_schema import strict_fault
 from server.services import Services
-from server.wire.response_items import ImageCallItem, Item, ItemReference
 from server.wire.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
 from server.wire.responses import JsonObject, JsonSchema, ResponseBody, echo
 
@@ -45,18 +44,26 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 MAX_PICTURES = 16
 
 
-async def open_response(services: Services, key: Key, body: ResponseBody, results_base: str) -> LiveResponse:
-    """Start the response. Raises ApiError, and then nothing runs and nothing is kept."""
+async def open_response(
+    services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit
+) -> LiveResponse:
+    """The response to listen to: a new one, or the one that this Idempotency-Key began. Raises ApiError, and then
+    nothing runs and nothing is kept."""
+    if visit.idempotency_key is None:
+        return await _open(services, key, body, results_base, visit)
+    async with services.live.opening(visit.idempotency_key, key.id):
+        known = await find_again(services, key, visit.idempotency_key, visit.fingerprint)
+        return known or await _open(services, key, body, results_base, visit)
+
+
+async def _open(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
     services.calls.check_open()
-    model = find_chat_model(services.catalog, body.model, key.groups)
-    if not isinstance(model.source, ChatSpec):
-        message = f"Model `{model.name}` answers at /v1/chat/completions alone: it runs on another server."
-        raise BadRequest(message, param="model", code="unsupported_value")
-    _check_pairs(body, model.source)
+    model, spec = find_local_model(services, key, body)
+    _check_pairs(body, spec)
     response_id = f"resp_{uuid.uuid4().hex}"
-    chain = await _chain(services, key, body.previous_response_id)
-    inputs = await _inputs(services, key, body.input)
-    plan = await _plan(services, key, model, model.source, body, response_id, chain, inputs, results_base)
+    chain = await read_chain(services, key, body.previous_response_id)
+    inputs = await read_inputs(services, key, body.input)
+    plan = await _plan(services, key, model, spec, body, response_id, chain, inputs, results_base)
     record = StoredResponse(
         id=response_id,
         key_id=key.id,
@@ -65,15 +72,31 @@ async def open_response(services: Services, key: Key, body: ResponseBody, result
         background=body.background,
         echo=echo(body, model.name),
         created_at=int(time.time()),
+        idempotency_key=visit.idempotency_key,
+        fingerprint=visit.fingerprint,
     )
     if body.store:
-        kept, files = await asyncio.to_thread(_keep, services, inputs)
+        kept, files = await asyncio.to_thread(keep_inputs, services, inputs)
         plan = replace(plan, inputs=kept, files=files)
     if body.background:
         await asyncio.to_thread(services.responses.begin, record, plan.inputs, plan.files)
     live = LiveResponse(record, stored=body.store)
     services.live.start(live, run_response(services, plan, live))
     return live
+
+
+def find_local_model(services: Services, key: Key, body: ResponseBody) -> tuple[ChatModel, ChatSpec]:
+    """The model, and its checkpoint here. Raises ApiError."""
+    model = find_chat_model(services.catalog, body.model, key.groups)
+    if not isinstance(model.source, ChatSpec):
+        message = f"Model `{model.name}` answers at /v1/chat/completions alone: it runs on another server."
+        raise BadRequest(message, param="model", code="unsupported_value")
+    return model, model.source
+
+
+def chat_tools(body: ResponseBody) -> tuple[Mapping[str, Any], ...]:
+    """The tools as a chat has them. Raises BadRequest for a function whose schema is none."""
+    return tuple(_chat_tool(tool, index) for index, tool in enumerate(body.tools))
 
 
 async def _plan(
@@ -88,12 +111,12 @@ async def _plan(
     results_base: str,
 ) -> Plan:
     context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
-    shown = await load_references(services, await _references(services, context.pictures))
+    shown = await load_references(services, await to_references(services, context.pictures))
     new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
     if len(new) > MAX_PICTURES:
         message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
         raise BadRequest(message, param="input", code="array_above_max_length")
-    new_pictures = await load_references(services, await _references(services, new))
+    new_pictures = await load_references(services, await to_references(services, new))
     tool = next((tool for tool in body.tools if isinstance(tool, ImageTool)), None)
     image = await _image_plan(services, key, model, tool, body, chain, inputs, results_base) if tool else None
     if new and image is None and not spec.vision:
@@ -113,7 +136,7 @@ async def _plan(
         texts=tuple(text for text in [body.instructions, *texts_of(inputs)] if text),
         new_pictures=tuple(decoded.picture for decoded in new_pictures),
         image=image,
-        tools=tuple(_chat_tool(tool, index) for index, tool in enumerate(body.tools)),
+        tools=chat_tools(body),
         tool_choice=choice,
         allowed_tools=allowed,
         parallel_tool_calls=body.parallel_tool_calls,
@@ -131,38 +154,6 @@ async def _plan(
         top_logprobs=body.top_logprobs if logprobs else 0,
         time_limit_s=services.settings.job_time_limit_s,
     )
-
-
-async def _chain(services: Services, key: Key, previous_id: str | None) -> list[StoredItem]:
-    if previous_id is None:
-        return []
-    found = await asyncio.to_thread(services.responses.chain, previous_id, key.id)
-    if found is None:
-        message = f"Previous response with id '{previous_id}' not found."
-        raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
-    state, items = found
-    if state in RUNNING:
-        message = f"Response '{previous_id}' is still {state}: wait for its end, then continue from it."
-        raise BadRequest(message, param="previous_response_id")
-    return items
-
-
-async def _inputs(services: Services, key: Key, sent: str | list[Item]) -> list[StoredItem]:
-    """The new items; those that are named by their ids alone are looked up."""
-    if isinstance(sent, str):
-        return [user_text(sent)]
-    wanted = {item.id for item in sent if isinstance(item, ItemReference | ImageCallItem)}
-    known = await asyncio.to_thread(services.responses.items, wanted, key.id) if wanted else {}
-    found: list[StoredItem] = []
-    for index, item in enumerate(sent):
-        if isinstance(item, ItemReference | ImageCallItem) and item.id in known:
-            found.append(replace(known[item.id], side="input"))
-        elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and not item.result):
-            message = f"Item with id '{item.id}' not found. Only items of stored responses can be named by their id."
-            raise BadRequest(message, param=f"input[{index}].id")
-        else:
-            found.append(to_stored(item))
-    return found
 
 
 async def _image_plan(
@@ -194,39 +185,11 @@ async def _image_plan(
         tool=tool,
         model=image_model,
         results_base=results_base,
-        explicit=await _references(services, explicit),
-        newest=next(iter(await _references(services, [newest] if newest else [])), None),
+        explicit=await to_references(services, explicit),
+        newest=next(iter(await to_references(services, [newest] if newest else [])), None),
         mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
         partial_images=(tool.partial_images or 0) if body.stream else 0,
     )
-
-
-async def _references(services: Services, shown: Iterable[Shown]) -> tuple[Reference, ...]:
-    """Pictures as the image routes take them: stored ones by their bytes."""
-    found: list[Reference] = []
-    for picture in shown:
-        try:
-            source = (
-                await asyncio.to_thread(services.storage.read, picture.source) if picture.is_file else picture.source
-            )
-        except FileNotFoundError as error:
-            message = "A picture of this chain has been deleted; begin a new one."
-            raise BadRequest(message, param="previous_response_id") from error
-        found.append(Reference("input", source))
-    return tuple(found)
-
-
-def _keep(services: Services, inputs: Sequence[StoredItem]) -> tuple[tuple[StoredItem, ...], tuple[str, ...]]:
-    kept: list[StoredItem] = []
-    files: list[str] = []
-    for item in inputs:
-        try:
-            one, names = keep_pictures(item, services.storage)
-        except PictureError as error:
-            raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error
-        kept.append(one)
-        files += names
-    return tuple(kept), tuple(files)
 
 
 def _check_pairs(body: ResponseBody, spec: ChatSpec) -> None:

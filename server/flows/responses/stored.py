@@ -1,13 +1,13 @@
 """Responses that are asked for by their id: as they are, their inputs, their stream once more, their end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem, StoredResponse
-from server.errors import BadRequest, NotFound
-from server.flows.responses.items import render
+from server.errors import BadRequest, Conflict, KeyReused, NotFound
+from server.flows.responses.items import render, with_pictures
 from server.flows.responses.live import LiveResponse
 from server.services import Services
 from server.wire.response_object import Json, item_list, response_object
@@ -23,6 +23,27 @@ async def show_response(services: Services, key: Key, response_id: str) -> Json:
         return live.object()
     record, items = await _find(services, key, response_id)
     return await asyncio.to_thread(_object, services, record, items)
+
+
+async def find_again(services: Services, key: Key, idempotency_key: str, fingerprint: str) -> LiveResponse | None:
+    """The response that this Idempotency-Key began, running or ended. Raises KeyReused or Conflict."""
+    live = services.live.find_keyed(idempotency_key, key.id)
+    if live is not None:
+        _check_fingerprint(live.record, fingerprint)
+        return live
+    found = await asyncio.to_thread(services.responses.find_keyed, idempotency_key, key.id)
+    if found is None:
+        return None
+    record, items = found
+    _check_fingerprint(record, fingerprint)
+    if record.running:
+        raise Conflict("A response with this Idempotency-Key runs on another server. Try again in a moment.", 2)
+    again = LiveResponse(record, stored=True, replayed=True)
+    again.output = (await asyncio.to_thread(_object, services, record, items))["output"]
+    again.events = await asyncio.to_thread(_past_events, services, record, items)
+    state: Any = record.state
+    again.status, again.ended = state, record.ended
+    return again
 
 
 async def stream_response(services: Services, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
@@ -96,6 +117,14 @@ def _not_found(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="id")
 
 
+def _check_fingerprint(record: StoredResponse, fingerprint: str) -> None:
+    if record.fingerprint != fingerprint:
+        raise KeyReused(
+            "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
+            "same body with a retry."
+        )
+
+
 def _need_background(record: StoredResponse, what: str) -> None:
     if not record.background:
         message = f"Cannot {what} a synchronous response. Only those that were created with 'background': true can be."
@@ -112,19 +141,9 @@ def _past_events(services: Services, record: StoredResponse, items: Sequence[Sto
     """What was told, with the pictures' bytes again. A response whose server died tells its end alone."""
     pictures = {item.id: render(item, services.storage)["result"] for item in items if item.picture is not None}
     if record.events or record.running:
-        return [_filled(event, pictures) for event in record.events or ()]
+        return [with_pictures(event, pictures) for event in record.events or ()]
     whole = _object(services, record, items)
     return [{"type": f"response.{record.state}", "sequence_number": AFTER_ALL, "response": whole}]
-
-
-def _filled(value: Any, pictures: Mapping[str, Any]) -> Any:
-    if isinstance(value, list):
-        return [_filled(one, pictures) for one in value]
-    if not isinstance(value, Mapping):
-        return value
-    if value.get("type") == "image_generation_call" and value.get("status") == "completed":
-        return {**value, "result": pictures.get(value["id"])}
-    return {name: _filled(one, pictures) for name, one in value.items()}
 
 
 async def _told(events: Sequence[Json], after: int) -> AsyncIterator[Json]:

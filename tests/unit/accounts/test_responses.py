@@ -1,5 +1,6 @@
 """Stored responses: chains in one query, nobody else's, and what a dead server leaves."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,3 +115,15 @@ def test_what_is_too_old_is_forgotten_unless_it_runs(book: ResponseBook, key: st
     book.forget_old(3600)
     assert book.find("resp_0", key) is None
     assert book.find("resp_1", key) is not None
+
+
+def test_an_idempotency_key_finds_its_response_until_that_fails(book: ResponseBook, key: str) -> None:
+    for number, state in enumerate(("completed", "failed")):
+        kept = replace(response(number, key), idempotency_key=f"k{number}", fingerprint="f")
+        book.begin(kept, [item(f"in_{number}")], [])
+        found = book.find_keyed(f"k{number}", key)
+        assert found is not None
+        assert found[0].fingerprint == "f"
+        book.finish(kept.id, state, {})
+    assert book.find_keyed("k0", key) is not None
+    assert book.find_keyed("k1", key) is None

@@ -25,7 +25,10 @@ def upgrade() -> None:
         sa.Column("echo", sa.JSON(), nullable=False),
         sa.Column("ended", sa.JSON()),
         sa.Column("events", sa.JSON()),
+        sa.Column("idempotency_key", sa.String(255)),
+        sa.Column("fingerprint", sa.String(64)),
         sa.Column("created_at", sa.Float(), nullable=False, index=True),
+        sa.UniqueConstraint("key_id", "idempotency_key", name="responses_idempotency_key"),
         sa.CheckConstraint(STATES, name="responses_state"),
     )
     op.create_table(
