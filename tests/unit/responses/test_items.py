@@ -1,0 +1,94 @@
+"""Items as they are sent, kept and shown: pictures leave the body for files, and come back."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from pipelines.pixels import PictureError
+from server.accounts.responses import StoredItem
+from server.flows.responses.context import texts_of
+from server.flows.responses.items import keep_pictures, render, to_stored, with_pictures
+from server.storage import Storage
+from server.wire.response_items import Item
+
+ITEM: TypeAdapter[Any] = TypeAdapter(Item)
+URI = "data:image/webp;base64," + base64.b64encode(b"pixels").decode()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def sent(**value: Any) -> StoredItem:
+    return to_stored(ITEM.validate_python(value))
+
+
+def test_a_message_may_come_without_type_id_or_parts() -> None:
+    body = sent(role="user", content="hello").body
+    assert body["type"] == "message"
+    assert body["id"].startswith("msg_")
+    assert body["content"] == [{"type": "input_text", "text": "hello"}]
+    assert sent(role="assistant", content="hi").body["content"][0]["type"] == "output_text"
+
+
+def test_ids_that_are_sent_are_kept() -> None:
+    assert sent(type="message", id="msg_1", role="user", content="x").id == "msg_1"
+    assert sent(type="function_call", call_id="c", name="f", arguments="{}").id.startswith("fc_")
+
+
+def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Storage) -> None:
+    item = sent(role="user", content=[{"type": "input_image", "image_url": URI}])
+    kept, (name,) = keep_pictures(item, storage)
+    assert name.endswith(".webp")
+    assert storage.read(name) == b"pixels"
+    assert "base64" not in str(kept.body)
+    assert render(kept, storage)["content"][0]["image_url"] == URI
+
+
+def test_a_url_stays_what_it_is(storage: Storage) -> None:
+    item = sent(role="user", content=[{"type": "input_image", "image_url": "https://example.org/a.png"}])
+    assert keep_pictures(item, storage) == (item, [])
+
+
+def test_nobody_reads_a_stored_file_by_naming_it(storage: Storage) -> None:
+    storage.write("0" * 32 + ".png", b"secret")
+    part = {"type": "input_image", "image_url": "https://x/y", "file": "0" * 32 + ".png"}
+    shown = render(sent(role="user", content=[part]), storage)["content"][0]
+    assert shown == {"type": "input_image", "image_url": "https://x/y", "detail": "auto"}
+
+
+def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: Storage) -> None:
+    item = sent(type="image_generation_call", id="ig_1", result=base64.b64encode(b"png").decode())
+    kept, (name,) = keep_pictures(item, storage)
+    assert kept.picture == name
+    assert base64.b64decode(render(kept, storage)["result"]) == b"png"
+
+
+def test_a_picture_whose_file_is_gone_is_null(storage: Storage) -> None:
+    body = {"id": "ig_1", "type": "image_generation_call", "status": "completed"}
+    assert render(StoredItem("output", body, "0" * 32 + ".png"), storage)["result"] is None
+
+
+def test_a_broken_data_uri_is_refused(storage: Storage) -> None:
+    item = sent(role="user", content=[{"type": "input_image", "image_url": "data:image/png;base64,!!!"}])
+    with pytest.raises(PictureError):
+        keep_pictures(item, storage)
+
+
+def test_events_lose_their_pictures_and_get_them_back() -> None:
+    item = {"id": "ig_1", "type": "image_generation_call", "status": "completed", "result": "abc"}
+    event = {"type": "response.completed", "response": {"output": [item]}}
+    slim = with_pictures(event, {})
+    assert slim["response"]["output"][0]["result"] is None
+    assert with_pictures(slim, {"ig_1": "abc"}) == event
+
+
+def test_moderation_reads_what_people_and_functions_said() -> None:
+    output = [{"type": "input_text", "text": "b"}]
+    items = [sent(role="user", content="a"), sent(type="function_call_output", call_id="c", output=output)]
+    items.append(sent(type="function_call_output", call_id="c", output="c"))
+    assert texts_of(items) == ["a", "b", "c"]
