@@ -66,6 +66,16 @@ def test_names_aliases_and_the_default_are_found(tmp_path: Path) -> None:
     assert catalog.find("tiny") is None
 
 
+def test_the_image_tool_draws_with_the_models_own_or_the_files_image_model(tmp_path: Path) -> None:
+    shared = GOOD.replace('group = "talk"', 'group = "talk"\nimage_model = "a-picture-model"', 1)
+    catalog, faults = read(tmp_path, shared)
+    assert faults == []
+    assert {model.image_model for model in catalog.models.values()} == {"a-picture-model"}
+    _, faults = read(tmp_path, shared.replace('"a-picture-model"', '"a-chat-model"'))
+    assert len(faults) == 1
+    assert "image_model: 'a-chat-model' is not an image model; expected one of a-picture-model" in faults[0]
+
+
 def test_no_file_is_no_chat(tmp_path: Path) -> None:
     faults: list[str] = []
     catalog = read_chat(tmp_path / "chat.toml", Path("/weights"), (), faults)
