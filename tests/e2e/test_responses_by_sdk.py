@@ -132,6 +132,7 @@ def test_nothing_to_edit_is_told_in_the_item(talking: Server) -> None:
 
 
 def test_a_stream_tells_every_event_in_order(talking: Server) -> None:
+    talking.openai().responses.create(model=MODEL, input="a boat", **DRAW)  # previews are learned from a first picture
     tools: Any = [{**IMAGE, "partial_images": 1}]
     stream = talking.openai().responses.create(model=MODEL, input="a red boat", stream=True, **{**DRAW, "tools": tools})
     events = [event.model_dump(exclude_unset=True) for event in stream]
