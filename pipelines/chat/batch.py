@@ -16,12 +16,14 @@ a GPU with flash attention none of this holds, and it may well be the faster one
 CPUs only. `benchmarks/chat.py` measures both.
 """
 
+import time
 from collections import deque
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import BatchForward
-from pipelines.chat.request import Request, Sequence
+from pipelines.chat.request import Sequence
 from pipelines.chat.speak import take
+from pipelines.outcomes import OutOfTime
 
 
 class Batch:
@@ -30,6 +32,7 @@ class Batch:
     def __init__(self, checkpoint: ChatCheckpoint, budget_bytes: int) -> None:
         self.checkpoint = checkpoint
         self._forward = BatchForward(checkpoint, budget_bytes)
+        self._most_rows = checkpoint.spec.max_batch
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []  # row r is in slot r
         self._joining: Sequence | None = None  # its prompt is going into the slot behind the last row
@@ -43,13 +46,9 @@ class Batch:
         """Let it wait for a slot."""
         self._waiting.append(sequence)
 
-    def requests(self) -> set[Request]:
-        """Everything that is in here."""
-        joining = [self._joining] if self._joining else []
-        return {sequence.request for sequence in (*self._waiting, *self._rows, *joining)}
-
     def step(self) -> None:
         """A token for every row, and a piece of what waits."""
+        self._stop_late_ones()
         self._drop_unwanted()
         self._join()
         if self._rows:
@@ -61,20 +60,32 @@ class Batch:
             self._leave([row for row in self._rows if row.request.over or row.answer.reason])
         if self.idle:
             self._forward.slots.clear()
+            self._most_rows = self.checkpoint.spec.max_batch
 
-    def empty(self) -> None:
-        """After a failure that no row survives: forget all of them, and what the slots hold."""
-        self._waiting.clear()
+    def fail(self, error: BaseException) -> None:
+        """After a failure that no row survives; those that wait do."""
+        for sequence in self._running():
+            sequence.request.fail(error)
         self._rows.clear()
         self._joining = None
         self._forward.slots.clear()
 
     def halve(self) -> bool:
-        """After running out of memory: fewer rows from now on. False when there was but one."""
-        count = len(self._rows) + bool(self._joining)
-        self._forward.most_rows = max(1, count // 2)
-        self._part_with(self._forward.most_rows)
+        """After running out of memory: fewer rows for now. False when there was but one."""
+        count = len(self._running())
+        self._most_rows = max(1, count // 2)
+        if count > 1:
+            self._part_with(self._most_rows)
         return count > 1
+
+    def _running(self) -> list[Sequence]:
+        return [*self._rows, *([self._joining] if self._joining else [])]
+
+    def _stop_late_ones(self) -> None:
+        now = time.monotonic()
+        for sequence in (*self._running(), *self._waiting):
+            if sequence.request.out_of_time(now):
+                sequence.request.fail(OutOfTime())
 
     def _drop_unwanted(self) -> None:
         self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.over)
@@ -101,7 +112,7 @@ class Batch:
 
     def _next(self) -> Sequence | None:
         """The sequence whose prompt goes on, or the next one that waits while there is a slot."""
-        if self._joining is None and self._waiting and len(self._rows) < self._forward.most_rows:
+        if self._joining is None and self._waiting and len(self._rows) < self._most_rows:
             self._joining = self._waiting.popleft()
             self._joining.request.start()
             self._share_prompt(self._joining)
@@ -140,7 +151,7 @@ class Batch:
 
     def _part_with(self, count: int) -> None:
         """Keep the first rows. The others wait, with what they have said; it is computed again when they join."""
-        leavers = [*self._rows[count:], *([self._joining] if self._joining else [])]
+        leavers = self._running()[count:]
         self._rows, self._joining = self._rows[:count], None
         for sequence in reversed(leavers):
             sequence.kept = 0

@@ -2,25 +2,23 @@
 
 import queue
 import threading
-import time
-from collections.abc import Callable
 
 import torch
 
 from pipelines.chat.batch import Batch
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import can_batch
-from pipelines.chat.request import Request, Sequence
+from pipelines.chat.request import Sequence
 from pipelines.chat.solo import Solo
-from pipelines.outcomes import OutOfTime, is_out_of_memory
+from pipelines.outcomes import is_out_of_memory
+from pipelines.residency import free_memory
 
 
 class DeviceLoop:
-    """Owns every batch. `add` may be called from any thread; `fail` is called from this one."""
+    """Owns every batch. `add` may be called from any thread."""
 
-    def __init__(self, budget_bytes: int, fail: Callable[[Request, BaseException], None]) -> None:
+    def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
-        self._fail = fail
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
         self._batches: dict[ChatCheckpoint, Batch] = {}
         self._solos: dict[ChatCheckpoint, Solo] = {}
@@ -50,21 +48,14 @@ class DeviceLoop:
             if checkpoint.processor is None and can_batch(checkpoint):
                 self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes)
             else:
-                self._solos[checkpoint] = Solo(checkpoint, self._fail)
+                self._solos[checkpoint] = Solo(checkpoint)
         return self._batches.get(checkpoint) or self._solos[checkpoint]
 
     def _step(self, batch: Batch) -> None:
-        now = time.monotonic()
-        for request in batch.requests():
-            if not request.over and request.out_of_time(now):
-                self._fail(request, OutOfTime())
         try:
             batch.step()
         except Exception as error:
             if is_out_of_memory(error) and batch.halve():
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-                return
-            for request in batch.requests():
-                self._fail(request, error)
-            batch.empty()
+                free_memory(batch.checkpoint.device)
+            else:
+                batch.fail(error)

@@ -6,7 +6,6 @@ about it passes through the event loop.
 
 import asyncio
 import contextlib
-import traceback
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
+from pipelines.chat.failures import failure_of
 from pipelines.chat.prepare import count, prepare
-from pipelines.chat.prompts import Refused
 from pipelines.chat.request import Request
 from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob
-from pipelines.checkpoint_files import CheckpointError
 from pipelines.memory import Budgets
-from pipelines.outcomes import Cancelled, OutOfTime, is_out_of_memory
+from pipelines.outcomes import Cancelled
 from pipelines.types import Failed, Queued
 
 LAST = (ChatFinished, Counted, Failed)
@@ -48,7 +46,7 @@ class ChatEngine:
         self._tasks: dict[str, Task] = {}
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
         budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
-        self._device_loop = DeviceLoop(budget, self._post_failure)
+        self._device_loop = DeviceLoop(budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
         """Take the job and say what becomes of it."""
@@ -110,15 +108,6 @@ class ChatEngine:
         """How the device's thread says something about a job."""
         return lambda event: self._post(self._emit, task, event)
 
-    def _post_failure(self, request: Request, error: BaseException) -> None:
-        request.over = True
-        self._post(self._fail_request, request, error)
-
-    def _fail_request(self, request: Request, error: BaseException) -> None:
-        for task in self._tasks.values():
-            if task.request is request:
-                self._fail(task, error)
-
     def _emit(self, task: Task, event: ChatEvent) -> None:
         if not task.over:
             task.over = isinstance(event, LAST)
@@ -141,21 +130,3 @@ class ChatEngine:
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:
     return await loading
-
-
-def failure_of(error: BaseException, job: ChatJob | CountJob) -> Failed:
-    """What the caller is told, and what the log is."""
-    detail = "".join(traceback.format_exception(error))
-    if isinstance(error, Refused):
-        return error.failed
-    if isinstance(error, Cancelled):
-        return Failed("cancelled", "The job was cancelled.")
-    if isinstance(error, OutOfTime):
-        return Failed("timed_out", f"The answer took longer than its time limit of {job.time_limit_s:g} s.")
-    if isinstance(error, CheckpointError):
-        message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
-        return Failed("checkpoint_failed", message, detail)
-    if is_out_of_memory(error):
-        message = "The device ran out of memory. Try fewer or shorter messages, or a smaller max_tokens."
-        return Failed("out_of_memory", message, detail)
-    return Failed("engine_failed", "The model could not answer.", detail)

@@ -25,8 +25,8 @@ class BatchForward:
         self._vocabulary = checkpoint.tokens.count
         self.exact = self._dtype == torch.float32
         self.piece = PROMPT_PIECE.get(checkpoint.device.type, 256)
-        self.most_rows = checkpoint.spec.max_batch
-        self.slots = Slots(config.num_hidden_layers, self.most_rows, checkpoint.context, budget_bytes)
+        most_rows = checkpoint.spec.max_batch
+        self.slots = Slots(config.num_hidden_layers, most_rows, checkpoint.context, budget_bytes)
 
     def prompt(self, tokens: list[int], slot: int, start: int) -> torch.Tensor:
         """Tokens `start` and on of a row, into its slot. Returns the logits [1, vocabulary] behind the last one."""

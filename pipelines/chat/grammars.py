@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.prompts import Refused
+from pipelines.chat.failures import Refused
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import BARE, CallMarks
 from pipelines.chat_types import ChatJob

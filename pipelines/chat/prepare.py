@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pipelines.chat.answer import Answer
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
+from pipelines.chat.failures import Refused
 from pipelines.chat.grammars import Grammar, grammar_of
-from pipelines.chat.prompts import Conversation, Refused, encode, fit, template_messages
+from pipelines.chat.prompts import Conversation, encode, fit, template_messages
 from pipelines.chat.reading import Reader
 from pipelines.chat.request import Request, Sequence
 from pipelines.chat.sampling import Draws

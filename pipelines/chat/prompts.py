@@ -10,16 +10,9 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from pipelines.chat.checkpoint import ChatCheckpoint
+from pipelines.chat.failures import Refused
 from pipelines.chat_types import Message
 from pipelines.types import Failed, Picture
-
-
-class Refused(Exception):
-    """The request can't be answered as it stands."""
-
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.message)
-        self.failed = failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,7 @@ def encode(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
             **({"return_tensors": "pt"} if checkpoint.processor else {}),
             **conversation.options,
         )
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError) as error:  # what a template raises, or stumbles over
         message = f"This model's chat template does not take these messages: {error}"
         raise Refused(Failed("invalid_value", message, param="messages")) from error
     if checkpoint.processor is None:

@@ -9,6 +9,7 @@ import torch
 from pipelines.chat.answer import Answer
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
+from pipelines.chat.failures import failure_of
 from pipelines.chat.sampling import Draws
 from pipelines.chat_types import ChatEvent, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, FinishReason
 from pipelines.types import Started
@@ -38,6 +39,12 @@ class Request:
     def out_of_time(self, now: float) -> bool:
         """Whether it has run for longer than it may."""
         return self.started_at is not None and now - self.started_at > self.job.time_limit_s
+
+    def fail(self, error: BaseException) -> None:
+        """It ends here, with all its choices."""
+        if not self.over:
+            self.over = True
+            self.emit(failure_of(error, self.job))
 
     def end_choice(self, choice: int, reason: FinishReason) -> None:
         """Say so; the last one ends the request."""

@@ -134,8 +134,10 @@ class Slots:
             return True
         tokens = _up(tokens, GRAIN)
         generous = min(2 * rows, self._most_rows), min(2 * tokens, self._most_tokens)  # growing copies everything
-        for room in (_larger(generous, shape), _larger((rows, tokens), shape), (rows, tokens)):
-            if room[0] * room[1] * self.bytes_per_place() <= self._budget_bytes:
+        rooms = [_larger(generous, shape), _larger((rows, tokens), shape), (rows, tokens)]
+        place_bytes = self.bytes_per_place()
+        for room in rooms if place_bytes else rooms[-1:]:
+            if room[0] * room[1] * place_bytes <= self._budget_bytes:
                 shape.rows, shape.tokens = room
                 for layer in self._layers:
                     layer.resize()

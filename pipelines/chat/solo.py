@@ -7,24 +7,22 @@ model whose state is more than keys and values. Everything that can be asked for
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.request import Request, Sequence
+from pipelines.chat.request import Sequence
 from pipelines.chat.speak import take
 from pipelines.outcomes import OutOfTime
 
 
 class Solo:
-    """A thread that answers. `fail` is called from it."""
+    """A thread that answers."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, fail: Callable[[Request, BaseException], None]) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint) -> None:
         self._checkpoint = checkpoint
-        self._fail = fail
         self._inbox: queue.SimpleQueue[Sequence] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="solo chat", daemon=True).start()
 
@@ -41,10 +39,9 @@ class Solo:
             try:
                 self._generate(sequence)
             except Exception as error:
-                self._fail(sequence.request, error)
-            else:
-                if sequence.request.out_of_time(time.monotonic()) and not sequence.request.over:
-                    self._fail(sequence.request, OutOfTime())
+                sequence.request.fail(error)
+            if sequence.request.out_of_time(time.monotonic()):
+                sequence.request.fail(OutOfTime())
 
     def _generate(self, sequence: Sequence) -> None:
         device = self._checkpoint.device

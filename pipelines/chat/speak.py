@@ -17,11 +17,17 @@ def take(rows: Many[Sequence], logits: torch.Tensor) -> None:
     }
     allowed = [row.constraint.allowed() if row.constraint else None for row in rows]
     for i, drawn in enumerate(draw(logits, [row.draws for row in rows], allowed)):
-        row = rows[i]
-        settled = _settle(row, drawn, careful[i]) if i in careful else drawn
-        row.kept = len(row.tokens)
-        row.tokens.append(settled.token)
-        _say(row, settled)
+        try:
+            _go_on(rows[i], drawn, careful.get(i))
+        except Exception as error:  # a grammar that has become too large fails its own request and no other
+            rows[i].request.fail(error)
+
+
+def _go_on(row: Sequence, drawn: Drawn, logits: torch.Tensor | None) -> None:
+    settled = drawn if logits is None else _settle(row, drawn, logits)
+    row.kept = len(row.tokens)
+    row.tokens.append(settled.token)
+    _say(row, settled)
 
 
 def _settle(row: Sequence, drawn: Drawn, logits: torch.Tensor) -> Drawn:

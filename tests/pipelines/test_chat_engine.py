@@ -173,3 +173,12 @@ async def test_a_stop_string_ends_the_answer_before_it_shows(chat_engine: ChatEn
     assert events[-2] == ChoiceFinished(0, "stop")
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.completion_tokens < 40
+
+
+async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> None:
+    tight = ChatEngine(torch.device("cpu"), cache_bytes=3 * 128 * 2 * 2 * 2 * 16 * 4)  # three rows of 128 tokens
+    asked = [chat_job("x" * 420), *(chat_job(f"number {index}") for index in range(3))]
+    too_long, *others = [events[-1] for events in await asyncio.gather(*(run(tight, each) for each in asked))]
+    assert isinstance(too_long, Failed)
+    assert too_long.code == "out_of_memory"
+    assert all(isinstance(event, ChatFinished) for event in others)
