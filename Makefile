@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 
-.PHONY: help setup serve test check format bench memory clean
+.PHONY: help setup serve test check format bench soak memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -35,11 +35,15 @@ format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(STAMP) ## server against the bare pipeline, as ratios
-	@$(BIN)/python benchmarks/overhead.py
+bench: $(STAMP) ## server against the bare pipeline, many calls against one, swaps: as ratios, with a plot
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@$(BIN)/python -m benchmarks
+
+soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less
+	@$(BIN)/python -m benchmarks.soak $(or $(MINUTES),30)
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
-	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python -m benchmarks.memory
 
 clean: ## remove the environment and caches, keep results and keys
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

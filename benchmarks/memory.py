@@ -9,13 +9,10 @@ import json
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
 SIZES = {"1K": (1024, 1024), "2K": (2736, 1536), "4K": (3840, 2160)}
 MODELS = {"alpha": "alpha-image-2-count", "beta": "beta-3-pro-image-count"}
 
@@ -28,7 +25,8 @@ def main() -> None:
     table = Table("Family", "Tier", "Pixels", "Loaded", "Peak", "For the picture", title="Peak memory, MiB")
     for family in MODELS:
         for tier, (width, height) in SIZES.items():
-            done = subprocess.run([sys.executable, __file__, family, tier], capture_output=True, text=True, check=True)
+            command = [sys.executable, "-m", "benchmarks.memory", family, tier]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
             loaded, peak = json.loads(done.stdout.splitlines()[-1])
             table.add_row(family, tier, f"{width}x{height}", f"{loaded:.0f}", f"{peak:.0f}", f"{peak - loaded:.0f}")
     Console().print(table)

@@ -4,8 +4,9 @@ Every *.toml but the reserved ones describes one checkpoint and the model names 
 each names the file, the key and what would be right, so that a broken catalog is mended in one go.
 """
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -140,6 +141,7 @@ class ImageModel:
     quality: Mapping[str, int] | None  # steps by quality; None where quality is not accepted
     default_quality: str | None
     steps: int  # when nothing is asked
+    source: Path  # the catalog file that says all this
     created: int = CREATED
     owned_by: str = "darkroom"
 
@@ -177,6 +179,16 @@ class Catalog:
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
         """Each image checkpoint once."""
         return tuple(dict.fromkeys(model.checkpoint for model in self.models.values()))
+
+    def with_checkpoint(self, source: Path, checkpoint: str, weights: Path) -> "Catalog":
+        """The catalog as if `source`, one of its files, named this checkpoint."""
+        models = {
+            name: replace(model, checkpoint=_exchanged(model.checkpoint, checkpoint, weights))
+            if model.source == source
+            else model
+            for name, model in self.models.items()
+        }
+        return replace(self, models=models)
 
     def find(self, name: str | None) -> ImageModel | None:
         """By name or alias; the default when there is no name."""
@@ -237,7 +249,7 @@ def _add_models(
     faults: list[str],
 ) -> None:
     faults += [f"{path}: {fault}" for fault in _file_faults(file, shared)]
-    spec = _checkpoint(file, weights)
+    spec = _checkpoint(file, weights, presets)
     steps = file.steps or 0
     if file.quality is not None:
         steps = getattr(file.quality, file.quality.default).steps
@@ -264,6 +276,7 @@ def _add_models(
             quality={q: getattr(file.quality, q).steps for q in ("low", "medium", "high")} if file.quality else None,
             default_quality=file.quality.default if file.quality else None,
             steps=steps,
+            source=path,
         )
 
 
@@ -280,8 +293,11 @@ def _file_faults(file: CheckpointFile, shared: CatalogFile) -> Iterable[str]:
         yield f"max_area_px: got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
 
 
-def _checkpoint(file: CheckpointFile, weights: Path) -> CheckpointSpec:
+def _checkpoint(
+    file: CheckpointFile, weights: Path, presets: Mapping[str, Mapping[str, tuple[int, int]]]
+) -> CheckpointSpec:
     path = weights / file.checkpoint
+    areas = [math.prod(size) for tier in {model.tier for model in file.models} for size in presets[tier].values()]
     return CheckpointSpec(
         name=file.checkpoint.removesuffix(".safetensors"),
         path=path,
@@ -293,8 +309,14 @@ def _checkpoint(file: CheckpointFile, weights: Path) -> CheckpointSpec:
         max_area_px=file.max_area_px,
         sampling=Sampling(**file.sampling.model_dump()),
         runtime=_runtime(file.runtime, weights),
+        refined=max(areas) > file.max_area_px,
         version=files_version(path),
     )
+
+
+def _exchanged(spec: CheckpointSpec, checkpoint: str, weights: Path) -> CheckpointSpec:
+    path = weights / checkpoint
+    return replace(spec, name=checkpoint.removesuffix(".safetensors"), path=path, version=files_version(path))
 
 
 def files_version(path: Path) -> int:

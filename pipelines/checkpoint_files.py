@@ -60,7 +60,7 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     Raises CheckpointError for files that can't be loaded.
     """
     check_files(spec)
-    numbers = sum(math.prod(shape) for file in weight_files(spec) for shape in _shapes(file))
+    numbers = sum(math.prod(tensor["shape"]) for file in weight_files(spec) for tensor in _tensors(file))
     return int(numbers * item_bytes * QUANTIZED[spec.runtime.quantize])
 
 
@@ -74,11 +74,14 @@ def describe(spec: CheckpointSpec) -> str:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     size = sum(file.stat().st_size for file in files)
-    return f"{index['_class_name']} ({', '.join(parts)}), {size / 1e6:.1f} MB, sha256 {digest.hexdigest()[:16]}"
+    types = "/".join(sorted({tensor["dtype"] for file in files for tensor in _tensors(file)}))
+    return (
+        f"{index['_class_name']} ({', '.join(parts)}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
+    )
 
 
-def _shapes(file: Path) -> Iterator[list[int]]:
-    """The shapes of a file's tensors: the format is an 8-byte little-endian length and a JSON header."""
+def _tensors(file: Path) -> Iterator[dict[str, Any]]:
+    """What a file says of its tensors: the format is an 8-byte little-endian length and a JSON header."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -87,4 +90,4 @@ def _shapes(file: Path) -> Iterator[list[int]]:
         raise CheckpointError(f"{file}: not a safetensors file, or a broken one") from error
     for name, tensor in header.items():
         if name != "__metadata__":
-            yield tensor["shape"]
+            yield tensor

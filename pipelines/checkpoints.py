@@ -23,7 +23,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class UnsupportedTask(Exception):
-    """A checkpoint that can't do what a job asks of it."""
+    """A checkpoint that can't do what a job asks of it; `param` is the field that asks."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Checkpoint:
         loaded = {name for names in pipeline.get_list_adapters().values() for name in names}
         for name, _ in loras:
             if name not in loaded:
-                runtime_options.load_lora(pipeline, Lora(runtime.lora_folder / f"{name}.safetensors"))
+                _load_named(pipeline, Lora(runtime.lora_folder / f"{name}.safetensors"))
         always = [(lora.path.stem, lora.weight) for lora in runtime.loras]
         if active := [*always, *loras]:
             pipeline.enable_lora()
@@ -113,6 +117,14 @@ class Checkpoint:
         if kind is None or not hasattr(kind, "from_config"):
             raise CheckpointError(f"sampling.scheduler: diffusers has no scheduler called {name!r}")
         return kind.from_config(own.config, **({} if shift is None else {"shift": shift}))
+
+
+def _load_named(pipeline: Any, lora: Lora) -> None:
+    """An adapter that a request names. Raises UnsupportedTask."""
+    try:
+        runtime_options.load_lora(pipeline, lora)
+    except CheckpointError as error:
+        raise UnsupportedTask(f"the adapter '{lora.path.stem}' does not fit it", "loras") from error
 
 
 def load_checkpoint(

@@ -54,6 +54,8 @@ class Drawing:
 
     def draw(self) -> list[Pixels]:
         """The rows' pictures, at exactly their size."""
+        if not self.checkpoint.abilities.negative_prompt and any(row.job.negative_prompt for row in self.rows):
+            raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
         job, plan = self.job, self.plan
         size = (job.width_px, job.height_px)
         drawn = self._first_pass(plan)

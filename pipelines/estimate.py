@@ -3,8 +3,10 @@
 The unit of work is one denoising step of one megapixel. What a unit takes is measured, for each checkpoint by itself.
 """
 
+from pathlib import Path
+
 from pipelines.plan import Plan, partial, plan_picture
-from pipelines.types import CheckpointSpec, ImageJob
+from pipelines.types import CheckpointSpec, ImageJob, Runtime
 
 GRID_PX = 16  # sides of output are multiples of it; the pipeline's own multiple hardly changes the area
 FIRST_UNIT_S = 0.5  # what a unit takes, before one has been seen
@@ -32,16 +34,19 @@ def work_units(job: ImageJob) -> float:
     return job.n * (first + sum(again * tile.width * tile.height for tile in plan.tiles)) / 1e6
 
 
+Weights = tuple[Path, Runtime, int]
+
+
 class Speeds:
-    """Seconds per unit of work, by checkpoint, as lately measured."""
+    """Seconds per unit of work, by a checkpoint's weights and how they sit on the device, as lately measured."""
 
     def __init__(self) -> None:
-        self._unit_s: dict[CheckpointSpec, float] = {}
+        self._unit_s: dict[Weights, float] = {}
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
         """What a unit takes on this checkpoint; the mean of the others before it has been seen."""
         known = self._unit_s
-        return known.get(checkpoint) or (sum(known.values()) / len(known) if known else FIRST_UNIT_S)
+        return known.get(_weights(checkpoint)) or (sum(known.values()) / len(known) if known else FIRST_UNIT_S)
 
     def estimate_s(self, job: ImageJob) -> float:
         """Device time of a job."""
@@ -52,5 +57,9 @@ class Speeds:
         than all before is believed at once."""
         if units > 0:
             seen = took_s / units
-            old = self._unit_s.get(checkpoint, seen)
-            self._unit_s[checkpoint] = seen if seen < old / 2 else old + SMOOTHING * (seen - old)
+            old = self._unit_s.get(_weights(checkpoint), seen)
+            self._unit_s[_weights(checkpoint)] = seen if seen < old / 2 else old + SMOOTHING * (seen - old)
+
+
+def _weights(checkpoint: CheckpointSpec) -> Weights:
+    return checkpoint.path, checkpoint.runtime, checkpoint.version

@@ -11,7 +11,7 @@ import math
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -82,6 +82,8 @@ class ImageEngine:
         self._runs: set[Run] = set()
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._no_room: set[CheckpointSpec] = set()  # until a run ends
+        self._named: frozenset[CheckpointSpec] | None = None  # by the catalog; None until it has changed
+        self._making_room = False  # for a load that has waited long: nothing else starts
 
     async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
         """Take the job and say what becomes of it."""
@@ -101,6 +103,7 @@ class ImageEngine:
         finally:
             self._abandon(task)  # for when the caller has left before the end
             del self._tasks[job.id]
+            self._let_go()
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
@@ -109,29 +112,55 @@ class ImageEngine:
 
     async def load(self, spec: CheckpointSpec) -> Checkpoint:
         """Have the weights ready before the first job. Raises CheckpointError."""
-        while True:
-            try:
-                return (await self._residency.load(spec)).checkpoint
-            except NoRoom:
-                await asyncio.sleep(0.1)
+        return (await self._load(spec)).checkpoint
+
+    async def _load(self, spec: CheckpointSpec) -> Resident:
+        began = time.monotonic()
+        try:
+            while True:
+                try:
+                    return await self._residency.load(spec)
+                except NoRoom:
+                    self._making_room = time.monotonic() - began > FAIR_WAIT_S
+                    await asyncio.sleep(0.1)
+        finally:
+            self._making_room = False
+            self._dispatch()
 
     async def warm(self, spec: CheckpointSpec) -> Abilities:
-        """Load and draw one picture: kernels are built, the step is timed, latents show their colours.
-
-        Raises CheckpointError.
+        """Load and, with weights that are new here, draw one picture: kernels are built, the step is timed, latents
+        show their colours. Raises CheckpointError.
         """
-        checkpoint = await self.load(spec)
-        async for event in self.submit(warming_job(spec, checkpoint.multiple_px)):
-            if isinstance(event, Failed):
-                raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
-        return replace(checkpoint.abilities, unit_s=self._speeds.unit_s(spec))
+        if self._named is not None:
+            self._named |= {spec}  # the next catalog names it
+        resident = await self._load(spec)
+        checkpoint = resident.seen_as(spec)
+        checkpoint.pipeline("")
+        abilities = checkpoint.abilities
+        if spec.refined and not (abilities.img2img or abilities.inpaint):
+            raise CheckpointError(
+                f"{spec.path}: {checkpoint.kind.__name__} has neither an image-to-image nor an inpaint pipeline in "
+                "diffusers, which its models above max_area_px need for their second pass; leave those models out"
+            )
+        if not resident.has_drawn:
+            async for event in self.submit(warming_job(spec, checkpoint.multiple_px)):
+                if isinstance(event, Failed):
+                    raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
+        return replace(abilities, unit_s=self._speeds.unit_s(spec))
 
-    def forget(self, spec: CheckpointSpec) -> None:
-        """A catalog no longer names this checkpoint."""
-        self._residency.forget(spec)
+    def keep(self, specs: Iterable[CheckpointSpec]) -> None:
+        """The catalog names these now. Others leave as soon as no job needs them."""
+        self._named = frozenset(specs)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._named is not None:
+            self._residency.keep(self._named | {task.job.checkpoint for task in self._tasks.values()})
 
     def _dispatch(self) -> None:
         """Start every waiting batch that may start; one that may not holds up nobody who may."""
+        if self._making_room:
+            return
         now = time.monotonic()
         for batch in form_batches(self._waiting, self._bounds, self._speeds, now):
             late = now - batch.since > FAIR_WAIT_S
@@ -220,11 +249,13 @@ class ImageEngine:
         for task in self._tasks_of(run):
             task.device_s += run.turn.device_s
         if error is None:
+            run.resident.has_drawn = True
             self._speeds.measured(run.batch.key.checkpoint, run.batch.units(), run.turn.device_s)
             for row, pixels in zip(run.batch.rows, done.result(), strict=True):
                 self._write(row, pixels)
         elif not isinstance(error, Cancelled):
             self._recover(run, error)
+        self._let_go()
         self._dispatch()
 
     def _recover(self, run: Run, error: BaseException) -> None:

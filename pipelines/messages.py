@@ -50,6 +50,13 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Server to worker: the catalog names these and no others; the rest may go once no job needs it."""
+
+    checkpoints: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Worker to server: imports are done, jobs are welcome."""
 
@@ -75,11 +82,6 @@ class CheckpointState:
     detail: str
     abilities: Abilities | None = None  # once it is loaded
 
-    @property
-    def name(self) -> str:
-        """The checkpoint's name."""
-        return self.spec.name
-
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
@@ -89,7 +91,7 @@ class JobEvent:
     event: Event | ChatEvent | ClassifyEvent
 
 
-ToWorker = Submit | Cancel | Warm | Ping
+ToWorker = Submit | Cancel | Warm | Keep | Ping
 FromWorker = Ready | Pong | CheckpointState | JobEvent
 
 

@@ -32,7 +32,7 @@ def failure_of(error: BaseException, job: ImageJob) -> Failed:
             limit = f"{job.time_limit_s:g} s"
             return Failed("timed_out", f"The job ran past its time limit of {limit}; nothing was charged.")
         case UnsupportedTask():
-            return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail)
+            return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)

@@ -7,7 +7,7 @@ All methods but `_bring` are called on the event loop; loading itself is on a th
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ class Resident:
     on_device: bool
     users: int = 0
     used_at: float = 0.0
+    has_drawn: bool = False
     previews: PreviewMap = field(default_factory=PreviewMap)
 
     def seen_as(self, spec: CheckpointSpec) -> Checkpoint:
@@ -88,11 +89,13 @@ class Residency:
         free_memory(self._device)
         return len(unused)
 
-    def forget(self, spec: CheckpointSpec) -> None:
-        """Let go of a checkpoint that no model names any more; it stays while runs use it."""
-        resident = self._residents.get(weights_key(spec))
-        if resident is not None and not resident.users:
-            del self._residents[weights_key(spec)]
+    def keep(self, specs: Iterable[CheckpointSpec]) -> None:
+        """Let go of all others that no run uses."""
+        kept = {weights_key(spec) for spec in specs} | set(self._loading)
+        gone = [key for key, resident in self._residents.items() if key not in kept and not resident.users]
+        for key in gone:
+            del self._residents[key]
+        if gone:
             free_memory(self._device)
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:

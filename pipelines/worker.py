@@ -4,11 +4,11 @@ FD is one end of a socket pair; `pipelines.messages` says what passes over it. W
 died and so does this process, at once, whatever it is doing.
 """
 
+import argparse
 import asyncio
 import os
 import signal
 import socket
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,6 +18,7 @@ from pipelines.messages import (
     FromWorker,
     Job,
     JobEvent,
+    Keep,
     Ping,
     Pong,
     Ready,
@@ -55,12 +56,12 @@ class Link:
             message = read_frame(self._reader)
         except OSError:
             message = None
-        if not isinstance(message, Submit | Cancel | Warm | Ping):
+        if not isinstance(message, ToWorker):
             os._exit(0)
         return message
 
 
-async def serve(link: Link, kind: str) -> None:
+async def serve(link: Link, options: argparse.Namespace) -> None:
     """Until the server is gone."""
     inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -75,7 +76,7 @@ async def serve(link: Link, kind: str) -> None:
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    engine = _engine(kind, device)
+    engine = _engine(options, device)
     link.send(Ready(_describe(device)))
     running: set[asyncio.Task[None]] = set()
     while True:
@@ -90,21 +91,24 @@ async def serve(link: Link, kind: str) -> None:
             case Warm(checkpoints):
                 running.add(task := asyncio.create_task(_warm(link, engine, checkpoints)))
                 task.add_done_callback(running.discard)
+            case Keep(checkpoints):
+                engine.keep(checkpoints)
 
 
-def _engine(kind: str, device: "torch.device") -> Any:
+def _engine(options: argparse.Namespace, device: "torch.device") -> Any:
     """The engine of this process; its host sends it jobs of its own kind alone."""
-    if kind == "chat":
+    if options.kind == "chat":
         from pipelines.chat.engine import ChatEngine
 
         return ChatEngine(device)
-    if kind == "classify":
+    if options.kind == "classify":
         from pipelines.classify_engine import ClassifyEngine
 
         return ClassifyEngine(device)
     from pipelines.image_engine import ImageEngine
+    from pipelines.memory import Budgets
 
-    return ImageEngine(device)
+    return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib))
 
 
 async def _run(link: Link, engine: Any, job: Job) -> None:
@@ -133,7 +137,13 @@ def _describe(device: "torch.device") -> str:
 def main() -> None:
     """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
-    asyncio.run(serve(Link(int(sys.argv[1])), sys.argv[2]))
+    parser = argparse.ArgumentParser(prog="python -m pipelines.worker", description="Started by the server.")
+    parser.add_argument("socket", type=int, help="the file descriptor of a socket to the server")
+    parser.add_argument("kind", help="which jobs it is for")
+    parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
+    parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
+    options = parser.parse_args()
+    asyncio.run(serve(Link(options.socket), options))
 
 
 if __name__ == "__main__":

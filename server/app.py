@@ -31,7 +31,7 @@ from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
 from server.moderation.policy import load_policy
 from server.observe import Metrics, Observe
-from server.routes import chat, console, health, images, models, responses, results, unsupported
+from server.routes import admin, chat, console, health, images, models, responses, results, unsupported
 from server.services import Services
 from server.settings import Settings
 from server.storage import Storage
@@ -86,7 +86,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 
     app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
     app.state.services = services
-    for module in (images, chat, responses, models, results, health, console, unsupported):
+    for module in (images, chat, responses, models, results, health, console, admin, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
@@ -108,7 +108,11 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     owner = uuid.uuid4().hex
     faults = Faults(settings.crash_at)
     preloaded = catalog.checkpoints if settings.preload else ()
-    host = EngineHost[ImageJob, Event]("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s)
+    limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
+    options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
+    host = EngineHost[ImageJob, Event](
+        "image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s, options=options
+    )
     chat_host = _chat_host(settings, catalog)
     classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", policy.checkpoints, settings.max_queue)
     metrics = Metrics()

@@ -54,6 +54,27 @@ def models() -> None:
     show(catalog_table(_settings()))
 
 
+@app.command()
+def swap(
+    model: Annotated[str, typer.Argument(help="A model; those of the same catalog file go with it.")],
+    checkpoint: Annotated[str, typer.Argument(help="The new checkpoint: a path, or one below DARKROOM_WEIGHTS.")],
+) -> None:
+    """Give a model of the running server another checkpoint, without a pause."""
+    from server.admin_client import change_catalog, weights_path
+
+    settings = _settings()
+    path = weights_path(settings, checkpoint)
+    change_catalog(settings, "/admin/swap", {"model": model, "checkpoint": path})
+
+
+@app.command()
+def reload() -> None:
+    """Have the running server read its catalog again, without a pause."""
+    from server.admin_client import change_catalog
+
+    change_catalog(_settings(), "/admin/reload", {})
+
+
 @keys.command("create")
 def create(
     name: Annotated[str, typer.Argument(help="What you call it; the ledger shows it.")],

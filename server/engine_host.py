@@ -11,7 +11,7 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar, cast
@@ -22,11 +22,13 @@ from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, Cou
 from pipelines.classify_types import Classified, ClassifyEvent, ClassifyJob
 from pipelines.messages import (
     HEADER,
+    Abilities,
     Cancel,
     CheckpointState,
     FromWorker,
     Job,
     JobEvent,
+    Keep,
     Ping,
     Ready,
     Spec,
@@ -59,6 +61,13 @@ class QueueFull(Exception):
         self.retry_after_s = retry_after_s
 
 
+class WorkerDied(Exception):
+    """The worker died, or was between two lives, while checkpoints were to be prepared."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__(f"the {kind} worker died meanwhile")
+
+
 @dataclass(slots=True)
 class _Pending:
     """A job that the worker has and has not ended."""
@@ -74,10 +83,17 @@ class EngineHost(Generic[JobT, EventT]):
     """One worker process. `start` before use, `stop` after; everything runs on one event loop."""
 
     def __init__(
-        self, kind: Kind, checkpoints: Iterable[Spec], max_jobs: int, at_once: int = 1, silence_s: float = SILENCE_S
+        self,
+        kind: Kind,
+        checkpoints: Iterable[Spec],
+        max_jobs: int,
+        at_once: int = 1,
+        silence_s: float = SILENCE_S,
+        options: Iterable[str] = (),
     ) -> None:
         self.kind = kind
         self._silence_s = silence_s
+        self._options = tuple(options)  # of the worker's command line
         self._at_once = at_once  # jobs that share the device
         self._warm = Warm(tuple(checkpoints))
         self._max_jobs = max_jobs
@@ -91,7 +107,8 @@ class EngineHost(Generic[JobT, EventT]):
         self._was_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
         self.restarts = 0
-        self.checkpoints: dict[str, CheckpointState] = {}
+        self.checkpoints: dict[Spec, CheckpointState] = {}
+        self._expected: dict[Spec, asyncio.Future[CheckpointState]] = {}
 
     @property
     def jobs(self) -> int:
@@ -106,12 +123,17 @@ class EngineHost(Generic[JobT, EventT]):
     @property
     def ready(self) -> bool:
         """Whether the worker takes jobs and has tried every checkpoint it was asked to load."""
-        return self.device is not None and len(self.checkpoints) == len({spec.name for spec in self._warm.checkpoints})
+        return self.device is not None and all(spec in self.checkpoints for spec in self._warm.checkpoints)
+
+    def abilities(self, spec: Spec) -> Abilities | None:
+        """What requests may ask of a checkpoint; None until it is loaded."""
+        state = self.checkpoints.get(spec)
+        return state.abilities if state else None
 
     def warmed_unit_s(self, spec: Spec) -> float | None:
         """What a unit of work took while this checkpoint was warmed (pipelines.estimate), if it was."""
-        state = self.checkpoints.get(spec.name)
-        return state.abilities.unit_s if state is not None and state.spec == spec and state.abilities else None
+        abilities = self.abilities(spec)
+        return abilities.unit_s if abilities else None
 
     async def wait_ready(self) -> None:
         """Until the first time that it is ready."""
@@ -128,6 +150,21 @@ class EngineHost(Generic[JobT, EventT]):
         self._supervisor.cancel()
         with suppress(asyncio.CancelledError):
             await self._supervisor
+
+    async def prepare(self, specs: Sequence[Spec]) -> list[CheckpointState]:
+        """Load and warm checkpoints while jobs go on, and say what became of each. Raises WorkerDied."""
+        if self._writer is None:
+            raise WorkerDied(self.kind)
+        loop = asyncio.get_running_loop()
+        wanted = [self._expected.setdefault(spec, loop.create_future()) for spec in specs]
+        self._send(Warm(tuple(specs)))
+        return await asyncio.gather(*wanted)
+
+    def keep(self, specs: Sequence[Spec], *, preload: bool) -> None:
+        """The catalog names these now: the worker may let go of others, and its successor loads these at start."""
+        self._warm = Warm(tuple(specs) if preload else ())
+        self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
+        self._send(Keep(tuple(specs)))
 
     def submit(self, job: JobT) -> AsyncIterator[EventT]:
         """Hand the job to the worker. Raises QueueFull before anything is sent."""
@@ -177,7 +214,7 @@ class EngineHost(Generic[JobT, EventT]):
     async def _live(self) -> None:
         """One worker's life, from spawn to the end of its messages."""
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), self.kind)
+        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), self.kind, *self._options)
         process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
         theirs.close()
         self._process = process
@@ -210,12 +247,17 @@ class EngineHost(Generic[JobT, EventT]):
                     self.device = message.device
                     log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
                 case CheckpointState():
-                    self.checkpoints[message.name] = message
-                    log.info("checkpoint", name=message.name, state=message.state, detail=message.detail)
+                    self._take_state(message)
                 case JobEvent():
                     self._deliver(message.job_id, message.event)
             if self.ready:
                 self._was_ready.set()
+
+    def _take_state(self, state: CheckpointState) -> None:
+        log.info("checkpoint", name=state.spec.name, state=state.state, detail=state.detail)
+        self.checkpoints[state.spec] = state
+        if (expected := self._expected.pop(state.spec, None)) and not expected.done():
+            expected.set_result(state)
 
     def _deliver(self, job_id: str, event: Event | ChatEvent | ClassifyEvent) -> None:
         pending = self._pending.get(job_id)
@@ -263,6 +305,10 @@ class EngineHost(Generic[JobT, EventT]):
         self._writer = None
         self.device = None
         self.checkpoints.clear()
+        for expected in self._expected.values():
+            if not expected.done():
+                expected.set_exception(WorkerDied(self.kind))
+        self._expected.clear()
         self._unwanted.clear()
         message = (
             f"The {self.kind} worker died while it had this job; nothing was charged. Please send the request again."

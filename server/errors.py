@@ -119,10 +119,10 @@ class Conflict(ApiError):
     """Something else must end first. SDKs try again after the pause."""
 
     status: ClassVar[int] = 409
-    default_code: ClassVar[str | None] = "idempotency_key_in_use"
+    default_code: ClassVar[str | None] = "conflict"
 
-    def __init__(self, message: str, retry_after_s: int) -> None:
-        super().__init__(message, headers={"Retry-After": str(retry_after_s)})
+    def __init__(self, message: str, retry_after_s: int, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"Retry-After": str(retry_after_s)})
 
 
 class KeyReused(ApiError):

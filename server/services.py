@@ -1,6 +1,7 @@
 """What a running server is made of: built once by `create_app`, handed down, never global."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from pipelines.catalog import Catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
@@ -22,9 +23,9 @@ from server.storage import Storage
 from server.upstream import Upstreams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Services:
-    """Everything a flow may use."""
+    """Everything a flow may use. Only the catalog ever changes: a call goes on with the model that it found there."""
 
     settings: Settings
     catalog: Catalog
@@ -43,3 +44,4 @@ class Services:
     live: LiveResponses
     metrics: Metrics
     faults: Faults
+    catalog_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the catalog is being changed

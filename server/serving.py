@@ -1,6 +1,7 @@
 """From `darkroom serve` to a running server: what must be there first, and what the first screen says."""
 
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def run(settings: Settings) -> None:
         raise StartError(str(error)) from error
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     _first_key(settings, catalog)
+    _admin_key(settings)
     _need_checkpoints(settings, catalog)
     app = create_app(settings, on_ready=lambda services: _welcome(console, services))
     console.print("Darkroom is loading its checkpoints ...")
@@ -81,8 +83,18 @@ def _first_key(settings: Settings, catalog: Catalog) -> None:
         _, secret = create_key(database, "dev", catalog.groups)
     finally:
         database.dispose()
-    path = settings.home / "dev-key"
-    path.unlink(missing_ok=True)
+    (settings.home / "dev-key").unlink(missing_ok=True)
+    _write_secret(settings.home / "dev-key", secret)
+
+
+def _admin_key(settings: Settings) -> None:
+    """What `darkroom swap` and `darkroom reload` show the server: whoever can read it, runs it."""
+    if not settings.admin_key.exists():
+        _write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    """A new file that its owner alone can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{secret}\n")
 
@@ -106,7 +118,7 @@ def _welcome(console: Console, services: Services) -> None:
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
     for state in services.images.checkpoints.values():
         if state.state != "loaded":
-            console.print(f"[red]Checkpoint {state.name} does not load:[/red] {escape(state.detail)}")
+            console.print(f"[red]Checkpoint {state.spec.name} does not load:[/red] {escape(state.detail)}")
     console.print(f"\n[bold]Darkroom is ready[/bold] on {services.images.device}.")
     console.print(f"  API      {base}/v1")
     console.print(f"  Key      {key}")

@@ -61,6 +61,12 @@ class Settings(BaseSettings):
     )
     result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
     responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
+    device_memory_gib: float | None = Field(
+        None, gt=0, description="Memory for image checkpoints on the device; 80 % of it when unset."
+    )
+    host_memory_gib: float | None = Field(
+        None, gt=0, description="Host memory for checkpoints that a GPU has no room for; half of it when unset."
+    )
     preload: bool = Field(True, description="Load every checkpoint at start instead of at its first call.")
 
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
@@ -75,6 +81,11 @@ class Settings(BaseSettings):
     def database_url(self) -> str:
         """The database to use."""
         return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+
+    @property
+    def admin_key(self) -> Path:
+        """The file with the secret that the admin routes ask for."""
+        return self.home / "admin-key"
 
     @property
     def results(self) -> Path:

@@ -10,6 +10,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import can_batch
 from pipelines.chat.request import Sequence
 from pipelines.chat.solo import Solo
+from pipelines.chat_types import ChatSpec
 from pipelines.outcomes import is_out_of_memory
 from pipelines.residency import free_memory
 
@@ -22,11 +23,17 @@ class DeviceLoop:
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
         self._batches: dict[ChatCheckpoint, Batch] = {}
         self._solos: dict[ChatCheckpoint, Solo] = {}
+        self._kept: frozenset[ChatSpec] | None = None  # None until the catalog has changed
         threading.Thread(target=self._run, name="chat", daemon=True).start()
 
     def add(self, sequences: list[Sequence]) -> None:
         """The choices of one request."""
         self._inbox.put(sequences)
+
+    def keep(self, specs: frozenset[ChatSpec]) -> None:
+        """Those of other checkpoints go, with the weights, once they are idle."""
+        self._kept = specs
+        self._inbox.put([])  # looks around
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -40,6 +47,8 @@ class DeviceLoop:
         while wait or not self._inbox.empty():
             for sequence in self._inbox.get():
                 self._lane(sequence.request.checkpoint).add(sequence)
+            if (kept := self._kept) is not None:
+                self._let_go(kept)
             wait = all(batch.idle for batch in self._batches.values())
 
     def _lane(self, checkpoint: ChatCheckpoint) -> Batch | Solo:
@@ -50,6 +59,11 @@ class DeviceLoop:
             else:
                 self._solos[checkpoint] = Solo(checkpoint)
         return self._batches.get(checkpoint) or self._solos[checkpoint]
+
+    def _let_go(self, kept: frozenset[ChatSpec]) -> None:
+        self._batches = {c: batch for c, batch in self._batches.items() if c.spec in kept or not batch.idle}
+        for checkpoint in [checkpoint for checkpoint in self._solos if checkpoint.spec not in kept]:
+            self._solos.pop(checkpoint).end()
 
     def _step(self, batch: Batch) -> None:
         try:

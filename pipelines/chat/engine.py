@@ -6,7 +6,7 @@ about it passes through the event loop.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -81,8 +81,14 @@ class ChatEngine:
             raise
 
     async def warm(self, spec: ChatSpec) -> None:
-        """Load it at the start of the worker. Raises CheckpointError."""
+        """Load it before it is asked for. Raises CheckpointError."""
         await self.load(spec)
+
+    def keep(self, specs: Iterable[ChatSpec]) -> None:
+        """The catalog names these now. Others leave as soon as no chat needs them."""
+        kept = frozenset(specs)
+        self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in kept}
+        self._device_loop.keep(kept)
 
     async def _admit(self, task: Task) -> None:
         """From the messages to a place in the line."""

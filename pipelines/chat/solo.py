@@ -23,16 +23,19 @@ class Solo:
 
     def __init__(self, checkpoint: ChatCheckpoint) -> None:
         self._checkpoint = checkpoint
-        self._inbox: queue.SimpleQueue[Sequence] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="solo chat", daemon=True).start()
 
     def add(self, sequence: Sequence) -> None:
         """Let it wait for its turn."""
         self._inbox.put(sequence)
 
+    def end(self) -> None:
+        """Once all that waits has had its turn."""
+        self._inbox.put(None)
+
     def _run(self) -> None:
-        while True:
-            sequence = self._inbox.get()
+        while (sequence := self._inbox.get()) is not None:
             if sequence.request.over:
                 continue
             sequence.request.start()

@@ -18,6 +18,7 @@ from server.flows.running import FOREVER, RETRY_WINDOW_S, RunningCall, Ticket, f
 from server.flows.told import Same
 from server.services import Services
 
+IN_USE = "idempotency_key_in_use"
 PASSING_CODES = frozenset({"invalid_image_url"})  # a picture elsewhere may be reachable next time
 
 
@@ -86,7 +87,9 @@ def _check_fingerprint(call: CallId, visit: Visit) -> None:
 async def _replay(services: Services, record: CallRecord) -> RunningCall:
     """The stored answer, as a call that has ended."""
     if record.state == "running":  # and not here: servers share this database
-        raise Conflict("A call with this Idempotency-Key runs on another server. Try again in a moment.", 2)
+        raise Conflict(
+            "A call with this Idempotency-Key runs on another server. Try again in a moment.", 2, code=IN_USE
+        )
     replayed = RunningCall(Ticket(record.call, FOREVER), replayed=True)
     answer, status = record.answer or {}, record.status or 500
     if record.state == "succeeded":
@@ -134,7 +137,9 @@ async def _record_failures(
     try:
         return await work
     except CallTaken as error:
-        raise Conflict("A call with this Idempotency-Key has just begun. Try again in a moment.", 2) from error
+        raise Conflict(
+            "A call with this Idempotency-Key has just begun. Try again in a moment.", 2, code=IN_USE
+        ) from error
     except BaseException as error:
         await finish_even_if_cancelled(_record(services, running, error))
         raise

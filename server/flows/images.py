@@ -23,7 +23,7 @@ from server.flows.finish import finish_even_if_cancelled
 from server.flows.moderate import Subject, check_pictures, check_texts
 from server.flows.outcome import ImageResult, ImageShape
 from server.flows.references import load_mask, load_references
-from server.flows.resolve import ImageCall, check_options, find_model, resolve
+from server.flows.resolve import ImageCall, check_loras, check_options, find_model, resolve
 from server.flows.running import RunningCall
 from server.services import Services
 
@@ -34,7 +34,8 @@ async def create_images(services: Services, key: Key, call: ImageCall, running: 
     """Draw what was asked, and tell `running` how it goes. Raises ApiError; nothing is charged unless the pictures are
     stored."""
     model = find_model(services.catalog, call.model, key.groups)
-    check_options(call, model, services.settings.max_n)
+    check_options(call, model, services.settings.max_n, services.images.abilities(model.checkpoint))
+    await asyncio.to_thread(check_loras, call, model)
     references = await load_references(services, call.references)
     mask = await load_mask(services, call.mask, references[0] if references else None)
     call_id = running.ticket.call.id
@@ -94,7 +95,8 @@ def _failure(event: Failed, job: ImageJob) -> ApiError:
     if event.code == "timed_out":
         return TimedOut(event.message)
     if event.code == "unsupported":
-        return BadRequest(event.message, param="image" if job.mask is None else "mask", code="unsupported_parameter")
+        param = event.param or ("image" if job.mask is None else "mask")
+        return BadRequest(event.message, param=param, code="unsupported_parameter")
     return EngineFailure(event.message, code=event.code)
 
 

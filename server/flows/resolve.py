@@ -1,10 +1,12 @@
 """From what the caller asked to a frozen job in which nothing is left to default. Pure."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from pipelines.catalog import Catalog, ImageModel
+from pipelines.messages import Abilities
 from pipelines.pixels import DecodedPicture
 from pipelines.sizes import SizeError, resolve_size
 from pipelines.types import Encoding, ImageFormat, ImageJob, Picture
@@ -39,6 +41,7 @@ class ImageCall:
     steps: int | None
     guidance: float | None
     strength: float | None
+    loras: Mapping[str, float]
 
 
 def find_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
@@ -57,8 +60,11 @@ def find_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> Im
     return model
 
 
-def check_options(call: ImageCall, model: ImageModel, max_n: int) -> None:
-    """Refuse what this model or this server can't do, by field. Raises BadRequest."""
+def check_options(call: ImageCall, model: ImageModel, max_n: int, abilities: Abilities | None) -> None:
+    """Refuse what this model or this server can't do, by field. Raises BadRequest.
+
+    `abilities` is None until the checkpoint has been loaded; what it can't do is then found out by the job.
+    """
     if not call.prompt.strip():
         raise BadRequest("Invalid 'prompt': it must not be empty.", param="prompt", code="string_below_min_length")
     if call.n > max_n:
@@ -76,11 +82,42 @@ def check_options(call: ImageCall, model: ImageModel, max_n: int) -> None:
     if call.output_compression is not None and call.output_format == "png":
         message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
         raise BadRequest(message, param="output_compression", code="unsupported_parameter")
+    if abilities is not None:
+        _check_abilities(call, model, abilities)
     most = model.checkpoint.max_references
     if len(call.references) > most:
         noun = "reference image" if most == 1 else "reference images"
         message = f"Model `{model.name}` takes at most {most} {noun}, but got {len(call.references)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
+
+
+def _check_abilities(call: ImageCall, model: ImageModel, abilities: Abilities) -> None:
+    if call.negative_prompt and not abilities.negative_prompt:
+        message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
+        raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
+    if call.mask is not None and not abilities.inpaint:
+        message = f"Model `{model.name}` takes no mask: leave it out."
+        raise BadRequest(message, param="mask", code="unsupported_parameter")
+    redrawn = call.references and call.mask is None and model.checkpoint.conditioning == "img2img"
+    if redrawn and not abilities.img2img:
+        message = f"Model `{model.name}` takes no reference images."
+        raise BadRequest(message, param="image", code="unsupported_parameter")
+
+
+def check_loras(call: ImageCall, model: ImageModel) -> None:
+    """Refuse adapters that the operator does not offer. Reads a folder. Raises BadRequest."""
+    folder = model.checkpoint.runtime.lora_folder
+    if not call.loras:
+        return
+    if folder is None:
+        message = f"Model `{model.name}` takes no LoRA adapters by request."
+        raise BadRequest(message, param="loras", code="unsupported_parameter")
+    offered = sorted(file.stem for file in folder.glob("*.safetensors"))
+    if unknown := [name for name in call.loras if name not in offered]:
+        message = (
+            f"There is no adapter '{unknown[0]}' for model `{model.name}`. Adapters: {', '.join(offered) or 'none'}."
+        )
+        raise BadRequest(message, param="loras")
 
 
 def resolve(
@@ -124,8 +161,14 @@ def resolve(
             "checkpoint": model.checkpoint.name,
             "steps": str(steps),
             "guidance": f"{guidance:g}",
+            **(
+                {"loras": ", ".join(f"{name}:{weight:g}" for name, weight in sorted(call.loras.items()))}
+                if call.loras
+                else {}
+            ),
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
+        loras=tuple(sorted(call.loras.items())),
         previews=call.partial_images,
     )

@@ -24,12 +24,7 @@ ServicesDep = Annotated[Services, Depends(services)]
 
 async def caller(request: Request, services: ServicesDep) -> Key:
     """The key of the Authorization header. Raises Unauthorized."""
-    scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
-    secret = secret.strip()
-    if scheme.lower() != "bearer" or not secret:
-        raise Unauthorized(
-            "You didn't provide an API key. Send it in the Authorization header: 'Authorization: Bearer YOUR_KEY'."
-        )
+    secret = bearer(request)
     key = await asyncio.to_thread(authenticate, services.database, secret)
     if key is None:
         raise Unauthorized(
@@ -41,6 +36,17 @@ async def caller(request: Request, services: ServicesDep) -> Key:
 
 
 Caller = Annotated[Key, Depends(caller)]
+
+
+def bearer(request: Request) -> str:
+    """The secret of the Authorization header. Raises Unauthorized."""
+    scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != "bearer" or not secret:
+        raise Unauthorized(
+            "You didn't provide an API key. Send it in the Authorization header: 'Authorization: Bearer YOUR_KEY'."
+        )
+    return secret
 
 
 def _masked(secret: str) -> str:

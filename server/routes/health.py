@@ -32,7 +32,7 @@ async def readiness(services: ServicesDep) -> JSONResponse:
         "worker_pid": host.pid,
         "jobs": host.jobs,
         "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if local_chat else None,
-        "checkpoints": {name: {"state": c.state, "detail": c.detail} for name, c in checkpoints.items()},
+        "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
     }
     ready = loaded and not draining
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})

@@ -1,5 +1,6 @@
 """The image routes' bodies, as OpenAI's SDKs send and read them."""
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -13,7 +14,17 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _from_form(value: object) -> object:
+    """Forms have text alone: an object comes as JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 Reference = Annotated[str, Field(min_length=1)]
+LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 
 
 class ImageOptions(BaseModel):
@@ -43,6 +54,7 @@ class ImageOptions(BaseModel):
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
     guidance: Annotated[float, Field(ge=0, le=50)] | None = None
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
+    loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
 
 
 class GenerationBody(ImageOptions):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.messages import Cancel, CheckpointState, JobEvent, Ready, Submit, ToWorker, Warm, frame, read_frame
+from pipelines.messages import Cancel, CheckpointState, JobEvent, Keep, Ready, Submit, ToWorker, Warm, frame, read_frame
 from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Progress, Queued, Started
 
 Job = Callable[..., ImageJob]
@@ -120,8 +120,23 @@ def test_warming_says_what_became_of_each_checkpoint(
     worker.send(Warm((spec("sd3"), replace(spec("sd"), name="broken", path=tmp_path / "none"))))
     states = [worker.receive(), worker.receive()]
     assert all(isinstance(state, CheckpointState) for state in states)
-    assert [(state.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
+    assert [(state.spec.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
     assert "no such checkpoint" in states[1].detail
+
+
+def test_checkpoints_are_exchanged_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
+    old = job("sd").checkpoint
+    new = replace(old, version=1)
+    worker.send(Submit(job("sd", id="on-old", steps=30)), Warm((new,)))
+    finished: list[str] = []
+    while not isinstance(message := worker.receive(), CheckpointState):
+        finished += [message.job_id] if isinstance(message.event, Finished) else []
+    assert message.state == "loaded", message.detail
+    worker.send(Submit(job("sd", id="late", steps=30)), Keep((new,)), Submit(job("sd", id="on-new", checkpoint=new)))
+    while len(finished) < 3:
+        message = worker.receive()
+        assert not isinstance(message.event, Failed), message.event
+        finished += [message.job_id] if isinstance(message.event, Finished) else []
 
 
 def test_a_worker_whose_server_died_ends_at_once_even_while_it_draws(job: Job) -> None:

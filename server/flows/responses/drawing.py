@@ -125,13 +125,15 @@ def blank_call(
         steps=None,
         guidance=None,
         strength=None,
+        loras={},
     )
 
 
 async def _run(
     services: Services, key: Key, plan: ImagePlan, live: LiveResponse, call: Call, asked: ImageCall
 ) -> ImageResult:
-    check_options(asked, plan.model, services.settings.max_n)
+    abilities = services.images.abilities(plan.model.checkpoint)
+    check_options(asked, plan.model, services.settings.max_n, abilities)
     fields = {"item_id": call.item_id, "output_index": call.index}
     live.tell("response.image_generation_call.generating", **fields)
     running = start_part(services, key, asked)

@@ -170,7 +170,8 @@ async def _image_plan(
     image_model = find_model(services.catalog, tool.model or model.image_model, key.groups)
     where = f"tools[{body.tools.index(tool)}]"
     try:
-        check_options(blank_call(tool, image_model, "a picture"), image_model, services.settings.max_n)
+        abilities = services.images.abilities(image_model.checkpoint)
+        check_options(blank_call(tool, image_model, "a picture"), image_model, services.settings.max_n, abilities)
         resolve_size(image_model.sizes, tool.size, None)
     except SizeError as error:
         raise BadImageRequest(str(error), param=f"{where}.size") from error

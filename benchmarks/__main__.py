@@ -1,0 +1,74 @@
+"""`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K picture, a swap
+against the disk. All of it in one run, as ratios, since machines are noisy.
+
+Writes bench.json and bench.png into the folder that is named (default: bench-results).
+"""
+
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.bare import DEVICE
+from benchmarks.calls import DRAFT, concurrency, fairness, first_picture, overhead
+from benchmarks.ratios import Ratio, show, write
+from benchmarks.swap import large_checkpoint, swap_times
+from pipelines.catalog import Catalog, load_catalog
+from server.settings import Settings
+from tests.harness import Server
+
+
+def main() -> None:
+    """Measure, print, write."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "bench-results")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = Settings()
+    catalog = load_catalog(settings.model_configs, settings.weights)
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory() as home:
+        configs = Path(home) / "model_configs"  # a copy: a swap writes to it
+        shutil.copytree(settings.model_configs, configs)
+        server = Server(Path(home), settings.weights.resolve(), configs)
+        try:
+            with console.status("") as status:
+                ratios = measure(server, catalog, lambda what: status.update(f"Measuring {what} ..."))
+        finally:
+            server.kill()
+    device = f"{DEVICE.type}, {platform.machine()}"
+    console.print(show(ratios, f"Darkroom on {device}"))
+    write(ratios, device, folder)
+    console.print(f"Written: {folder / 'bench.json'}, {folder / 'bench.png'}")
+
+
+def measure(server: Server, catalog: Catalog, say: Callable[[str], None]) -> list[Ratio]:
+    """Everything."""
+    default, draft = catalog.models[catalog.default], catalog.models[DRAFT]
+    say("a start")
+    ready_s, first_s = first_picture(server, catalog)
+    ratios = [Ratio("(d) first picture / ready", first_s, ready_s)]
+    for model in (default, draft):
+        say(f"one 1K call of {model.name}")
+        bare_s, served_s = overhead(server, model)
+        ratios.append(Ratio(f"(a) call / bare pipeline, {model.checkpoint.name}", served_s, bare_s, aim=1.03))
+    for model in (default, draft):
+        say(f"eight calls at once of {model.name}")
+        bare_s, served_s = concurrency(server, model)
+        ratios.append(Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, aim=1.05))
+    say("a draft during a 4K picture")
+    seconds = fairness(server)
+    ratios += [
+        Ratio("(c) draft during a 4K picture / alone", seconds["draft_meanwhile_s"], seconds["draft_alone_s"], aim=2),
+        Ratio("(c) 4K picture, overtaken / alone", seconds["large_overtaken_s"], seconds["large_alone_s"], aim=1.1),
+    ]
+    say("a swap")
+    with large_checkpoint(default) as checkpoint:
+        read_s, swap_s, megabytes = swap_times(server, default, checkpoint)
+    return [*ratios, Ratio(f"(e) swap / reading its {megabytes:.0f} MB", swap_s, read_s, aim=2)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What the server is measured against: a plain diffusers pipeline in this process, on the same weights and threads."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipelines.quiet import quiet_libraries
+
+quiet_libraries()
+
+import diffusers  # noqa: E402
+import torch  # noqa: E402
+
+from pipelines.catalog import ImageModel  # noqa: E402
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def bare_pipeline(checkpoint: Path) -> Any:
+    """As the libraries load it, without anything of ours: bfloat16 on a GPU, float32 on a CPU."""
+    dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
+    pipeline = diffusers.DiffusionPipeline.from_pretrained(checkpoint, torch_dtype=dtype, safety_checker=None)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline.to(DEVICE)
+
+
+def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) -> None:
+    """n pictures in one call, decoded to pixels in memory."""
+    generators = [torch.Generator("cpu").manual_seed(seed) for seed in range(n)]
+    pipeline(
+        prompt=["a red boat at sunset"] * n,
+        width=size[0],
+        height=size[1],
+        num_inference_steps=model.steps,
+        guidance_scale=model.checkpoint.sampling.guidance,
+        generator=generators,
+    )
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

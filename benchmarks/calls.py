@@ -1,0 +1,81 @@
+"""Calls of the running server, and what is measured of them."""
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from benchmarks.bare import bare_pipeline, draw, timed
+from pipelines.catalog import Catalog, ImageModel
+from tests.harness import Server
+
+ROUNDS = 5
+CONCURRENT = 8
+BATCHES = (1, 2, 4, 8)
+ONE_K = (1024, 1024)
+DRAFT = "beta-2.5-flash-image-count"
+LARGE = "beta-3.1-flash-image-4k-count"
+HEAD_START_S = 1.0  # that the large picture gets
+
+
+def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
+    """(a) Median seconds of a 1K picture: bare, and through the server. Rounds alternate; the first warms both."""
+    pipeline = bare_pipeline(model.checkpoint.path)
+    with server.http() as client:
+        rounds = [
+            (timed(lambda: draw(pipeline, model, ONE_K)), timed(lambda seed=seed: _post(client, model.name, seed)))
+            for seed in range(ROUNDS + 1)
+        ][1:]
+    bare, served = zip(*rounds, strict=True)
+    return statistics.median(bare), statistics.median(served)
+
+
+def concurrency(server: Server, model: ImageModel) -> tuple[float, float]:
+    """(b) Seconds for eight 1K pictures: bare in its best batch, and as eight calls at once."""
+    pipeline = bare_pipeline(model.checkpoint.path)
+    draw(pipeline, model, ONE_K)
+    best = min(timed(lambda n=n: draw(pipeline, model, ONE_K, n)) * CONCURRENT / n for n in BATCHES)
+    return best, statistics.median(_at_once(server, model.name) for _ in range(3))
+
+
+def fairness(server: Server) -> dict[str, float]:
+    """(c) Seconds of a 1K draft and of a 4K picture: alone, and the draft sent while the 4K picture is drawn."""
+    with server.http() as client, ThreadPoolExecutor(1) as background:
+        _post(client, DRAFT, 0)
+        draft_s = statistics.median(timed(lambda: _post(client, DRAFT, 1)) for _ in range(3))
+        large_s = timed(lambda: _post(client, LARGE, 1, "3840x2160"))
+        large = background.submit(timed, lambda: _call(server, LARGE, 1, "3840x2160"))
+        time.sleep(HEAD_START_S)
+        draft_meanwhile_s = timed(lambda: _post(client, DRAFT, 1))
+        return {
+            "draft_alone_s": draft_s,
+            "draft_meanwhile_s": draft_meanwhile_s,
+            "large_alone_s": large_s,
+            "large_overtaken_s": large.result() - draft_meanwhile_s,
+        }
+
+
+def first_picture(server: Server, catalog: Catalog) -> tuple[float, float]:
+    """(d) Seconds from the command to ready, and to the first picture, of a server that is not running yet."""
+    began = time.perf_counter()
+    server.start()
+    ready_s = time.perf_counter() - began
+    _call(server, catalog.default, 0)
+    return ready_s, time.perf_counter() - began
+
+
+def _at_once(server: Server, model: str) -> float:
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        return timed(lambda: list(pool.map(lambda seed: _call(server, model, seed), range(CONCURRENT))))
+
+
+def _call(server: Server, model: str, seed: int, size: str = "1024x1024") -> None:
+    with server.http() as client:
+        _post(client, model, seed, size)
+
+
+def _post(client: httpx.Client, model: str, seed: int, size: str = "1024x1024") -> None:
+    body: dict[str, Any] = {"model": model, "prompt": "a red boat at sunset", "size": size, "seed": seed}
+    client.post("/v1/images/generations", json=body, timeout=None).raise_for_status()

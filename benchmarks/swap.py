@@ -1,0 +1,66 @@
+"""(e) What a swap takes, over what reading its files takes.
+
+The starters are so small that a swap of them is all Python; the checkpoint here is random numbers in a UNet of a few
+hundred megabytes, which the disk has to give back: its files are dropped from the page cache before both.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from benchmarks.bare import timed
+from pipelines.catalog import ImageModel
+from tests.harness import REPOSITORY, Server
+
+ROUNDS = 3
+CHANNELS = (320, 640, 1280)
+
+
+@contextmanager
+def large_checkpoint(model: ImageModel) -> Iterator[Path]:
+    """The model's pipeline with a UNet of Stable Diffusion's width, in fp16, for as long as it is needed."""
+    from diffusers import UNet2DConditionModel
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "large"
+        shutil.copytree(model.checkpoint.path, folder)
+        config = dict(UNet2DConditionModel.load_config(folder / "unet"))
+        blocks = len(config["down_block_types"])
+        wide = {**config, "block_out_channels": CHANNELS[:blocks]}
+        torch.manual_seed(0)
+        UNet2DConditionModel.from_config(wide).half().save_pretrained(folder / "unet")
+        yield folder
+
+
+def swap_times(server: Server, model: ImageModel, folder: Path) -> tuple[float, float, float]:
+    """Median seconds to read the files, and to swap them in, and their megabytes."""
+    files = sorted(folder.rglob("*.safetensors"))
+    reads, swaps = [], []
+    for _ in range(ROUNDS):
+        _forget(files)
+        reads.append(timed(lambda: [file.read_bytes() for file in files]))
+        _forget(files)
+        swaps.append(timed(lambda: _darkroom(server, "swap", model.name, str(folder))))
+        _darkroom(server, "swap", model.name, str(model.checkpoint.path))
+    return statistics.median(reads), statistics.median(swaps), sum(file.stat().st_size for file in files) / 1e6
+
+
+def _forget(files: list[Path]) -> None:
+    """Out of the page cache."""
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+            os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _darkroom(server: Server, *arguments: str) -> None:
+    command = [sys.executable, "-m", "server", *arguments]
+    subprocess.run(command, env=server.environment, cwd=REPOSITORY, check=True, capture_output=True)

@@ -1,0 +1,156 @@
+"""Checkpoints are exchanged in a running server: under load nothing fails, and a broken one changes nothing."""
+
+import base64
+import io
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file, save_file
+
+from tests.harness import REPOSITORY, Server
+
+MODEL = "beta-2.5-flash-image-count"
+ITS_FILE = "beta-2.5-flash.toml"
+SAME = 1.0  # pictures that were drawn in a batch and alone differ by rounding
+Pixels = npt.NDArray[np.uint8]
+
+
+@pytest.fixture
+def server(tmp_path: Path, weights: Path, configs: Path) -> Iterator[Server]:
+    """A server with a catalog and weights of its own, to change."""
+    shutil.copytree(configs, tmp_path / "configs")
+    (tmp_path / "weights").mkdir()
+    for folder in weights.iterdir():
+        (tmp_path / "weights" / folder.name).symlink_to(folder)
+    running = Server(tmp_path / "home", tmp_path / "weights", tmp_path / "configs").start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def other(server: Server, weights: Path) -> Path:
+    """The same architecture as starter-beta with other numbers in its transformer."""
+    folder = server.weights / "retrained"
+    shutil.copytree(weights / "starter-beta", folder)
+    file = next((folder / "transformer").glob("*.safetensors"))
+    save_file({name: tensor * 0.5 for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    return folder
+
+
+def darkroom(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "server", *arguments]
+    return subprocess.run(command, env=server.environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def apart(one: Pixels, other: Pixels) -> float:
+    """Mean difference of the channels, 0 to 255."""
+    return float(np.abs(one.astype(float) - other.astype(float)).mean())
+
+
+def draw(server: Server) -> Pixels:
+    answer = server.openai().images.generate(
+        model=MODEL, prompt="a red house", size="1:1", response_format="b64_json", extra_body={"seed": 7}
+    )
+    assert answer.data
+    assert answer.data[0].b64_json
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(answer.data[0].b64_json))).convert("RGB"))
+
+
+class Load:
+    """Calls without a pause, on threads, until the end; what went wrong with any of them."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.drawn: list[Pixels] = []
+        self.failures: list[BaseException] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._call) for _ in range(2)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self) -> None:
+        while not self._over.is_set():
+            try:
+                self.drawn.append(draw(self.server))
+            except BaseException as error:
+                self.failures.append(error)
+
+
+def test_a_swap_under_load_fails_no_call_and_outlives_the_server(server: Server, other: Path) -> None:
+    before = draw(server)
+    with Load(server) as load:
+        swapped = darkroom(server, "swap", MODEL, "retrained")
+    assert swapped.returncode == 0, swapped.stderr
+    assert "Flux2KleinPipeline" in swapped.stdout
+    assert "sha256" in swapped.stdout
+    assert not load.failures
+    after = draw(server)
+    assert apart(before, after) > 5 * SAME
+    assert all(min(apart(drawn, before), apart(drawn, after)) < SAME for drawn in load.drawn), "each by one of the two"
+    assert "retrained" in server.readiness()["checkpoints"]
+    server.stop()
+    assert apart(draw(server.start()), after) < SAME
+
+
+def test_a_broken_checkpoint_changes_nothing_and_says_why(server: Server, other: Path) -> None:
+    before, readiness = draw(server), server.readiness()["checkpoints"]
+    file = next((other / "transformer").glob("*.safetensors"))
+    whole = file.read_bytes()
+    for damage, reason in ((whole[: len(whole) // 2], "retrained"), (b"", "safetensors")):
+        file.write_bytes(damage)
+        swapped = darkroom(server, "swap", MODEL, str(other))
+        assert swapped.returncode == 1
+        assert "Nothing has changed" in swapped.stderr
+        assert reason in swapped.stderr
+    assert darkroom(server, "swap", MODEL, "nowhere").returncode == 1
+    assert darkroom(server, "swap", "nobody", "starter-beta").returncode == 1
+    assert apart(draw(server), before) < SAME
+    assert server.readiness()["checkpoints"] == readiness
+
+
+def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
+    file = server.configs / ITS_FILE
+    text = file.read_text()
+    before = draw(server)
+    assert "already" in darkroom(server, "reload").stdout
+    file.write_text(text.replace("[[models]]", "[[models]\n", 1))
+    refused = darkroom(server, "reload")
+    assert refused.returncode == 1
+    assert file.name in refused.stderr
+    assert apart(draw(server), before) < SAME
+    file.write_text(text.replace("steps = 2", "steps = 3"))
+    with Load(server) as load:
+        changed = darkroom(server, "reload")
+    assert changed.returncode == 0, changed.stderr
+    assert MODEL in changed.stdout
+    assert not load.failures
+    assert apart(draw(server), before) > SAME
+
+
+def test_the_admin_routes_need_the_admin_key(server: Server) -> None:
+    for headers in ({}, {"Authorization": f"Bearer {server.key}"}):
+        answer = httpx.post(f"{server.base}/admin/reload", headers=headers, trust_env=False)
+        assert answer.status_code == 401
+        assert answer.json()["error"]["message"]
+    admin = {"Authorization": f"Bearer {(server.home / 'admin-key').read_text().strip()}"}
+    answer = httpx.post(f"{server.base}/admin/swap", headers=admin, json={"model": "x"}, trust_env=False)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "checkpoint"
+    assert (server.home / "admin-key").stat().st_mode & 0o77 == 0
