@@ -13,13 +13,14 @@ from tests.harness import Server, charges
 
 PATH = "/v1/images/generations"
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
+SOME_TIME = {**QUICK, "steps": 200}
 LONG = {**QUICK, "size": "1024x1024", "steps": 200}
 
 
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
     """A call at once for a key, and one for all of them: a queue with room for almost no work."""
-    return make_tiny(max_running_per_key="1", max_queue_s="0.001")
+    return make_tiny(max_running_per_key="1", max_queue_s="0.001", drain_s="250")
 
 
 @pytest.fixture
@@ -49,9 +50,8 @@ def test_neither_a_key_nor_all_keys_together_can_fill_the_queue(
     server: Server, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
-    body = {**QUICK, "steps": 200}
-    first = begin(server, pool, body)
-    mine, retried = send(server, body), send(server, body, **{"x-stainless-retry-count": "1"})
+    first = begin(server, pool, SOME_TIME)
+    mine, retried = send(server, SOME_TIME), send(server, SOME_TIME, **{"x-stainless-retry-count": "1"})
     theirs = send(server, QUICK, stranger)
     for refused in (mine, retried):  # the retry is of the refused call, not of the one that runs
         assert refused.status_code == 429
@@ -67,7 +67,7 @@ def test_neither_a_key_nor_all_keys_together_can_fill_the_queue(
     answer = first.result()
     assert answer.status_code == 200
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
-    second = send(server, body, **{"x-stainless-retry-count": "1"})
+    second = send(server, SOME_TIME, **{"x-stainless-retry-count": "1"})
     assert second.status_code == 200
     assert "idempotency-replayed" not in second.headers
     assert second.json()["data"] != answer.json()["data"]
@@ -105,7 +105,7 @@ def test_a_server_that_is_told_to_stop_finishes_what_runs(
     server: Server, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     before = charges(server)
-    call = begin(server, pool, LONG)
+    call = begin(server, pool, SOME_TIME)
     signal_stop(server)
     until(lambda: health(server, "/readyz").status_code == 503)
     assert health(server, "/readyz").json()["status"] == "draining"
