@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+CLIENTS := .venv-clients/installed
 
-.PHONY: help setup serve test check format bench soak memory clean
+.PHONY: help setup serve test clients check format bench soak memory clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -21,8 +22,16 @@ $(STAMP): pyproject.toml constraints.txt
 serve: $(STAMP) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
 
-test: check ## every test, real server and SDK included
+test: check clients ## every test, real server and SDK included
 	@$(BIN)/pytest tests --ignore tests/unit
+
+clients: $(CLIENTS) ## install the clients of others that some tests talk through: LiteLLM, LangChain, OpenAI's Node SDK
+
+$(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/node/package-lock.json
+	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install --quiet --disable-pip-version-check --constraint tests/clients/constraints.txt \
+		--requirement tests/clients/requirements.txt && touch $@ || echo "LiteLLM and LangChain are not tested: pip could not install them"
+	@npm ci --prefix tests/node --no-audit --no-fund --silent || echo "OpenAI's Node SDK is not tested: npm could not install it"
 
 check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
 	@$(BIN)/ruff check .
@@ -46,4 +55,4 @@ memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory
 
 clean: ## remove the environment and caches, keep results and keys
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) .venv-clients tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

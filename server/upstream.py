@@ -88,15 +88,8 @@ def _whole(upstream: Upstream, answer: httpx.Response) -> Answer:
     if answer.status_code in {401, 403}:  # our key is meant, not the caller's
         message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can mend it."
         raise EngineFailure(message, code="upstream_refused")
-    try:
-        body = answer.json()
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        message = f"The server behind model `{upstream.model}` answered {answer.status_code} and no JSON."
-        raise EngineFailure(message, code="upstream_failed")
     headers = {name: answer.headers[name] for name in PASSED_HEADERS if name in answer.headers}
-    return Answer(answer.status_code, body, headers)
+    return Answer(answer.status_code, _object(upstream, answer.content), headers)
 
 
 async def _chunks(upstream: Upstream, answer: httpx.Response) -> AsyncIterator[Json]:
@@ -106,6 +99,17 @@ async def _chunks(upstream: Upstream, answer: httpx.Response) -> AsyncIterator[J
         if data == "[DONE]":
             return
         if data:
-            yield json.loads(data)
+            yield _object(upstream, data)
     message = f"The server behind model `{upstream.model}` ended its stream early."
     raise EngineFailure(message, code="upstream_failed")
+
+
+def _object(upstream: Upstream, text: str | bytes) -> Json:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        message = f"The server behind model `{upstream.model}` sent something that is no JSON object."
+        raise EngineFailure(message, code="upstream_failed")
+    return value

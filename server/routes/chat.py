@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
@@ -10,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
+from starlette.types import ASGIApp
 
 from pipelines.chat_catalog import Upstream
 from pipelines.chat_types import ChatSpec
@@ -22,8 +24,8 @@ from server.flows.chat_moderation import check_chat
 from server.flows.chat_run import Tally
 from server.flows.upstream_chat import ask_upstream, stream_upstream
 from server.routes.chat_body import read_chat, without_effect
-from server.routes.delivery import UntilGone
-from server.routes.deps import Caller, ServicesDep
+from server.routes.delivery import KeptAlive, UntilGone
+from server.routes.deps import Caller, ServicesDep, wants_keepalive
 from server.routes.sse import SEPARATOR, event, event_stream
 from server.services import Services
 from server.upstream import Answer, Json
@@ -46,20 +48,33 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
         pass_on = _stream_on if values.get("stream") is True else _pass_on
         return UntilGone(partial(pass_on, services, model.source, values, tally))
     call = await asyncio.to_thread(read_chat, values)
-    return UntilGone(partial(_answer, services, call, model.source, tally, _headers(values)))
+    headers, keepalive = _headers(values), wants_keepalive(request, key)
+    return UntilGone(partial(_answer, services, call, model.source, tally, headers, keepalive))
 
 
 async def _answer(
-    services: Services, call: ChatCall, spec: ChatSpec, tally: Tally, headers: dict[str, str], stack: AsyncExitStack
-) -> Response:
-    """The answer of a local model. A stream begins once the engine has admitted it. Raises ApiError before that."""
-    head = new_head(tally.model, spec)
+    services: Services,
+    call: ChatCall,
+    spec: ChatSpec,
+    tally: Tally,
+    headers: dict[str, str],
+    keepalive: bool,
+    stack: AsyncExitStack,
+) -> ASGIApp:
+    """The answer of a local model. It may begin once the engine has admitted the chat. Raises ApiError before that."""
+    head, every_s = new_head(tally.model, spec), services.settings.keepalive_s
     events = await stack.enter_async_context(aclosing(await start_chat(services, call, spec, head, tally)))
     await anext(events)
-    if not call.stream:
-        return JSONResponse(await collect(head, events, call.n, logprobs=call.logprobs), headers=headers)
-    told = chunks(head, events, logprobs=call.logprobs, include_usage=call.include_usage)
-    return event_stream(_events(told), services.settings.keepalive_s, headers)
+    if call.stream:
+        told = chunks(head, events, logprobs=call.logprobs, include_usage=call.include_usage)
+        return event_stream(_events(told), every_s, headers)
+
+    async def body() -> bytes:
+        return json.dumps(await collect(head, events, call.n, logprobs=call.logprobs)).encode()
+
+    if keepalive:
+        return KeptAlive(body, every_s, headers)
+    return Response(await body(), media_type="application/json", headers=headers)
 
 
 async def _pass_on(services: Services, upstream: Upstream, values: Json, tally: Tally, _: AsyncExitStack) -> Response:

@@ -124,4 +124,10 @@ def plain_message(message: SystemMessage | UserMessage | AssistantMessage | Tool
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "text", "text": part["refusal"]} if part["type"] == "refusal" else part
+    """An image's bytes travel as pixels, apart from the message that shows it."""
+    match part["type"]:
+        case "refusal":
+            return {"type": "text", "text": part["refusal"]}
+        case "image_url":
+            return {"type": "image_url", "image_url": {"url": ""}}
+    return part

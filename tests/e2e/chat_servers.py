@@ -22,16 +22,21 @@ name = "plain"
 checkpoint = "tiny-llama"
 group = "chat-plain"
 
+[[models]]
+name = "seeing"
+checkpoint = "tiny-llava"
+vision = true
+
 [aliases]
 "gpt-4o" = "small"
 """
 
 
 def make_chat_weights(folder: Path) -> Path:
-    """Two chat checkpoints, and empty folders where the catalog's pictures would come from: nobody draws here."""
+    """Three chat checkpoints, and empty folders where the catalog's pictures would come from: nobody draws here."""
     for starter in ("starter-alpha", "starter-beta"):
         (folder / starter).mkdir(parents=True)
-    for kind in ("qwen", "llama"):
+    for kind in ("qwen", "llama", "llava"):
         code = MAKE.format(kind, str(folder / f"tiny-{kind}"))
         subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
     return folder

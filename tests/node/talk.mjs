@@ -57,7 +57,7 @@ async function tools() {
     },
   };
   const runner = client.chat.completions.runTools(
-    { ...hello, model: toolModel, max_tokens: 200, tools: [weather], tool_choice: 'required' },
+    { ...hello, model: toolModel, max_tokens: 200, tools: [weather], tool_choice: 'required', parallel_tool_calls: false },
     { maxChatCompletions: 1 },
   );
   await runner.done().catch(() => undefined); // it stops at one completion: with 'required' each would call again

@@ -80,6 +80,7 @@ def test_every_role_comes_through_and_what_sdks_add_to_messages_does_not() -> No
     assert call.messages[0] == {"role": "system", "content": "be kind"}
     assert call.messages[1]["content"] == [{"type": "text", "text": "be short"}]
     assert [part["type"] for part in call.messages[2]["content"]] == ["text", "image_url"]
+    assert "base64" not in str(call.messages)  # the picture itself travels as pixels
     assert call.messages[3] == {"role": "assistant", "content": None, "tool_calls": calls}
     assert call.messages[4] == {"role": "tool", "content": "rain", "tool_call_id": "call_1"}
     assert call.messages[5] == {"role": "assistant", "content": "it rains"}

@@ -1,0 +1,107 @@
+"""A name that stands for another server's model; here the other server is a second Darkroom."""
+
+import concurrent.futures
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.e2e.chat_servers import chat_server
+from tests.e2e.test_faults import until
+from tests.harness import Server
+
+GREEDY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 16}
+UPSTREAM = """
+[[models]]
+name = "far"
+upstream = "{base}/v1"
+upstream_model = "small"
+api_key_env = "FAR_KEY"
+
+[[models]]
+name = "gone"
+upstream = "http://127.0.0.1:9/v1"
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, chat: Server, chat_weights: Path) -> Iterator[Server]:
+    """It has no chat worker of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAR_KEY", chat.key)
+        home = tmp_path_factory.mktemp("gateway")
+        server = chat_server(home, chat_weights, UPSTREAM.format(base=chat.base)).start(wait=False)
+    until(lambda: alive(server), limit_s=300)
+    yield server
+    server.kill()
+
+
+def alive(server: Server) -> bool:
+    try:
+        return httpx.get(f"{server.base}/healthz", trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_answers_are_the_upstreams(gateway: Server, chat: Server) -> None:
+    far = gateway.openai().chat.completions.create(model="far", **GREEDY)
+    near = chat.openai().chat.completions.create(model="small", **GREEDY)
+    assert far.choices == near.choices
+    assert far.usage == near.usage
+
+
+def test_streams_are_passed_on_with_the_usage_only_for_who_asked(gateway: Server, chat: Server) -> None:
+    near = chat.openai().chat.completions.create(model="small", **GREEDY)
+    plain = list(gateway.openai().chat.completions.create(model="far", stream=True, **GREEDY))
+    assert all(chunk.choices and chunk.usage is None for chunk in plain)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in plain) == near.choices[0].message.content
+    options = {"include_usage": True}
+    *_, last = gateway.openai().chat.completions.create(model="far", stream=True, stream_options=options, **GREEDY)
+    assert (last.choices, last.usage) == ([], near.usage)
+    with gateway.http() as client:
+        body = client.post("/v1/chat/completions", json={**GREEDY, "model": "far", "stream": True}).text
+    assert body.endswith("data: [DONE]\n\n")
+    assert '"usage"' not in body
+
+
+def test_errors_are_passed_on(gateway: Server) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as raised:
+            gateway.openai().chat.completions.create(model="far", stream=stream, **{**GREEDY, "temperature": 9})
+        assert (raised.value.param, raised.value.code) == ("temperature", "integer_above_max_value")
+    long: Any = [{"role": "user", "content": "x" * 600}]
+    with pytest.raises(openai.BadRequestError, match="maximum context length is"):
+        gateway.openai().chat.completions.create(model="far", messages=long)
+    with gateway.http() as client:
+        answer = client.post("/v1/chat/completions", json={**GREEDY, "model": "gone"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+
+
+def test_who_leaves_the_gateway_leaves_the_upstream(gateway: Server, chat: Server) -> None:
+    body = {**GREEDY, "model": "far", "stream": True, "max_tokens": 400, "n": 8, "temperature": 1, "seed": 1}
+    with gateway.http() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert next(answer.iter_lines()).startswith("data: {")
+    until(lambda: chat.readiness()["chat"]["jobs"] == 0, limit_s=120)
+
+
+def test_tokens_are_counted_here_too(gateway: Server) -> None:
+    secret = gateway.darkroom("keys", "create", "counted").stdout.strip()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        client = gateway.openai(secret)
+        whole = pool.submit(client.chat.completions.create, model="far", **GREEDY)
+        chunks = list(client.chat.completions.create(model="far", stream=True, **GREEDY))
+        usage = whole.result().usage
+    assert chunks
+    assert usage is not None
+    shown = gateway.darkroom("ledger").stdout
+    counted = f"│ 2     │ {2 * usage.prompt_tokens}"
+    assert any(counted in line and "far" in line for line in shown.splitlines()), shown
+
+
+def test_the_list_has_it_and_no_chat_worker_runs(gateway: Server) -> None:
+    assert "far" in {model.id for model in gateway.openai().models.list()}
+    assert gateway.readiness()["chat"] is None
+    assert "upstream" in gateway.darkroom("models").stdout

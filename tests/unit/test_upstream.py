@@ -1,0 +1,136 @@
+"""Another OpenAI-compatible server, in all its moods: what is passed on, and what is said when nothing can be."""
+
+import http.server
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from pipelines.chat_catalog import Upstream
+from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
+from server.upstream import Answer, Upstreams
+
+ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
+CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
+
+
+def frames(*chunks: Any, done: bool = True) -> bytes:
+    told = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return (": hello\n\n" + told + ("data: [DONE]\n\n" if done else "")).encode()
+
+
+MOODS: dict[str, tuple[int, dict[str, str], bytes]] = {
+    "good": (200, {}, json.dumps({"id": "chatcmpl-1", "choices": []}).encode()),
+    "busy": (429, {"Retry-After": "7", "x-secret": "no"}, json.dumps(ERROR).encode()),
+    "strict": (401, {}, json.dumps(ERROR).encode()),
+    "broken": (502, {"Content-Type": "text/html"}, b"<h1>Bad gateway</h1>"),
+    "list": (200, {}, b"[]"),
+    "stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS)),
+    "cut": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, done=False)),
+    "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers in the mood that the model's name asks for."""
+
+    seen: ClassVar[list[tuple[str, str | None, dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.seen.append((self.path, self.headers.get("authorization"), body))
+        status, headers, content = MOODS[body["model"]]
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def base() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+async def upstreams() -> AsyncIterator[Upstreams]:
+    made = Upstreams([Upstream("http://x/v1", "x", "THEIR_KEY")], {"THEIR_KEY": "sk-theirs"}, 10)
+    yield made
+    await made.close()
+
+
+async def ask(upstreams: Upstreams, base: str, mood: str) -> Answer:
+    return await upstreams.ask(Upstream(base, mood, None), {"model": mood})
+
+
+async def chunks_of(upstreams: Upstreams, base: str, mood: str) -> list[Any]:
+    async with upstreams.stream(Upstream(base, mood, None), {"model": mood, "stream": True}) as answer:
+        return [answer] if isinstance(answer, Answer) else [chunk async for chunk in answer]
+
+
+async def test_answers_and_errors_are_passed_on_with_when_to_retry(upstreams: Upstreams, base: str) -> None:
+    assert (await ask(upstreams, base, "good")).body["id"] == "chatcmpl-1"
+    busy = await ask(upstreams, base, "busy")
+    assert (busy.status, busy.body, dict(busy.headers)) == (429, ERROR, {"retry-after": "7"})
+    assert await chunks_of(upstreams, base, "busy") == [busy]
+
+
+async def test_the_key_is_the_operators(upstreams: Upstreams, base: str) -> None:
+    await upstreams.ask(Upstream(base, "good", "THEIR_KEY"), {"model": "good"})
+    await ask(upstreams, base, "good")
+    assert [(path, key) for path, key, _ in Handler.seen[-2:]] == [
+        ("/v1/chat/completions", "Bearer sk-theirs"),
+        ("/v1/chat/completions", None),
+    ]
+
+
+def test_a_key_that_is_not_set_is_said_at_start() -> None:
+    with pytest.raises(StartError, match="THEIR_KEY"):
+        Upstreams([Upstream("http://x/v1", "x", "THEIR_KEY")], {}, 10)
+
+
+async def test_a_stream_is_its_chunks(upstreams: Upstreams, base: str) -> None:
+    assert await chunks_of(upstreams, base, "stream") == CHUNKS
+
+
+@pytest.mark.parametrize(
+    ("mood", "code"),
+    [("strict", "upstream_refused"), ("broken", "upstream_failed"), ("list", "upstream_failed")],
+)
+async def test_what_can_not_be_passed_on_is_a_500(upstreams: Upstreams, base: str, mood: str, code: str) -> None:
+    for attempt in (ask, chunks_of):
+        with pytest.raises(EngineFailure) as raised:
+            await attempt(upstreams, base, mood)
+        assert raised.value.code == code
+
+
+@pytest.mark.parametrize("mood", ["cut", "garbled"])
+async def test_a_stream_that_breaks_is_an_error(upstreams: Upstreams, base: str, mood: str) -> None:
+    with pytest.raises(EngineFailure) as raised:
+        await chunks_of(upstreams, base, mood)
+    assert raised.value.code == "upstream_failed"
+
+
+async def test_nobody_there_is_a_503_and_silence_a_504(upstreams: Upstreams) -> None:
+    with pytest.raises(Overloaded) as refused:
+        await ask(upstreams, "http://127.0.0.1:9/v1", "good")
+    assert refused.value.headers["Retry-After"] == "5"
+    hasty = Upstreams([], {}, 0.05)
+    silent = http.server.HTTPServer(("127.0.0.1", 0), Handler)  # it listens, and nobody serves
+    caught: ApiError | None = None
+    try:
+        await ask(hasty, f"http://127.0.0.1:{silent.server_port}/v1", "good")
+    except TimedOut as error:
+        caught = error
+    silent.server_close()
+    await hasty.close()
+    assert caught is not None
