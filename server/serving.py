@@ -116,7 +116,7 @@ def _welcome(console: Console, services: Services) -> None:
     base = f"http://{host}:{settings.port}"
     dev_key = settings.home / "dev-key"
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
-    for state in services.images.checkpoints.values():
+    for state in (*services.images.checkpoints.values(), *services.chat.checkpoints.values()):
         if state.state != "loaded":
             console.print(f"[red]Checkpoint {state.spec.name} does not load:[/red] {escape(state.detail)}")
     console.print(f"\n[bold]Darkroom is ready[/bold] on {services.images.device}.")

@@ -17,8 +17,8 @@ async function loadModels() {
   const body = await answer.json();
   if (!answer.ok) return say(body.error.message, true);
   localStorage.setItem("darkroom-key", $("key").value.trim());
-  state.models = body.data;
-  $("model").replaceChildren(...body.data.map((m) => new Option(`${m.id} · ${m.tier}`, m.id)));
+  state.models = body.data.filter((m) => m.tier); // the others chat
+  $("model").replaceChildren(...state.models.map((m) => new Option(`${m.id} · ${m.tier}`, m.id)));
   $("model").disabled = false;
   say("");
   showModel();
