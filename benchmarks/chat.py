@@ -62,7 +62,10 @@ def main() -> None:
         folder = options.checkpoint or make_checkpoint(Path(scratch) / "weights" / "bench")
         with our_server(Path(scratch), folder) as ours, their_server(folder) as theirs:
             systems = {"darkroom": ours, "transformers serve": theirs, "generate": bare(folder)}
-            figures = {streams: measure(systems, streams) for streams in STREAMS}
+            figures = {}
+            for streams in STREAMS:
+                figures[streams] = measure(systems, streams)
+                print(f"{streams} streams: {json.dumps(told(figures[streams]))}", file=sys.stderr)
     report(figures)
     if options.json:
         options.json.write_text(json.dumps({str(streams): told(taken) for streams, taken in figures.items()}, indent=2))

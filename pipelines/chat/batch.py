@@ -27,11 +27,11 @@ from pipelines.outcomes import OutOfTime
 
 
 class Batch:
-    """The sequences of one checkpoint. One thread uses it."""
+    """The sequences of one checkpoint, in slots of `most_places` tokens in all. One thread uses it."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, budget_bytes: int) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
         self.checkpoint = checkpoint
-        self._forward = BatchForward(checkpoint, budget_bytes)
+        self._forward = BatchForward(checkpoint, most_places)
         self._most_rows = checkpoint.spec.max_batch
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []  # row r is in slot r
@@ -60,7 +60,6 @@ class Batch:
             self._leave([row for row in self._rows if row.request.over or row.answer.reason])
         if self.idle:
             self._forward.slots.clear()
-            self._most_rows = self.checkpoint.spec.max_batch
 
     def fail(self, error: BaseException) -> None:
         """After a failure that no row survives; those that wait do."""
@@ -73,9 +72,8 @@ class Batch:
     def halve(self) -> bool:
         """After running out of memory: fewer rows for now. False when there was but one."""
         count = len(self._running())
-        self._most_rows = max(1, count // 2)
         if count > 1:
-            self._part_with(self._most_rows)
+            self._part_with(count // 2)
         return count > 1
 
     def _running(self) -> list[Sequence]:
@@ -98,7 +96,7 @@ class Batch:
         budget = self._forward.piece
         while budget > 0 and (sequence := self._next()):
             piece = sequence.tokens[sequence.kept : sequence.kept + budget]
-            if not self._reserve(sequence.kept + len(piece)):
+            if not self._reserve(len(sequence.tokens) + 1):
                 self._put_back(sequence)
                 return
             logits = self._forward.prompt(piece, len(self._rows), sequence.kept)
@@ -122,7 +120,7 @@ class Batch:
         """Another choice of the same request has computed the prompt already, but for its last token."""
         shared = len(sequence.request.prompt) - 1
         for slot, row in enumerate(self._rows):
-            if row.request is sequence.request and self._reserve(shared):
+            if row.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
                 self._forward.slots.move(slot, len(self._rows), shared)
                 sequence.kept = shared
                 return
@@ -152,6 +150,7 @@ class Batch:
     def _part_with(self, count: int) -> None:
         """Keep the first rows. The others wait, with what they have said; it is computed again when they join."""
         leavers = self._running()[count:]
+        self._most_rows = max(1, count)  # until others leave: what joins again at once would have to part again
         self._rows, self._joining = self._rows[:count], None
         for sequence in reversed(leavers):
             sequence.kept = 0
@@ -162,6 +161,7 @@ class Batch:
         for row in leavers:
             slot = self._rows.index(row)
             last = self._rows.pop()
+            self._most_rows = min(self._most_rows + 1, self.checkpoint.spec.max_batch)
             if last is not row:
                 self._forward.slots.move(len(self._rows), slot, last.kept)
                 self._rows[slot] = last

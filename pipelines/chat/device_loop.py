@@ -7,7 +7,7 @@ import torch
 
 from pipelines.chat.batch import Batch
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.forward import can_batch
+from pipelines.chat.forward import batched_token_bytes
 from pipelines.chat.request import Sequence
 from pipelines.chat.solo import Solo
 from pipelines.chat_types import ChatSpec
@@ -54,8 +54,9 @@ class DeviceLoop:
     def _lane(self, checkpoint: ChatCheckpoint) -> Batch | Solo:
         """Where its sequences go. Made when the first one comes."""
         if checkpoint not in self._batches and checkpoint not in self._solos:
-            if checkpoint.processor is None and can_batch(checkpoint):
-                self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes)
+            token_bytes = None if checkpoint.processor else batched_token_bytes(checkpoint)
+            if token_bytes:
+                self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes // token_bytes)
             else:
                 self._solos[checkpoint] = Solo(checkpoint)
         return self._batches.get(checkpoint) or self._solos[checkpoint]

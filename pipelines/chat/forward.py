@@ -14,7 +14,7 @@ Mask = torch.Tensor | Mapping[str, torch.Tensor]
 class BatchForward:
     """Logits of prompts and of rows. One thread uses it, in inference mode."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, budget_bytes: int) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
         self._model = checkpoint.model
         self._device = checkpoint.device
         config = self._model.config.get_text_config()
@@ -26,7 +26,7 @@ class BatchForward:
         self.exact = self._dtype == torch.float32
         self.piece = PROMPT_PIECE.get(checkpoint.device.type, 256)
         most_rows = checkpoint.spec.max_batch
-        self.slots = Slots(config.num_hidden_layers, most_rows, checkpoint.context, budget_bytes)
+        self.slots = Slots(config.num_hidden_layers, most_rows, checkpoint.context, most_places)
 
     def prompt(self, tokens: list[int], slot: int, start: int) -> torch.Tensor:
         """Tokens `start` and on of a row, into its slot. Returns the logits [1, vocabulary] behind the last one."""
@@ -76,12 +76,12 @@ class BatchForward:
         )
 
 
-def can_batch(checkpoint: ChatCheckpoint) -> bool:
-    """Whether the model says the same in slots as alone, which is tried: no list of architectures is ever complete.
+def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
+    """What a token takes in a slot, or None where the model does not say the same in slots as alone.
 
-    To be called in inference mode.
+    That is tried, as no list of architectures is ever complete. To be called in inference mode.
     """
-    forward = BatchForward(checkpoint, budget_bytes=2**30)
+    forward = BatchForward(checkpoint, most_places=2**16)
     tokens = [7 * i % min(100, checkpoint.tokens.count) for i in range(12)]
     try:
         alone = checkpoint.model(torch.tensor([tokens], device=checkpoint.device)).logits[0, -1].float()
@@ -91,7 +91,8 @@ def can_batch(checkpoint: ChatCheckpoint) -> bool:
         forward.prompt(tokens[6:11], slot=1, start=6)
         together = forward.step([tokens[8], tokens[11]], [5, 11])[1]
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):  # it takes no such inputs
-        return False
+        return None
     count = checkpoint.tokens.count
     difference = (together[:count] - alone[:count]).abs().max() / alone[:count].std()
-    return bool(difference < (1e-3 if forward.exact else 0.1))
+    agrees = bool(difference < (1e-3 if forward.exact else 0.1))
+    return forward.slots.token_bytes() if agrees else None

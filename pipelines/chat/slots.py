@@ -90,7 +90,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         """No bound of its own."""
         return -1
 
-    def bytes_per_place(self) -> int:
+    def token_bytes(self) -> int:
         """Of one token in one slot."""
         if not self.is_initialized:
             return 0
@@ -114,18 +114,18 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class Slots:
-    """The buffers of every layer, within a budget of bytes."""
+    """The buffers of every layer, with room for `most_places` tokens in all."""
 
-    def __init__(self, layers: int, most_rows: int, most_tokens: int, budget_bytes: int) -> None:
+    def __init__(self, layers: int, most_rows: int, most_tokens: int, most_places: int) -> None:
         self._shape = Shape()
         self._most_rows = most_rows
         self._most_tokens = _up(most_tokens, GRAIN)
-        self._budget_bytes = budget_bytes
+        self._most_places = most_places
         self._layers = [SlotLayer(self._shape) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
 
     def reserve(self, rows: int, tokens: int) -> bool:
-        """Have room for so many rows, the longest of so many tokens; False when the budget forbids it.
+        """Have room for so many rows, the longest of so many tokens; False when that is too much.
 
         Slots and places beyond that may be lost.
         """
@@ -134,19 +134,17 @@ class Slots:
             return True
         tokens = _up(tokens, GRAIN)
         generous = min(2 * rows, self._most_rows), min(2 * tokens, self._most_tokens)  # growing copies everything
-        rooms = [_larger(generous, shape), _larger((rows, tokens), shape), (rows, tokens)]
-        place_bytes = self.bytes_per_place()
-        for room in rooms if place_bytes else rooms[-1:]:
-            if room[0] * room[1] * place_bytes <= self._budget_bytes:
+        for room in (_larger(generous, shape), _larger((rows, tokens), shape), (rows, tokens)):
+            if room[0] * room[1] <= self._most_places:
                 shape.rows, shape.tokens = room
                 for layer in self._layers:
                     layer.resize()
                 return True
         return False
 
-    def bytes_per_place(self) -> int:
+    def token_bytes(self) -> int:
         """Of one token in one slot, over all layers. 0 before the first forward pass."""
-        return sum(layer.bytes_per_place() for layer in self._layers)
+        return sum(layer.token_bytes() for layer in self._layers)
 
     def look(self, window: Window) -> None:
         """The next forward pass writes and sees this window."""
