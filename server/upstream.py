@@ -30,16 +30,21 @@ class Upstreams:
     """The connections to them, and their keys. `close` after use."""
 
     def __init__(self, known: Iterable[Upstream], environment: Mapping[str, str], timeout_s: float) -> None:
-        """Raises StartError when an environment variable that should have a key is not set."""
+        """Raises StartError as `take` does."""
+        self._environment = environment
         self._keys: dict[str, str] = {}
-        for upstream in known:
-            name = upstream.api_key_env
-            if name is not None and not environment.get(name):
-                raise StartError(f"chat.toml wants the key of {upstream.base_url} in {name}, which is not set.")
-            if name is not None:
-                self._keys[name] = environment[name]
+        self.take(known)
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
+
+    def take(self, known: Iterable[Upstream]) -> None:
+        """Read the keys of these, at start or from a changed catalog. Raises StartError for one that is not set."""
+        for upstream in known:
+            name = upstream.api_key_env
+            if name is not None and not self._environment.get(name):
+                raise StartError(f"chat.toml wants the key of {upstream.base_url} in {name}, which is not set.")
+            if name is not None:
+                self._keys[name] = self._environment[name]
 
     async def close(self) -> None:
         """Close all connections."""

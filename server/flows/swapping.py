@@ -17,7 +17,7 @@ from pipelines.checkpoint_files import CheckpointError, describe
 from pipelines.messages import CheckpointState
 from pipelines.types import CheckpointSpec
 from server.engine_host import WorkerDied
-from server.errors import BadRequest, Conflict, NotFound
+from server.errors import BadRequest, Conflict, NotFound, StartError
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.swap")
@@ -72,6 +72,10 @@ async def _take_over(services: Services, catalog: Catalog) -> Change:
     chats = [spec for spec in catalog.chat.checkpoints if spec not in before.chat.checkpoints]
     if chats and not before.chat.checkpoints:
         raise BadRequest("Nothing has changed. The first chat checkpoint of its own needs a restart of the server.")
+    try:
+        services.upstreams.take(catalog.chat.upstreams)
+    except StartError as error:
+        raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
     try:
         described = {spec.name: await asyncio.to_thread(describe, spec) for spec in images}
         states = await _prepare(services, images, chats)

@@ -98,6 +98,16 @@ def test_a_key_that_is_not_set_is_said_at_start() -> None:
         Upstreams([Upstream("http://x/v1", "x", "THEIR_KEY")], {}, 10)
 
 
+async def test_a_changed_catalog_may_bring_a_key_that_is_set(upstreams: Upstreams, base: str) -> None:
+    with pytest.raises(StartError, match="OTHER_KEY"):
+        upstreams.take([Upstream(base, "good", "OTHER_KEY")])
+    later = Upstreams([], {"OTHER_KEY": "sk-other"}, 10)
+    later.take([Upstream(base, "good", "OTHER_KEY")])
+    await later.ask(Upstream(base, "good", "OTHER_KEY"), {"model": "good"})
+    await later.close()
+    assert Handler.seen[-1][1] == "Bearer sk-other"
+
+
 async def test_a_stream_is_its_chunks(upstreams: Upstreams, base: str) -> None:
     assert await chunks_of(upstreams, base, "stream") == CHUNKS
 
