@@ -79,7 +79,7 @@ def _draw_pattern(canvas: Canvas, ground: Ground, colour: RGB, layout: Layout) -
 
 def _draw_waves(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Generator) -> None:
     depth = layout.height - layout.horizon
-    for _ in range(_count(layout, 11)):
+    for _ in range(_count(layout, 6)):
         near = rng.uniform(0.08, 0.95)
         long = layout.unit * (0.12 + 0.3 * near)
         x, y = rng.uniform(0, layout.width), layout.horizon + near * depth
@@ -89,7 +89,7 @@ def _draw_waves(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Gene
 
 def _draw_tufts(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Generator) -> None:
     depth = layout.height - layout.horizon
-    for _ in range(_count(layout, 12)):
+    for _ in range(_count(layout, 6)):
         near = rng.uniform(0.12, 0.95)
         high = layout.unit * (0.03 + 0.06 * near)
         x, y = rng.uniform(0, layout.width), layout.horizon + near * depth
@@ -103,7 +103,7 @@ def _draw_tufts(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Gene
 
 def _draw_specks(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Generator) -> None:
     depth = layout.height - layout.horizon
-    for _ in range(_count(layout, 16)):
+    for _ in range(_count(layout, 6)):
         near = rng.uniform(0.1, 0.97)
         radius = layout.unit * (0.006 + 0.012 * near)
         canvas.fill(
@@ -113,9 +113,9 @@ def _draw_specks(canvas: Canvas, colour: RGB, layout: Layout, rng: np.random.Gen
 
 def _draw_stars(canvas: Canvas, layout: Layout) -> None:
     rng = np.random.default_rng((layout.variant, 4))
-    for i in range(_count(layout, 26)):
+    for i in range(_count(layout, 12)):
         x, y = rng.uniform(0, layout.width), rng.uniform(0.02, 0.92) * layout.horizon
-        size = layout.stroke * rng.uniform(0.5, 1.1)
+        size = layout.stroke * rng.uniform(0.8, 1.3)
         outline = (
             star(x, y, size * 0.6, size * 2.4, 4) if i % 5 == 0 else ellipse(x, y, size * 0.8, size * 0.8, count=10)
         )
@@ -197,10 +197,10 @@ def _city(colour: RGB, scene: Scene, layout: Layout) -> list[Piece]:
         wide, high = layout.unit * rng.uniform(0.16, 0.28), layout.unit * rng.uniform(0.24, 0.7)
         top = layout.horizon - high
         pieces.append(Piece(rectangle(x, top, x + wide, base), mix(colour, WHITE, rng.uniform(0, 0.12))))
-        pane = layout.unit * 0.03
+        pane = layout.unit * 0.05
         for row in range(int(high / pane / 3)):
             for column in range(int(wide / pane / 2.2)):
-                if rng.random() < 0.35:
+                if rng.random() < 0.4:
                     left, upper = x + pane * (0.8 + 2 * column), top + pane * (1 + 2.6 * row)
                     pieces.append(Piece(rectangle(left, upper, left + pane, upper + 1.3 * pane), lit))
         x += wide * rng.uniform(0.95, 1.25)

@@ -35,7 +35,7 @@ STYLES: Final[tuple[Style, ...]] = get_args(Style)
 
 SHAPES: Final[frozenset[Kind]] = frozenset({"circle", "square", "triangle", "star", "heart"})
 AFLOAT: Final[frozenset[Kind]] = SHAPES | {"boat", "rocket"}  # the others stand on an islet when the ground is the sea
-VARIANTS: Final = 1 << 16
+VARIANTS: Final = 1  # of what no caption names. With one, a caption all but decides its picture: quickly learned
 T = TypeVar("T")
 
 # Which lights a sky can have. A sun at night or a moon at noon would make "at night" untrue to the eye.
