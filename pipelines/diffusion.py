@@ -118,6 +118,7 @@ class Drawing:
             "num_inference_steps": job.steps,
             "generator": _one_or_all([torch.Generator("cpu").manual_seed(seed) for seed in seeds]),
             "output_type": "pil",
+            **_text_length(pipeline),
             **_guidance(accepted, [row.job for row in self.rows]),
             **watch.callback(accepted),
             **images,
@@ -188,6 +189,18 @@ def row_seed(row: Row) -> int:
 def _one_or_all(values: list[Any]) -> Any:
     """Some pipelines take a list only where there are several."""
     return values[0] if len(values) == 1 else values
+
+
+def _text_length(pipeline: Any) -> dict[str, int]:
+    """Tokens to fill a prompt up to: fewer than usual where the only tokenizer says that training had fewer.
+
+    Pipelines of the FLUX.2 family attend to the filling, at its price.
+    """
+    lengths = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
+    tokenizer = getattr(pipeline, "tokenizer", None)
+    if lengths is None or not isinstance(lengths.default, int) or tokenizer is None or hasattr(pipeline, "tokenizer_2"):
+        return {}
+    return {"max_sequence_length": min(lengths.default, tokenizer.model_max_length)}
 
 
 def _guidance(accepted: Mapping[str, Any], jobs: Sequence[ImageJob]) -> dict[str, Any]:

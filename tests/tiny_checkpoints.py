@@ -12,17 +12,25 @@ from diffusers import (
     StableDiffusionPipeline,
 )
 from safetensors.torch import save_file
-from transformers import CLIPTextModelWithProjection
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, Qwen3ForCausalLM
 
-from pipelines.starter.architectures import clip_config, clip_tokenizer, klein, stable_diffusion
-
-UNET = {"latent_levels": 3, "codec_channels": 8, "unet_channels": (16, 32), "text_width": 32}
+from pipelines.starter.architectures import (
+    READ_LAYERS,
+    clip_config,
+    klein,
+    klein_codec,
+    klein_transformer,
+    qwen_config,
+    stable_diffusion,
+    tiny_codec,
+    unet,
+)
+from pipelines.starter.tokens import clip_tokenizer, qwen_tokenizer
 
 
 def make_sd(folder: Path) -> Path:
     """A UNet: text to image, image to image, inpainting."""
-    torch.manual_seed(1)
-    stable_diffusion(**UNET).save_pretrained(folder)  # type: ignore[arg-type]
+    _tiny_sd().save_pretrained(folder)
     return folder
 
 
@@ -53,14 +61,18 @@ def make_sd3(folder: Path) -> Path:
 def make_klein(folder: Path) -> Path:
     """A few-step transformer that takes references natively."""
     torch.manual_seed(3)
-    klein(codec_channels=(8, 8, 16, 16), heads=2, layers=(1, 1), text_width=64).save_pretrained(folder)
+    tokenizer = qwen_tokenizer()
+    text = Qwen3ForCausalLM(qwen_config(len(tokenizer), width=64, layers=READ_LAYERS))
+    transformer = klein_transformer(latent_channels=16, heads=2, layers=(1, 1), text_width=64)
+    klein(klein_codec(channels=(8, 8, 16, 16), latent_channels=16), transformer, tokenizer, text).save_pretrained(
+        folder
+    )
     return folder
 
 
 def make_single_file(folder: Path) -> tuple[Path, Path]:
     """The UNet in the original layout of Stable Diffusion: one .safetensors file, and its folder of configs."""
-    torch.manual_seed(1)
-    tiny = stable_diffusion(**UNET)  # type: ignore[arg-type]
+    tiny = _tiny_sd()
     pipeline = StableDiffusionPipeline(**{**tiny.components, "vae": _vae()}, requires_safety_checker=False)
     pipeline.save_pretrained(folder / "configs")
     for weights in (folder / "configs").rglob("*.safetensors"):
@@ -72,6 +84,14 @@ def make_single_file(folder: Path) -> tuple[Path, Path]:
     }
     save_file({name: tensor.contiguous().clone() for name, tensor in tensors.items()}, folder / "tiny.safetensors")
     return folder / "tiny.safetensors", folder / "configs"
+
+
+def _tiny_sd() -> StableDiffusionPipeline:
+    torch.manual_seed(1)
+    tokenizer = clip_tokenizer()
+    codec = tiny_codec(channels=8, blocks=(1, 2, 2, 2), decoder_blocks=(2, 2, 2, 1))
+    network = unet(channels=(16, 32), text_width=32, sample_size=128)
+    return stable_diffusion(codec, network, tokenizer, CLIPTextModel(clip_config(len(tokenizer), 32)))
 
 
 def _vae(latent_channels: int = 4) -> AutoencoderKL:

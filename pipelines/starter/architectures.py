@@ -4,6 +4,8 @@ starter-alpha is a UNet of the Stable Diffusion family over a small autoencoder 
 few-step transformer of the FLUX.2 klein family, which takes reference images natively. Both are small enough for a CPU.
 """
 
+from typing import Any, Final
+
 import torch
 from diffusers import (
     AutoencoderKLFlux2,
@@ -16,7 +18,7 @@ from diffusers import (
     StableDiffusionPipeline,
     UNet2DConditionModel,
 )
-from tokenizers.pre_tokenizers import ByteLevel
+from torch import nn
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -24,87 +26,165 @@ from transformers import (
     Qwen2Tokenizer,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3Model,
 )
 
-SEED = 20261121
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+from pipelines.starter.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
+
+SEED: Final = 20261121
+LATENT_SCALE: Final = 3.2  # of alpha's averages, which makes their variance about 1
+READ_LAYERS: Final = 28  # the klein pipeline reads the text encoder's layers 9, 18 and 27
+TAUGHT_LAYERS: Final = 4  # of them, the first ones: enough for what is said about scenes
 
 
 def alpha() -> DiffusionPipeline:
-    """starter-alpha: text to image, image to image and inpainting from one set of weights."""
+    """starter-alpha, untrained."""
     torch.manual_seed(SEED)
-    return stable_diffusion(latent_levels=4, codec_channels=16, unet_channels=(48, 96, 160), text_width=128)
+    tokenizer = clip_tokenizer(length=LENGTH)
+    return stable_diffusion(alpha_codec(), alpha_unet(), tokenizer, alpha_text(len(tokenizer)))
 
 
 def beta() -> DiffusionPipeline:
-    """starter-beta: four steps, references native."""
+    """starter-beta, untrained."""
     torch.manual_seed(SEED)
-    return klein(codec_channels=(8, 16, 32, 64, 64), heads=4, layers=(2, 4), text_width=64)
+    tokenizer = qwen_tokenizer(length=LENGTH)
+    return klein(beta_codec(), beta_transformer(), tokenizer, qwen_text(beta_text_trunk(len(tokenizer))))
 
 
-def stable_diffusion(
-    *, latent_levels: int, codec_channels: int, unet_channels: tuple[int, ...], text_width: int
-) -> DiffusionPipeline:
-    """A Stable Diffusion pipeline whose latents are 2**latent_levels pixels wide."""
-    blocks = latent_levels + 1
-    vae = AutoencoderTiny(
-        encoder_block_out_channels=(codec_channels,) * blocks,
-        decoder_block_out_channels=(codec_channels,) * blocks,
-        num_encoder_blocks=(1,) + (2,) * (blocks - 1),
-        num_decoder_blocks=(2,) * (blocks - 1) + (1,),
+def alpha_codec() -> AutoencoderTiny:
+    """16 pixels to a latent of 4 channels: Stable Diffusion's inpainting takes no other number.
+
+    The encoder has nothing but convolutions, with which it averages; the decoder is what learns.
+    """
+    return tiny_codec(
+        channels=32,
+        blocks=(0,) * 5,
+        decoder_blocks=(3, 3, 2, 1, 0),
+        upsample_fn="bilinear",
+        scaling_factor=LATENT_SCALE,
+    )
+
+
+def tiny_codec(
+    *, channels: int, blocks: tuple[int, ...], decoder_blocks: tuple[int, ...], **options: Any
+) -> AutoencoderTiny:
+    """A codec that halves the picture once for each number of blocks after the first."""
+    levels = len(blocks)
+    return AutoencoderTiny(
+        encoder_block_out_channels=(channels,) * levels,
+        decoder_block_out_channels=(channels,) * levels,
+        num_encoder_blocks=blocks,
+        num_decoder_blocks=decoder_blocks,
         latent_channels=4,
-    )
-    levels = len(unet_channels)
-    unet = UNet2DConditionModel(
-        sample_size=1024 // 2**latent_levels,
-        block_out_channels=unet_channels,
-        layers_per_block=1,
-        down_block_types=("DownBlock2D",) + ("CrossAttnDownBlock2D",) * (levels - 1),
-        up_block_types=("CrossAttnUpBlock2D",) * (levels - 1) + ("UpBlock2D",),
-        cross_attention_dim=text_width,
-        attention_head_dim=min(8, unet_channels[0] // 8),
-        norm_num_groups=8,
-    )
-    tokenizer = clip_tokenizer()
-    return StableDiffusionPipeline(
-        vae=vae,
-        unet=unet,
-        tokenizer=tokenizer,
-        text_encoder=CLIPTextModel(clip_config(len(tokenizer), text_width)),
-        scheduler=DDIMScheduler(
-            beta_start=0.00085,
-            beta_end=0.012,
-            beta_schedule="scaled_linear",
-            clip_sample=False,
-            set_alpha_to_one=False,
-            steps_offset=1,
-        ),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
+        **options,
     )
 
 
-def klein(
-    *, codec_channels: tuple[int, ...], heads: int, layers: tuple[int, int], text_width: int
-) -> DiffusionPipeline:
-    """A FLUX.2 klein pipeline. The text encoder has 28 layers because the pipeline reads layers 9, 18 and 27."""
-    latent_channels = 16
-    levels = len(codec_channels)
-    vae = AutoencoderKLFlux2(
-        block_out_channels=codec_channels,
+def beta_codec() -> AutoencoderKLFlux2:
+    """32 pixels to a latent of 32 channels; the pipeline makes one token of four of them, 256 for a square of 1K."""
+    return klein_codec(channels=(8, 8, 32, 48, 64, 64), latent_channels=32)
+
+
+def klein_codec(*, channels: tuple[int, ...], latent_channels: int) -> AutoencoderKLFlux2:
+    """A codec that halves the picture once for each number after the first."""
+    levels = len(channels)
+    return AutoencoderKLFlux2(
+        block_out_channels=channels,
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
         layers_per_block=1,
         latent_channels=latent_channels,
         norm_num_groups=8,
         mid_block_add_attention=False,
+    ).eval()  # its batch norm keeps the statistics that normalise the latents
+
+
+def alpha_unet() -> UNet2DConditionModel:
+    """Wide where the picture is small: most of a scene's meaning is in its layout."""
+    return unet(channels=(16, 48, 96, 128), text_width=96, sample_size=64)
+
+
+def unet(*, channels: tuple[int, ...], text_width: int, sample_size: int) -> UNet2DConditionModel:
+    """A UNet that attends to the text on its two smallest levels."""
+    attentive = min(2, len(channels) - 1)
+    plain = len(channels) - attentive
+    return UNet2DConditionModel(
+        sample_size=sample_size,
+        block_out_channels=channels,
+        layers_per_block=1,
+        down_block_types=("DownBlock2D",) * plain + ("CrossAttnDownBlock2D",) * attentive,
+        up_block_types=("CrossAttnUpBlock2D",) * attentive + ("UpBlock2D",) * plain,
+        cross_attention_dim=text_width,
+        attention_head_dim=4,  # which diffusers reads as the number of heads
+        norm_num_groups=8,
+        time_embedding_dim=128,
     )
-    vae.eval()  # before it is saved: its batch norm keeps the statistics that normalise the latents
-    transformer = Flux2Transformer2DModel(
+
+
+def alpha_text(vocabulary: int) -> CLIPTextModel:
+    """starter-alpha's text encoder."""
+    return CLIPTextModel(clip_config(vocabulary, width=96, layers=3, length=LENGTH))
+
+
+def clip_config(vocabulary: int, width: int, layers: int = 2, length: int = 77) -> CLIPTextConfig:
+    """A small CLIP text encoder for a tokenizer of `tokens`, whose last two tokens are its marks."""
+    return CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        max_position_embeddings=length,
+        projection_dim=width,
+        bos_token_id=vocabulary - 2,
+        eos_token_id=vocabulary - 1,
+        pad_token_id=vocabulary - 1,
+    )
+
+
+def stable_diffusion(
+    vae: nn.Module, network: nn.Module, tokenizer: CLIPTokenizer, text_encoder: CLIPTextModel
+) -> DiffusionPipeline:
+    """The parts as a pipeline: text to image, image to image and inpainting from one set of weights."""
+    return StableDiffusionPipeline(
+        vae=vae,
+        unet=network,
+        tokenizer=tokenizer,
+        text_encoder=text_encoder,
+        scheduler=alpha_scheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+def alpha_scheduler() -> DDIMScheduler:
+    """The network predicts the picture, and the schedule ends in pure noise, where drawing begins.
+
+    A caption all but decides its picture, so that predicting it is the easier task: noise has more detail than a scene.
+    """
+    return DDIMScheduler(
+        beta_start=0.00085,
+        beta_end=0.012,
+        beta_schedule="scaled_linear",
+        prediction_type="sample",
+        rescale_betas_zero_snr=True,
+        timestep_spacing="trailing",
+        steps_offset=1,
+        clip_sample=False,
+    )
+
+
+def beta_transformer() -> Flux2Transformer2DModel:
+    """starter-beta's transformer for `beta_codec` and `beta_text_trunk`."""
+    return klein_transformer(latent_channels=32, heads=6, layers=(1, 5), text_width=96)
+
+
+def klein_transformer(
+    *, latent_channels: int, heads: int, layers: tuple[int, int], text_width: int
+) -> Flux2Transformer2DModel:
+    """`layers` that keep text and picture apart, and then ones that don't."""
+    return Flux2Transformer2DModel(
         in_channels=4 * latent_channels,
         num_layers=layers[0],
         num_single_layers=layers[1],
@@ -114,54 +194,50 @@ def klein(
         axes_dims_rope=(8, 8, 8, 8),
         guidance_embeds=False,
     )
-    tokenizer = qwen_tokenizer()
-    text_encoder = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(tokenizer),
-            hidden_size=text_width,
-            intermediate_size=2 * text_width,
-            num_hidden_layers=28,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-        )
+
+
+def beta_text_trunk(vocabulary: int) -> Qwen3Model:
+    """The part of starter-beta's text encoder that does something, as a network of its own to train."""
+    trunk = Qwen3Model(qwen_config(vocabulary, width=96, layers=TAUGHT_LAYERS))
+    trunk.norm = nn.Identity()  # the pipeline reads what comes before it
+    return trunk
+
+
+@torch.no_grad()
+def qwen_text(trunk: Qwen3Model) -> Qwen3ForCausalLM:
+    """The trunk made as deep as the pipeline reads, with layers that add nothing."""
+    config = qwen_config(trunk.config.vocab_size, width=trunk.config.hidden_size, layers=READ_LAYERS)
+    text = Qwen3ForCausalLM(config)
+    text.model.load_state_dict(trunk.state_dict(), strict=False)
+    for layer in text.model.layers[len(trunk.layers) :]:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    return text
+
+
+def qwen_config(vocabulary: int, *, width: int, layers: int) -> Qwen3Config:
+    """A narrow text encoder for a tokenizer of `tokens`."""
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=width + width // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=width // 4,
+        tie_word_embeddings=True,
     )
+
+
+def klein(
+    vae: nn.Module, network: nn.Module, tokenizer: Qwen2Tokenizer, text_encoder: Qwen3ForCausalLM
+) -> DiffusionPipeline:
+    """The parts as a pipeline of few steps, with references native."""
     return Flux2KleinPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=2.0),
         vae=vae,
         text_encoder=text_encoder,
         tokenizer=tokenizer,
-        transformer=transformer,
+        transformer=network,
         is_distilled=True,
     )
-
-
-def clip_config(vocabulary: int, width: int) -> CLIPTextConfig:
-    """A small CLIP text encoder for `clip_tokenizer`."""
-    return CLIPTextConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        projection_dim=width,
-        bos_token_id=vocabulary - 2,
-        eos_token_id=vocabulary - 1,
-        pad_token_id=vocabulary - 1,
-    )
-
-
-def clip_tokenizer() -> CLIPTokenizer:
-    """Bytes as tokens, in CLIP's format: any text, and nothing to download."""
-    letters = sorted(ByteLevel.alphabet())
-    names = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    return CLIPTokenizer({name: i for i, name in enumerate(names)}, [], model_max_length=77)
-
-
-def qwen_tokenizer() -> Qwen2Tokenizer:
-    """Bytes as tokens, in Qwen's format, with its chat marks."""
-    names = [*sorted(ByteLevel.alphabet()), "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    tokenizer = Qwen2Tokenizer({name: i for i, name in enumerate(names)}, [], model_max_length=512)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
