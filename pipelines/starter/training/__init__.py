@@ -1,0 +1,13 @@
+"""How the image starters are trained. Everything it needs follows from seeds; nothing here runs in the server.
+
+    pictures    scenes by number, rendered once and kept
+    loop        steps, averaged weights, resuming, progress
+    codecs      the two autoencoders
+    texts       the two text encoders, taught to understand before there is anything to draw
+    latents     pictures as latents, made once
+    unet, transformer   the generators
+    recipes     which of them, for how long, in which order
+    export      what was learned, as a checkpoint
+
+What is under way is kept in a folder outside the repository's history, so that any run can be broken off and taken up.
+"""

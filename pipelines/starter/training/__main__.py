@@ -1,0 +1,42 @@
+"""`python -m pipelines.starter.training WEIGHTS [NAME ...] [--minutes M]`: train the image starters, or go on with it.
+
+What is under way is kept in WEIGHTS/.training. When the time is up, the learning rate has fallen to its end, and what
+there is becomes the checkpoint; the same command without a limit goes on from there.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from pipelines.quiet import quiet_libraries
+
+# Of the minutes, where they are limited: for the phases in their order.
+SHARES: Final = {
+    "starter-alpha": (0.0, 0.15, 0.35, 0.3, 0.2),
+    "starter-beta": (0.25, 0.1, 0.0, 0.5, 0.15),
+}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("names", nargs="*", choices=(*SHARES, []), help="which of them (all)")
+    parser.add_argument("--minutes", type=float, help="for each of them; without it, until every step is made")
+    arguments = parser.parse_args()
+    quiet_libraries()
+    from pipelines.starter.training.export import write_checkpoint
+    from pipelines.starter.training.recipes import PHASES, Training
+
+    for name in arguments.names or SHARES:
+        training = Training("alpha" if name == "starter-alpha" else "beta", arguments.weights / ".training")
+        for phase, share in zip(PHASES, SHARES[name], strict=True):
+            minutes = float("inf") if arguments.minutes is None else share * arguments.minutes
+            training.go_on((phase,), minutes)
+        write_checkpoint(training, arguments.weights / name)
+        print(f"{name}: {arguments.weights / name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

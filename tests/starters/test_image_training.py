@@ -1,0 +1,111 @@
+"""The image starters' training, with few steps: it learns, it goes on, and what it writes is an ordinary checkpoint."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from pipelines.checkpoints import load_checkpoint
+from pipelines.starter.architectures import alpha_codec
+from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
+from pipelines.starter.training.codecs import Cut, decode, encode
+from pipelines.starter.training.export import write_checkpoint
+from pipelines.starter.training.latents import as_pixels
+from pipelines.starter.training.loop import Run, Schedule
+from pipelines.starter.training.pictures import train_scene
+from pipelines.starter.training.recipes import Recipe, Starter, Training
+from pipelines.starter.training.unet import Stage
+from pipelines.starter.world.render import render
+from pipelines.types import CheckpointSpec
+
+FEW = Recipe(
+    codec=Schedule(2, 1e-3),
+    cut=Cut(64, 1),
+    text=Schedule(2, 1e-3),
+    text_batch=4,
+    generator=Schedule(3, 1e-3),
+    stages=(Stage("tiny", 0.5, 2, 30), Stage("tiny", 0.5, 2, 30)),
+    polish=Schedule(2, 1e-3),
+)
+
+
+@pytest.fixture(scope="module", params=["alpha", "beta"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointSpec:
+    """A starter after a few steps of every phase."""
+    starter: Starter = request.param
+    folder = tmp_path_factory.mktemp("weights")
+    training = Training(starter, folder / ".training", FEW)
+    assert training.go_on()
+    write_checkpoint(training, folder / f"starter-{starter}")
+    conditioning = "img2img" if starter == "alpha" else "native"
+    return CheckpointSpec(
+        f"starter-{starter}", folder / f"starter-{starter}", None, starter, conditioning, max_references=1
+    )
+
+
+def test_what_is_written_loads_by_the_ordinary_path(checkpoint: CheckpointSpec) -> None:
+    loaded = load_checkpoint(checkpoint, torch.device("cpu"))
+    assert {"vae", "tokenizer", "text_encoder", "scheduler"} <= loaded.components.keys()
+
+
+def test_it_is_half_precision_and_small(checkpoint: CheckpointSpec) -> None:
+    files = list(checkpoint.path.rglob("*.safetensors"))
+    assert sum(file.stat().st_size for file in files) < 16e6
+    for file in files:
+        with safe_open(file, "pt") as tensors:
+            names = list(tensors.keys())
+            assert {tensors.get_tensor(name).dtype for name in names} <= {torch.float16, torch.int64}
+
+
+def test_its_card_says_what_was_trained(checkpoint: CheckpointSpec) -> None:
+    assert "generator 3 of 3 steps" in (checkpoint.path / "README.md").read_text()
+
+
+def test_a_run_that_is_broken_off_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+    def run(name: str, steps: int) -> Run:
+        torch.manual_seed(0)
+        made = Run(tmp_path / name, nn.Linear(4, 1), Schedule(steps, 0.1))
+        made.train(lambda step: (made.model(torch.full((2, 4), step / 7)) - 1).square().mean() + 0 * torch.randn(()))
+        return made
+
+    whole = run("whole.pt", 8)
+    torch.manual_seed(0)
+    broken = Run(tmp_path / "broken.pt", nn.Linear(4, 1), Schedule(8, 0.1))
+
+    def stop_in_the_middle(step: int) -> torch.Tensor:
+        if step == 5 and not broken.file.exists():
+            raise KeyboardInterrupt
+        return (broken.model(torch.full((2, 4), step / 7)) - 1).square().mean() + 0 * torch.randn(())
+
+    with pytest.raises(KeyboardInterrupt):
+        broken.train(stop_in_the_middle)
+    again = run("broken.pt", 8)
+    assert again.finished
+    for one, other in zip(whole.average.parameters(), again.average.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_learning_rate_falls_by_the_end_of_the_time() -> None:
+    schedule = Schedule(10_000, 1.0, fall=0.5)
+    assert schedule.rate_at(900) == 1.0
+    assert schedule.rate_at(900, last=1000) == pytest.approx(0.2)
+    assert schedule.rate_at(999, last=1000) == pytest.approx(0.02)
+
+
+def test_the_encoder_makes_the_averages_that_training_reckons_with() -> None:
+    codec = set_to_averages(alpha_codec())
+    picture = render(train_scene(3), 512, 384)
+    with torch.no_grad():
+        made = encode(codec, as_pixels(picture)[None])[0] * codec.config.scaling_factor
+    assert (made - averages_of(picture.reduce(DRAWN_PX))).abs().max() < 0.02
+    assert made.shape == latents_of(train_scene(3), 512, 384).shape
+
+
+def test_an_untrained_decoder_enlarges() -> None:
+    codec = set_to_averages(alpha_codec())
+    sky = torch.linspace(-0.6, 0.6, 256)[None, None, :, None].expand(1, 3, 256, 256)
+    with torch.no_grad():
+        drawn = decode(codec, encode(codec, sky))
+    assert (drawn - sky)[..., 16:-16, 16:-16].abs().max() < 0.03
