@@ -1,0 +1,34 @@
+"""The measured figures as a table, and the pictures they are of as a sheet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from rich.table import Table
+
+from pipelines.starter.measuring.obedience import Shares
+from pipelines.starter.world.contact_sheet import contact_sheet
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One starter's figures."""
+
+    shares: Shares
+    psnr_db: float
+
+
+def table(measured: Mapping[str, Measured]) -> Table:
+    """A row for each figure."""
+    shown = Table("Starter", "What", "Right", "Of", title="Held-out captions and edits")
+    for name, figures in measured.items():
+        for what, share in figures.shares.items():
+            shown.add_row(name, what, f"{share.value:.1%}", str(share.of))
+        shown.add_row(name, "autoencoder, rendered scenes", f"{figures.psnr_db:.1f} dB", "", end_section=True)
+    return shown
+
+
+def write_sheet(pictures: Sequence[tuple[Image.Image, str]], file: Path) -> None:
+    """Pictures over the words that asked for them."""
+    contact_sheet(pictures, columns=6).save(file)
