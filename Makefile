@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CLIENTS := .venv-clients/installed
 
-.PHONY: help setup serve test clients check format bench soak memory clean
+.PHONY: help setup serve test clients check format bench soak memory starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUT
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory
+
+starters: $(STAMP) ## train the starter checkpoints; hours without a GPU, and it can be broken off
+	@$(BIN)/darkroom starters train
 
 clean: ## remove the environment and caches, keep results and keys
 	rm -rf $(VENV) .venv-clients tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -2,6 +2,7 @@
 
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -185,6 +186,30 @@ def build(
     from server.serving import build_starters
 
     raise typer.Exit(build_starters(_settings().weights, force=force))
+
+
+@starters.command("train")
+def train(
+    names: Annotated[list[str] | None, typer.Argument(help="Which of them. Default: all.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=1, help="For each image starter. Default: until every step is made.")
+    ] = None,
+) -> None:
+    """Train the starters from nothing, or go on where the last run stopped. Ctrl-C keeps what is learned."""
+    from server.serving import train_starters
+
+    raise typer.Exit(train_starters(_settings().weights, names or [], minutes))
+
+
+@starters.command("measure")
+def measure(
+    count: Annotated[int, typer.Option(min=1, help="Captions, and as many edits and conversations.")] = 200,
+    sheet: Annotated[Path | None, typer.Option(help="Where to write some of the pictures, as PNG.")] = None,
+) -> None:
+    """Show what the starters get right of captions, edits and conversations that training never saw."""
+    from server.serving import measure_starters
+
+    raise typer.Exit(measure_starters(_settings(), count, sheet))
 
 
 def _settings() -> "Settings":

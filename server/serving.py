@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
@@ -63,6 +64,36 @@ def build_starters(weights: Path, *, force: bool) -> int:
     """Build the missing starters, in another process since this one never imports torch. Returns its exit status."""
     command = [sys.executable, "-m", "pipelines.starter.build", str(weights), *(["--force"] if force else [])]
     return subprocess.run(command, check=False).returncode
+
+
+def train_starters(weights: Path, names: Sequence[str], minutes: float | None) -> int:
+    """Train them one after the other, each in a process of its own. Raises StartError for a name that is none."""
+    if unknown := [name for name in names if name not in STARTERS]:
+        raise StartError(f"There is no starter {unknown[0]}. They are {', '.join(STARTERS)}.")
+    limit = [] if minutes is None else ["--minutes", str(minutes)]
+    for name in names or STARTERS:
+        module = ["chat.train", str(weights)] if name == "starter-chat" else ["training", str(weights), name, *limit]
+        if status := _starter_command(*module):
+            return status
+    return 0
+
+
+def measure_starters(settings: Settings, count: int, sheet: Path | None) -> int:
+    """Measure them in another process. Returns its exit status."""
+    picture = [] if sheet is None else ["--sheet", str(sheet)]
+    return _starter_command(
+        "measuring", str(settings.weights), str(settings.model_configs), "--count", str(count), *picture
+    )
+
+
+def _starter_command(module: str, *arguments: str) -> int:
+    """Of the tensor side, which this process never imports. Ctrl-C reaches it by itself, so it is waited for."""
+    process = subprocess.Popen([sys.executable, "-m", f"pipelines.starter.{module}", *arguments])
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def read_catalog(settings: Settings) -> Catalog:

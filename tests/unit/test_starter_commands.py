@@ -1,0 +1,19 @@
+"""`darkroom starters`: what can be told before anything is trained or measured."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.starter.build import NAMES
+from server.errors import StartError
+from server.serving import STARTERS, train_starters
+
+
+def test_an_unknown_starter_is_named_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"starter-gamma.*starter-alpha, starter-beta, starter-chat"):
+        train_starters(tmp_path, ["starter-alpha", "starter-gamma"], None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_server_and_the_trainer_mean_the_same_starters() -> None:
+    assert set(NAMES) == set(STARTERS)
