@@ -12,6 +12,7 @@ from pipelines.chat_catalog import ChatModel
 from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
 from pipelines.sizes import SizeError, resolve_size
 from pipelines.starter.chat.image_tool import IMAGE_TOOL
+from pipelines.types import Picture
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem, StoredResponse
 from server.errors import BadImageRequest, BadRequest
@@ -23,6 +24,7 @@ from server.flows.references import Reference, load_references
 from server.flows.resolve import check_options, find_model
 from server.flows.responses.context import (
     IMAGE_FUNCTION,
+    Shown,
     build_context,
     newest_picture,
     pictures_of,
@@ -111,17 +113,9 @@ async def _plan(
     results_base: str,
 ) -> Plan:
     context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
-    shown = await load_references(services, await to_references(services, context.pictures))
-    new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
-    if len(new) > MAX_PICTURES:
-        message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
-        raise BadRequest(message, param="input", code="array_above_max_length")
-    new_pictures = await load_references(services, await to_references(services, new))
+    new_pictures = await _new_pictures(services, body, spec, inputs)
     tool = next((tool for tool in body.tools if isinstance(tool, ImageTool)), None)
     image = await _image_plan(services, key, model, tool, body, chain, inputs, results_base) if tool else None
-    if new and image is None and not spec.vision:
-        message = "This model does not see images: send the image_generation tool to edit them, or text alone."
-        raise BadRequest(message, param="input", code="unsupported_parameter")
     choice, allowed = _tool_choice(body)
     logprobs = "message.output_text.logprobs" in body.include
     return Plan(
@@ -132,9 +126,9 @@ async def _plan(
         inputs=tuple(inputs),
         files=(),
         messages=context.messages,
-        pictures=tuple(decoded.picture for decoded in shown),
+        pictures=await _decoded(services, context.pictures),
         texts=tuple(text for text in [body.instructions, *texts_of(inputs)] if text),
-        new_pictures=tuple(decoded.picture for decoded in new_pictures),
+        new_pictures=new_pictures,
         image=image,
         tools=chat_tools(body),
         tool_choice=choice,
@@ -143,17 +137,31 @@ async def _plan(
         max_tool_calls=body.max_tool_calls,
         format=_format(body),
         max_output_tokens=body.max_output_tokens,
-        sampling=ChatSampling(
-            temperature=body.temperature,
-            top_p=body.top_p,
-            presence_penalty=body.presence_penalty,
-            frequency_penalty=body.frequency_penalty,
-        ),
+        sampling=ChatSampling(body.temperature, body.top_p, body.presence_penalty, body.frequency_penalty),
         truncate=body.truncation == "auto",
         logprobs=logprobs,
         top_logprobs=body.top_logprobs if logprobs else 0,
         time_limit_s=services.settings.job_time_limit_s,
     )
+
+
+async def _new_pictures(
+    services: Services, body: ResponseBody, spec: ChatSpec, inputs: Sequence[StoredItem]
+) -> tuple[Picture, ...]:
+    """What came with this request, whoever will look at it: the model, the image tool, moderation."""
+    new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
+    if len(new) > MAX_PICTURES:
+        message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
+        raise BadRequest(message, param="input", code="array_above_max_length")
+    if new and not spec.vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
+        message = "This model does not see images: send the image_generation tool to edit them, or text alone."
+        raise BadRequest(message, param="input", code="unsupported_parameter")
+    return await _decoded(services, new)
+
+
+async def _decoded(services: Services, shown: Sequence[Shown]) -> tuple[Picture, ...]:
+    loaded = await load_references(services, await to_references(services, shown))
+    return tuple(decoded.picture for decoded in loaded)
 
 
 async def _image_plan(
