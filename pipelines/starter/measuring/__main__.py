@@ -66,11 +66,11 @@ def measure_image_starter(model: ImageModel, count: int, gallery: Gallery, progr
 
 
 def starter_models(configs: Path, weights: Path) -> list[ImageModel]:
-    """One 1K model for each starter. Raises CatalogError."""
+    """One 1K model for each starter that is there. Raises CatalogError."""
     catalog = load_catalog(configs, weights)
     found: dict[str, ImageModel] = {}
     for model in catalog.models.values():
-        if model.tier == "1K" and model.checkpoint.name in NAMES:
+        if model.tier == "1K" and model.checkpoint.name in NAMES and model.checkpoint.path.is_dir():
             found.setdefault(model.checkpoint.name, model)
     return list(found.values())
 
