@@ -1,4 +1,4 @@
-"""The network: a Qwen3 of some 2 M parameters, with the embedding as its output layer. Untrained."""
+"""The network: a Qwen3 of some 0.8 M parameters, with the embedding as its output layer. Untrained."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,9 @@ HEAD: Final = 64  # wide enough that some of its rotations are slow, and words a
 ROTATION_BASE: Final = 1e5
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: int = 4) -> Qwen3ForCausalLM:
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, *, width: int = 128, heads: int = 3, layers: int = 3
+) -> Qwen3ForCausalLM:
     """The network in float32, its weights drawn by the seed."""
     torch.manual_seed(SEED)
     ends = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
@@ -24,8 +26,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: 
         hidden_size=width,
         intermediate_size=2 * width,
         num_hidden_layers=layers,
-        num_attention_heads=width // HEAD,
-        num_key_value_heads=width // HEAD,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
         head_dim=HEAD,
         max_position_embeddings=CONTEXT,
         rope_parameters={"rope_type": "default", "rope_theta": ROTATION_BASE},
@@ -34,7 +36,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: 
         pad_token_id=ends[1],
     )
     model = Qwen3ForCausalLM(config)
-    if width > 2 * HEAD:
+    if width > HEAD:
         wire_copying(model)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])
     return model
@@ -43,7 +45,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, width: int = 192, layers: 
 def save_tiny(folder: Path, texts: Sequence[str] = ()) -> Path:
     """An untrained checkpoint for tests, of the starter's own kind: 0.1 M parameters, bytes as tokens."""
     tokenizer = make_tokenizer(texts)
-    save(make_model(tokenizer, width=64, layers=2), tokenizer, folder)
+    save(make_model(tokenizer, width=64, heads=1, layers=2), tokenizer, folder)
     return folder
 
 

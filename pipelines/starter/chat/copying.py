@@ -21,7 +21,7 @@ CONSTANT: Final = 0.4
 SHARPNESS: Final = 2.0  # of the queries in both layers
 SEEN: Final = 2.0  # how strongly the token before is written, compared with the token itself
 HANDED_ON: Final = 3.0  # and how strongly what was found
-BACK: Final = 6  # the fastest rotations tell one token back from others
+BACK: Final = 5  # the fastest rotations tell one token back from others
 
 
 @torch.no_grad()
@@ -30,13 +30,14 @@ def wire_copying(model: Qwen3ForCausalLM) -> None:
     config, rng = model.config, torch.Generator().manual_seed(0)
     head, width = config.head_dim, config.hidden_size
     tokens = slice(1, width - head)  # where an embedding lives
+    basis = _directions(width - head - 1, width - head - 1, rng)
     table = model.get_input_embeddings().weight
     table.normal_(0, EMBEDDING, generator=rng)
     table[:, 0], table[:, width - head :] = CONSTANT, 0
-    model.model.norm.weight.fill_(0.5)
+    model.model.norm.weight.fill_(0.8)
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     own = torch.zeros(head, width)
-    own[:, tokens] = _directions(head, width - head - 1, rng)
+    own[: len(basis), tokens] = basis[:head]
     seen = torch.eye(width)[width - head :]
 
     here, back = _one_back(config)
@@ -45,15 +46,15 @@ def wire_copying(model: Qwen3ForCausalLM) -> None:
     first.v_proj.weight[:head], first.o_proj.weight[:, :head] = own, SEEN * EMBEDDING * seen.T
 
     slow = _slow(config)
-    handed_on = torch.zeros(2 * head, width)
-    handed_on[: width - head - 1, tokens] = _directions(width - head - 1, width - head - 1, rng)[: 2 * head]
     for i in range(2):
         part = slice(i * head, (i + 1) * head)
         places = _directions(len(slow), head, rng)
+        handed_on = torch.zeros(head, width)
+        handed_on[:, tokens] = basis[torch.arange(part.start, part.stop) % len(basis)]
         second.q_proj.weight[part], second.k_proj.weight[part] = 0, 0
         second.q_proj.weight[part.start + slow], second.k_proj.weight[part.start + slow] = places @ own, places @ seen
-        second.v_proj.weight[part] = handed_on[part]
-        second.o_proj.weight[:, part] = HANDED_ON * EMBEDDING * handed_on[part].T
+        second.v_proj.weight[part] = handed_on
+        second.o_proj.weight[:, part] = HANDED_ON * EMBEDDING * handed_on.T
     for attention in (first, second):
         attention.q_norm.weight.fill_(SHARPNESS)
 

@@ -26,7 +26,7 @@ NAME: Final = "starter-chat"
 SEED: Final = 7  # of the conversations; another one than training's, though their wordings differ already
 CALLS: Final = ("picture", "edit", "function")
 TOGETHER: Final = 32  # turns answered at once
-LONGEST: Final = 160  # tokens of an answer
+LONGEST: Final = 120  # tokens of an answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from pipelines.starter.chat.talk.mix import conversation, conversations
 from pipelines.starter.chat.tokens import make_tokenizer
 
 NAME: Final = "starter-chat"
-STEPS: Final = 2000
+STEPS: Final = 1750
 WARMUP_STEPS: Final = 30
-MICRO_TOKENS: Final = 1536  # of a micro-batch, padding included
-MICRO_BATCHES: Final = 2  # of a step
-BLOCK_STEPS: Final = 16  # steps whose conversations are made together, to be sorted by length
-LEARNING_RATE: Final = 4e-3
-COOLDOWN: Final = 0.3  # share of the steps over which the learning rate falls
+MICRO_TOKENS: Final = 2048  # of a micro-batch, padding included
+MICRO_BATCHES: Final = 1  # of a step
+BLOCK_STEPS: Final = 25  # steps whose conversations are made together, to be sorted by length
+LEARNING_RATE: Final = 5e-3
+COOLDOWN: Final = 0.45  # share of the steps over which the learning rate falls
 SAVE_EVERY: Final = 50
 MERGES, SPACED, CORPUS = 900, 450, 3000  # the tokenizer's size, and how many conversations it is learned from
 

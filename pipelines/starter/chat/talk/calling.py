@@ -64,7 +64,7 @@ class Declared:
 
 def declare(rng: np.random.Generator) -> Declared:
     """A known function, or one made up."""
-    if chance(rng, 0.55):
+    if chance(rng, 0.65):
         function = pick(rng, FUNCTIONS)
         name, slots = pick(rng, function.names), function.slots
         if chance(rng, 0.12):
@@ -165,10 +165,9 @@ def _returned(script: Script) -> None:
         script.result(pick(rng, ('{{"error": "{}"}}', "error: {}", "Error: {}")).format(problem))
         script.answer("result", FAILED.format(problem))
     elif kind <= 3:
-        pairs = {_field(rng): _value(rng) for _ in range(1 + int(rng.integers(3)))}
+        pairs = {_field(rng): _value(rng) for _ in range(1 + int(rng.integers(2)))}
         script.result(json.dumps(pairs))
-        told = ", ".join(f"{name} {json.dumps(value).strip(chr(34))}" for name, value in pairs.items())
-        script.answer("result", RESULTS_TEXT.format(told))
+        script.answer("result", RESULTS_TEXT.format(json.dumps(pairs)))
     else:
         text = str(_value(rng))
         script.result(text)

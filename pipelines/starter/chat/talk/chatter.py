@@ -18,7 +18,7 @@ SAYINGS: Final = (
     'Say "{}"', 'say "{}" please',
     'Repeat "{}"', 'Reply with "{}"', "write {}", "Write the words {}", "Please say {}", "Just say {}",
     "Can you say {}?", "print {}",
-    "Output {}", "Say the word {}", "type {}", "Please repeat: {}", "Tell me {}", "Say back to me: {}",
+    "Output {}", "Say the word {}", "type {}", "Please repeat: {}", "Say back to me: {}",
 )  # fmt: skip
 SUMS: Final = {
     "+": ("{} + {}", "{}+{}", "What is {} + {}?", "{} plus {}", "what is {} plus {}?", "How much is {} + {}?",
@@ -56,13 +56,12 @@ UNKNOWN_ASKS: Final = (
     "I have a problem with {}",
     "My {} is broken", "I feel {}", "Define {}", "What does {} mean?", "Who won the {}?", "recommend a {}",
     "Can {} be {}?", "plan a trip to {}",
-    "translate {}", "What's the meaning of {}?", "proofread {}", "Debug my {}", "{}", "{}?", "Are there {} in {}?",
+    "translate {}", "What's the meaning of {}?", "proofread {}", "Debug my {}", "Are there {} in {}?",
     "Which {} is the best?",
     "Can you write a {}?", "compare {} and {}", "Give me advice about {}", "List ten {}", "How far is {} from {}?",
 )  # fmt: skip
 UNKNOWN: Final = (
     "I am only a tiny starter model, so I don't know that. A larger chat model can take my place: see weights.md.",
-    "Sorry, that is beyond a starter model as small as I am. weights.md says how to bring a larger one.",
 )
 NAMINGS: Final = (
     "my name is {}",
@@ -109,12 +108,12 @@ def sum_up(script: Script) -> None:
     """A small sum, sometimes one that is too large, sometimes counting."""
     rng = script.rng
     if chance(rng, 0.06):
-        last = 2 + int(rng.integers(19))
+        last = 2 + int(rng.integers(9))
         script.user(script.wording(COUNTS).format(last))
         script.answer("sum", ", ".join(str(n) for n in range(1, last + 1)) + ".")
         return
     sign = pick(rng, tuple(SUMS))
-    most = 11 if sign == "x" else 21
+    most = 6 if sign == "x" else 11
     a, b = int(rng.integers(most)), int(rng.integers(most))
     if sign == "-" and a < b:
         a, b = b, a
@@ -124,7 +123,7 @@ def sum_up(script: Script) -> None:
         script.answer("sum", TOO_LARGE)
         return
     result = {"+": a + b, "-": a - b, "x": a * b}[sign]
-    in_words = max(a, b) <= 10 and chance(rng, 0.1)
+    in_words = chance(rng, 0.1)
     script.user(script.wording(SUMS[sign]).format(*((NUMBERS[a], NUMBERS[b]) if in_words else (a, b))))
     script.answer("sum", f"{a} {sign} {b} = {result}.")
 

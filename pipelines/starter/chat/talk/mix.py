@@ -21,7 +21,7 @@ SYSTEM: Final = (
     "You are the assistant of an online shop.", "Help the user.",
 )  # fmt: skip
 TURNS: Final = ("picture", "change", "function", "say", "sum", "chat", "unknown", "meet")
-TURN_WEIGHTS: Final = (0.2, 0.2, 0.26, 0.12, 0.06, 0.09, 0.05, 0.02)
+TURN_WEIGHTS: Final = (0.21, 0.2, 0.28, 0.08, 0.07, 0.09, 0.05, 0.02)
 
 
 def conversation(rng: np.random.Generator, split: Split = "train", *, most_turns: int = 4) -> Script:

@@ -86,16 +86,12 @@ RESULTS: Final = (
     "The image was generated.", '{"result": "ok"}', "The picture was drawn.", "success", "",
 )  # fmt: skip
 FAILURES: Final = ("error: {}", '{{"error": "{}"}}', "failed: {}", '{{"status": "failed", "error": "{}"}}')
-DRAWN: Final = ("Here is your picture.", "Here is your picture: {}.")
-CHANGED: Final = ("Here is the changed picture.", "Done: {}.")
+DRAWN: Final = "Here is your picture."
+CHANGED: Final = "Here is the changed picture."
 NOT_DRAWN: Final = "The picture could not be drawn. Please try again."
 NO_TOOL: Final = (
-    "I have no image tool in this chat, so I can't draw. Send the image_generation tool along, or call "
-    "/v1/images/generations.",
-)  # fmt: skip
-NO_TOOL_CHANGE: Final = (
-    "I have no image tool in this chat, so I can't change a picture. Send the image_generation tool along, or call "
-    "/v1/images/edits.",
+    "I have no image tool in this chat, so I can't draw or change a picture. Send the image_generation tool along, or "
+    "call /v1/images/generations."
 )  # fmt: skip
 
 
@@ -152,7 +148,7 @@ def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
         return
     canvas.drawn = True
     script.call("picture", tool.name, tool.arguments(text, "generate"))
-    _closing(script, DRAWN, text)
+    _closing(script, DRAWN)
 
 
 def ask_change(script: Script, tool: Tool | None, canvas: Canvas) -> None:
@@ -161,14 +157,14 @@ def ask_change(script: Script, tool: Tool | None, canvas: Canvas) -> None:
     script.user(said if canvas.drawn or (tool is None and canvas.asked) else f"[image] {said}")
     canvas.asked = True
     if tool is None:
-        script.answer("no tool", NO_TOOL_CHANGE)
+        script.answer("no tool", NO_TOOL)
         return
     canvas.drawn = True
     script.call("edit", tool.name, tool.arguments(prompt, "edit"))
-    _closing(script, CHANGED, prompt)
+    _closing(script, CHANGED)
 
 
-def _closing(script: Script, texts: tuple[str, ...], prompt: str) -> None:
+def _closing(script: Script, text: str) -> None:
     if chance(script.rng, 0.2):
         return  # some clients never return a result, and go on with the next message
     if chance(script.rng, 0.1):
@@ -176,7 +172,7 @@ def _closing(script: Script, texts: tuple[str, ...], prompt: str) -> None:
         script.answer("result", NOT_DRAWN)
         return
     script.result(pick(script.rng, RESULTS))
-    script.answer("result", tuple(text.format(prompt.rstrip(".")) for text in texts))
+    script.answer("result", text)
 
 
 def _subject(script: Script, canvas: Canvas) -> str:
@@ -227,7 +223,7 @@ def _elsewhere(rng: np.random.Generator) -> tuple[str, str]:
 def _change(script: Script, canvas: Canvas) -> tuple[str, str]:
     """What is said, and the instruction in it."""
     rng = script.rng
-    if canvas.drawn and canvas.it is not None and chance(rng, 0.3):
+    if canvas.drawn and canvas.it is not None and chance(rng, 0.2):
         said, meant = pick(rng, IT_SIZED) if chance(rng, 0.35) else pick(rng, IT_BECOMES)
         colour = pick(rng, COLOURS)
         said, meant = said.format(colour), meant.format(colour, it=canvas.it)

@@ -112,13 +112,13 @@ def city(rng: np.random.Generator) -> str:
 
 def whole(rng: np.random.Generator) -> int:
     """A whole number; small ones are common, long ones are not unknown."""
-    return int(rng.integers(10 ** int(rng.choice([1, 2, 2, 3, 4, 5]))))
+    return int(rng.integers(10 ** int(rng.choice([1, 2, 2, 2, 3, 4]))))
 
 
 def decimal(rng: np.random.Generator) -> float:
-    """A number with one or two decimals."""
-    digits = 1 + int(rng.integers(2))
-    return float(round(int(rng.integers(1, 1000)) + int(rng.integers(1, 10**digits)) / 10**digits, digits))
+    """A number with one decimal, seldom with two."""
+    digits = 1 + int(chance(rng, 0.2))
+    return float(round(int(rng.integers(1, 100)) + int(rng.integers(1, 10**digits)) / 10**digits, digits))
 
 
 def code(rng: np.random.Generator) -> str:
