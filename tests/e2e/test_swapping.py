@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -135,7 +136,7 @@ def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
     assert refused.returncode == 1
     assert file.name in refused.stderr
     assert apart(draw(server), before) < SAME
-    file.write_text(text.replace("steps = 2", "steps = 3"))
+    file.write_text(re.sub(r"(?m)^steps( *= *)2", r"steps\g<1>3", text))
     with Load(server) as load:
         changed = darkroom(server, "reload")
     assert changed.returncode == 0, changed.stderr
