@@ -209,7 +209,7 @@ async def _stream(client: httpx.AsyncClient, base: str, model: str, prompt: str)
             if not first_s and any(choice["delta"].get("content") for choice in chunk["choices"]):
                 first_s = time.perf_counter() - began
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    return tokens, first_s
+    return tokens, first_s or time.perf_counter() - began  # noise may have no text: then its end counts
 
 
 def bare(folder: Path) -> Run:
