@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CLIENTS := .venv-clients/installed
 
-.PHONY: help setup serve test clients check format bench soak memory starters clean
+.PHONY: help setup serve test clients check format bench bench-chat soak memory starters clean
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## create .venv and install everything, if anything changed
 
@@ -47,6 +47,9 @@ format: $(STAMP) ## rewrite the code in the house format
 bench: $(STAMP) ## server against the bare pipeline, many calls against one, swaps: as ratios, with a plot
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	@$(BIN)/python -m benchmarks
+
+bench-chat: $(STAMP) ## chat throughput against transformers serve and bare generate, as ratios
+	@$(BIN)/python -m benchmarks.chat
 
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less
 	@$(BIN)/python -m benchmarks.soak $(or $(MINUTES),30)

@@ -180,7 +180,7 @@ def moderation(
 
 @starters.command("build")
 def build(
-    force: Annotated[bool, typer.Option(help="Build again what is already there.")] = False,
+    force: Annotated[bool, typer.Option(help="Build again what is untrained.")] = False,
 ) -> None:
     """Write the starter checkpoints that are missing, untrained: they draw noise, and all else is real."""
     from server.serving import build_starters

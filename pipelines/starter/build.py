@@ -9,12 +9,14 @@ import shutil
 import sys
 from pathlib import Path
 
+CARD = "README.md"
 NAMES = ("starter-alpha", "starter-beta", "starter-chat")
 
 
 def build_starters(weights: Path, *, force: bool = False) -> list[Path]:
-    """The folders that were written."""
-    wanted = [weights / name for name in NAMES if force or not (weights / name).exists()]
+    """The folders that were written. `force` builds untrained ones again; a trained one has its model card."""
+    folders = [weights / name for name in NAMES]
+    wanted = [folder for folder in folders if not (folder / CARD).exists() and (force or not folder.exists())]
     if not wanted:
         return []
     print(f"Building untrained starter checkpoints in {weights} ...", file=sys.stderr, flush=True)
@@ -53,7 +55,7 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
-    parser.add_argument("--force", action="store_true", help="build again what is already there")
+    parser.add_argument("--force", action="store_true", help="build again what is untrained")
     arguments = parser.parse_args()
     build_starters(arguments.weights, force=arguments.force)
 

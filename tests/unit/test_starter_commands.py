@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.starter.build import NAMES
+from pipelines.starter.build import NAMES, build_starters
 from server.errors import StartError
 from server.serving import STARTERS, train_starters
 
@@ -17,3 +17,11 @@ def test_an_unknown_starter_is_named_with_those_there_are(tmp_path: Path) -> Non
 
 def test_the_server_and_the_trainer_mean_the_same_starters() -> None:
     assert set(NAMES) == set(STARTERS)
+
+
+def test_a_trained_starter_is_never_built_over(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "README.md").write_text("its model card")
+    assert build_starters(tmp_path, force=True) == []
+    assert [folder.read_text() for folder in tmp_path.glob("*/README.md")] == ["its model card"] * len(NAMES)
