@@ -25,7 +25,7 @@ async def host(chat_job: Job) -> AsyncIterator[Host]:
 
 async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Host, chat_job: Job) -> None:
     await host.wait_ready()
-    assert {name: state.state for name, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
+    assert {spec.name: state.state for spec, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
     never_end = ChatSampling(temperature=0.0, logit_bias={2: -100})
     events: list[ChatEvent] = []
     async for event in host.submit(chat_job(max_tokens=10**6, sampling=never_end)):
