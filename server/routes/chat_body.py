@@ -10,15 +10,16 @@ from server.flows.references import Reference
 from server.flows.strict_schema import strict_fault
 from server.wire.chat import (
     NO_EFFECT,
+    UNSUPPORTED,
     AllowedChoice,
     ChatBody,
     FunctionShape,
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedTool,
-    refuse_unsupported,
 )
 from server.wire.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
+from server.wire.hosted import refuse_unsupported
 from server.wire.validation import ignored_fields, validate
 
 NO_PARAMETERS = {"type": "object", "properties": {}}
@@ -26,7 +27,7 @@ NO_PARAMETERS = {"type": "object", "properties": {}}
 
 def read_chat(values: dict[str, Any]) -> ChatCall:
     """Raises BadRequest for the first thing that is wrong."""
-    refuse_unsupported(values)
+    refuse_unsupported(values, UNSUPPORTED)
     body = validate(ChatBody, values, strict=True)
     _check_messages(body)
     _check_pairs(body)

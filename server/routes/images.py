@@ -20,6 +20,7 @@ from server.flows.resolve import ImageCall
 from server.routes.delivery import CallAnswer
 from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
 from server.services import Services
+from server.wire.hosted import refuse_unsupported
 from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
 from server.wire.validation import ignored_fields, parse_json, validate
 
@@ -90,9 +91,7 @@ async def _answer(
 
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
-    for name in UNSUPPORTED:
-        if values.get(name) is not None or name in files:
-            raise BadRequest(f"'{name}' is not supported by this server.", param=name, code="unsupported_parameter")
+    refuse_unsupported({**values, **dict.fromkeys(files, "a file")}, UNSUPPORTED)
     return validate(model, values, strict=strict)
 
 

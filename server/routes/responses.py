@@ -31,7 +31,8 @@ from server.routes.delivery import KeptAlive, UntilGone
 from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
 from server.routes.sse import SEPARATOR, event, event_stream
 from server.services import Services
-from server.wire.responses import ResponseBody, refuse_unsupported
+from server.wire.hosted import refuse_unsupported
+from server.wire.responses import UNSUPPORTED, ResponseBody
 from server.wire.validation import ignored_fields, parse_json, validate
 
 router = APIRouter(prefix="/v1/responses")
@@ -44,7 +45,7 @@ MAX_PAGE = 100
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """An answer, a stream of one, or a response that runs in the background."""
     values = await asyncio.to_thread(parse_json, await request.body())
-    refuse_unsupported(values)
+    refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     named = ", ".join(name for name in ignored_fields(ResponseBody, values) if FIELD_NAME.fullmatch(name))[:500]
     headers = {"x-darkroom-ignored": named} if named else {}
@@ -58,7 +59,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """How long the input would be."""
     values = await asyncio.to_thread(parse_json, await request.body())
-    refuse_unsupported(values)
+    refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     return {"object": "response.input_tokens", "input_tokens": await count_input(services, key, body)}
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.errors import BadRequest
 from server.wire.chat_messages import FUNCTION_NAME, Message, Shape
+from server.wire.hosted import HostedFields
 
 MAX_STOPS = 4
 MAX_TOOLS = 128
@@ -145,7 +145,7 @@ TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-class ChatBody(Shape):
+class ChatBody(HostedFields):
     """Every field that changes the answer, and those known to change nothing."""
 
     model: str | None = None
@@ -173,20 +173,6 @@ class ChatBody(Shape):
 
     modalities: list[Literal["text"]] = Field(default_factory=list)
     verbosity: Literal["medium"] | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None  # the answer says which
     store: bool = False
     metadata: dict[str, str] = Field(default_factory=dict)
     prediction: dict[str, Any] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
-
-
-def refuse_unsupported(values: dict[str, Any]) -> None:
-    """Raises BadRequest for a field that this server knows and does not have."""
-    for name, instead in UNSUPPORTED.items():
-        if values.get(name) is not None:
-            message = f"'{name}' is not supported by this server: {instead}."
-            raise BadRequest(message, param=name, code="unsupported_parameter")

@@ -7,7 +7,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
-UNSUPPORTED = ("complexity", "frame_count", "frame_duration_ms", "svg", "markup", "file_id", "images")
+UNSUPPORTED = {  # field -> what to do instead
+    "complexity": "leave it out",
+    "frame_count": "it draws still pictures; leave it out",
+    "frame_duration_ms": "it draws still pictures; leave it out",
+    "svg": "its pictures are PNG, JPEG or WebP",
+    "markup": "leave it out",
+    "file_id": "send the picture itself in 'image'",
+    "images": "use 'image'",
+}
 
 
 def _as_list(value: object) -> object:

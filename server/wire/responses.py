@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from server.errors import BadRequest
 from server.wire.chat_messages import FUNCTION_NAME, Shape, Switch, Text
+from server.wire.hosted import HostedFields
 from server.wire.response_items import Item
 from server.wire.response_tools import Tool, ToolChoice, echo_tool
 
@@ -75,7 +75,7 @@ MetaKey = Annotated[str, Field(max_length=64)]
 MetaValue = Annotated[str, Field(max_length=512)]
 
 
-class ResponseBody(Shape):
+class ResponseBody(HostedFields):
     """Every field that changes the answer, and those that are only told again."""
 
     model: str | None = None
@@ -101,21 +101,6 @@ class ResponseBody(Shape):
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = False
-
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
-
-
-def refuse_unsupported(values: dict[str, Any]) -> None:
-    """Raises BadRequest for a field that this server knows and does not have."""
-    for name, instead in UNSUPPORTED.items():
-        if values.get(name) is not None:
-            message = f"'{name}' is not supported by this server: {instead}."
-            raise BadRequest(message, param=name, code="unsupported_parameter")
 
 
 def echo(body: ResponseBody, model: str) -> dict[str, Any]:
