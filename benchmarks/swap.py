@@ -21,7 +21,7 @@ from pipelines.catalog import ImageModel
 from tests.harness import REPOSITORY, Server
 
 ROUNDS = 3
-CHANNELS = (320, 640, 1280)
+CHANNELS = (320, 640, 1280, 1280)
 
 
 @contextmanager

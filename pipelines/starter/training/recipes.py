@@ -66,8 +66,8 @@ ON_CPU: Final[dict[Starter, Recipe]] = {
         cut=Cut(160, 2),
         text=Schedule(3000, 2e-3, 0.6),
         text_batch=32,
-        generator=Schedule(20000, 1e-3),
-        stages=(Stage("tiny", 0.5, 16, 1200), Stage("small", 0.35, 8, 1200), Stage("full", 0.15, 4, 300)),
+        generator=Schedule(12000, 1e-3),
+        stages=(Stage("tiny", 0.5, 16, 4000), Stage("small", 0.35, 8, 2000), Stage("full", 0.15, 4, 300)),
         polish=Schedule(4000, 1e-3, 0.8),
     ),
 }

@@ -18,7 +18,7 @@ from pipelines.starter.world.scene import Scene
 from pipelines.starter.world.split import text_split
 
 UNTOLD: Final = 0.1  # of the captions are left out, for guidance
-NOISY: Final = 600  # times from here on
+NOISY: Final = 850  # times from here on: only the caption says what there will be
 SIZES: Final = (*((1024, 1024),) * 4, *FULL[:-4])  # without the strips that no model of it draws
 HALVES: Final = tuple((width // 2, height // 2) for width, height in SIZES)
 

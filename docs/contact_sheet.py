@@ -1,0 +1,132 @@
+"""`python docs/contact_sheet.py http://localhost:8080 KEY OUT.jpg`: the picture in the README, by a running server.
+
+Every ratio of both families, a chain of edits by instruction, image to image, and one prompt at the three qualities;
+all of it through the HTTP routes, with OpenAI's SDK.
+"""
+
+import base64
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from openai import OpenAI
+from PIL import Image, ImageDraw, ImageFont
+from rich.progress import track
+
+ALPHA: Final = "alpha-image-2-count"
+BETA: Final = "beta-3.1-flash-image-count"
+COMMON: Final = ("1:1", "3:2", "2:3", "4:3", "3:4", "5:4", "4:5", "16:9", "9:16", "2:1", "1:2", "21:9", "9:21")
+PROMPTS: Final = (
+    "a red boat at sea at sunset",
+    "a large blue house on the left and a green tree on the right, grass, by day",
+    "a white rocket in the desert at night with a moon",
+    "a yellow star and a purple heart in the snow, overcast",
+    "a pink cat on the grass before hills, with a sun",
+    "a white lighthouse at sea by day",
+    "an orange car in the desert before mountains at sunset",
+    "a red flower on the left, a yellow flower in the centre and a blue flower on the right, grass",
+    "a black triangle in the snow at night",
+    "a brown house before a city skyline at sunset, grass",
+    "a green circle at sea, overcast",
+    "a large orange boat on the right, at sea, with clouds",
+    "a blue tree in the snow by day with a sun",
+)
+CHAIN: Final = ("make the boat blue", "add a moon", "make it snow")
+WIDTH_PX, HEIGHT_PX, GAP_PX, WORDS_PX = 1800, 150, 8, 18
+PAPER, INK = (250, 249, 246), (40, 42, 52)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Pictures under a heading; a row that is too long goes on below."""
+
+    heading: str
+    pictures: Sequence[tuple[Image.Image, str]]
+
+
+def rows(client: OpenAI) -> Iterator[Row]:
+    """All that is drawn."""
+    strips = (*COMMON, "4:1", "1:4", "8:1", "1:8")
+    for name, model, ratios in (("starter-alpha", ALPHA, COMMON), ("starter-beta", BETA, strips)):
+        asked = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
+        drawn = [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(asked, name)]
+        yield Row(f"{name}: every ratio", drawn)
+    yield Row("starter-beta: three turns of one picture", list(chain(client)))
+    prompt, start = "a large blue house on the left, snow, at night", PROMPTS[1]
+    picture = generate(client, ALPHA, start, "3:2")
+    changed = [
+        (edit(client, ALPHA, prompt, picture, strength=strength), f"strength {strength}")
+        for strength in (0.3, 0.6, 0.9)
+    ]
+    yield Row(f"starter-alpha: a picture as “{prompt}”", [(picture, "before"), *changed])
+    qualities = [
+        (generate(client, ALPHA, PROMPTS[6], "3:2", quality), quality) for quality in ("low", "medium", "high")
+    ]
+    yield Row("starter-alpha: low, medium and high quality", qualities)
+
+
+def chain(client: OpenAI) -> Iterator[tuple[Image.Image, str]]:
+    """A picture and what becomes of it."""
+    picture = generate(client, BETA, PROMPTS[0], "3:2")
+    yield picture, PROMPTS[0]
+    for instruction in CHAIN:
+        picture = edit(client, BETA, instruction, picture)
+        yield picture, instruction
+
+
+def generate(client: OpenAI, model: str, prompt: str, ratio: str, quality: str = "high") -> Image.Image:
+    """Text to image."""
+    asked = {"size": ratio, "quality": quality, "response_format": "b64_json", "seed": 7}
+    return _picture(client.images.generate(model=model, prompt=prompt, extra_body=asked).data)
+
+
+def edit(client: OpenAI, model: str, prompt: str, picture: Image.Image, **options: float) -> Image.Image:
+    """Image to image, at the picture's own size."""
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    asked = {"size": f"{picture.width}x{picture.height}", "response_format": "b64_json", "seed": 7, **options}
+    return _picture(
+        client.images.edit(model=model, prompt=prompt, image=("a.png", file.getvalue()), extra_body=asked).data
+    )
+
+
+def _picture(data: object) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(data[0].b64_json))).convert("RGB")  # type: ignore[index]
+
+
+def sheet(drawn: Sequence[Row]) -> Image.Image:
+    """All rows below each other."""
+    lines: list[tuple[int, int, Image.Image | None, str]] = []
+    y = GAP_PX
+    for row in drawn:
+        lines.append((GAP_PX, y, None, row.heading))
+        x, y = GAP_PX, y + WORDS_PX + GAP_PX
+        for picture, words in row.pictures:
+            fitted = picture.resize((max(1, round(picture.width * HEIGHT_PX / picture.height)), HEIGHT_PX))
+            if x + fitted.width + GAP_PX > WIDTH_PX:
+                x, y = GAP_PX, y + HEIGHT_PX + WORDS_PX + GAP_PX
+            lines.append((x, y, fitted, words))
+            x += max(fitted.width, 28) + GAP_PX
+        y += HEIGHT_PX + WORDS_PX + 2 * GAP_PX
+    whole = Image.new("RGB", (WIDTH_PX, y), PAPER)
+    pen = ImageDraw.Draw(whole)
+    for x, top, fitted_or_none, words in lines:
+        if fitted_or_none is None:
+            pen.text((x, top), words, fill=INK, font=ImageFont.load_default(17))
+        else:
+            whole.paste(fitted_or_none, (x, top))
+            pen.text((x, top + HEIGHT_PX + 2), words, fill=INK, font=ImageFont.load_default(13))
+    return whole
+
+
+def main() -> None:
+    """The command."""
+    base, key, out = sys.argv[1:]
+    client = OpenAI(base_url=f"{base}/v1", api_key=key, timeout=600)
+    sheet(list(rows(client))).save(out, quality=88)
+
+
+if __name__ == "__main__":
+    main()
