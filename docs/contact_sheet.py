@@ -26,7 +26,7 @@ PROMPTS: Final = (
     "a pink cat on the grass before hills, with a sun",
     "a white lighthouse at sea by day",
     "an orange car in the desert before mountains at sunset",
-    "a red flower on the left, a yellow flower in the centre and a blue flower on the right, grass",
+    "a red flower on the left, a yellow star in the centre and a blue car on the right, grass",
     "a black triangle in the snow at night",
     "a brown house before a city skyline at sunset, grass",
     "a green circle at sea, overcast",

@@ -194,11 +194,14 @@ def train(
     minutes: Annotated[
         float | None, typer.Option(min=1, help="For each image starter. Default: until every step is made.")
     ] = None,
+    onward: Annotated[
+        bool, typer.Option("--onward", help="Image starters begin with the weights that are there, not from nothing.")
+    ] = False,
 ) -> None:
     """Train the starters from nothing, or go on where the last run stopped. Ctrl-C keeps what is learned."""
     from server.serving import train_starters
 
-    raise typer.Exit(train_starters(_settings().weights, names or [], minutes))
+    raise typer.Exit(train_starters(_settings().weights, names or [], minutes, onward=onward))
 
 
 @starters.command("measure")

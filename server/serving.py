@@ -66,11 +66,11 @@ def build_starters(weights: Path, *, force: bool) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def train_starters(weights: Path, names: Sequence[str], minutes: float | None) -> int:
+def train_starters(weights: Path, names: Sequence[str], minutes: float | None, *, onward: bool) -> int:
     """Train them one after the other, each in a process of its own. Raises StartError for a name that is none."""
     if unknown := [name for name in names if name not in STARTERS]:
         raise StartError(f"There is no starter {unknown[0]}. They are {', '.join(STARTERS)}.")
-    limit = [] if minutes is None else ["--minutes", str(minutes)]
+    limit = [*([] if minutes is None else ["--minutes", str(minutes)]), *(["--onward"] if onward else [])]
     for name in names or STARTERS:
         module = ["chat.train", str(weights)] if name == "starter-chat" else ["training", str(weights), name, *limit]
         if status := _starter_command(*module):

@@ -16,6 +16,7 @@ from pipelines.starter.training.latents import as_pixels
 from pipelines.starter.training.loop import Run, Schedule
 from pipelines.starter.training.pictures import train_scene
 from pipelines.starter.training.recipes import Recipe, Starter, Training
+from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.unet import Stage
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
@@ -61,6 +62,21 @@ def test_it_is_half_precision_and_small(checkpoint: CheckpointSpec) -> None:
 
 def test_its_card_says_what_was_trained(checkpoint: CheckpointSpec) -> None:
     assert "generator 3 of 3 steps" in (checkpoint.path / "README.md").read_text()
+
+
+def test_a_new_training_takes_up_what_a_checkpoint_has_learned(checkpoint: CheckpointSpec, tmp_path: Path) -> None:
+    starter: Starter = "alpha" if checkpoint.family == "alpha" else "beta"
+    training = Training(starter, tmp_path / ".training", FEW)
+    take_up(training, checkpoint.path)
+    write_checkpoint(training, tmp_path / "again")
+    for file in checkpoint.path.rglob("*.safetensors"):
+        with (
+            safe_open(file, "pt") as old,
+            safe_open(tmp_path / "again" / file.relative_to(checkpoint.path), "pt") as new,
+        ):
+            assert all(torch.equal(old.get_tensor(name), new.get_tensor(name)) for name in old.keys())  # noqa: SIM118
+    assert training.go_on()
+    assert "; then; " in (tmp_path / "again" / "README.md").read_text()
 
 
 def test_a_run_that_is_broken_off_goes_on_as_if_it_had_not(tmp_path: Path) -> None:

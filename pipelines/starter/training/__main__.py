@@ -1,7 +1,8 @@
 """`python -m pipelines.starter.training WEIGHTS [NAME ...] [--minutes M]`: train the image starters, or go on with it.
 
 What is under way is kept in WEIGHTS/.training. When the time is up, the learning rate has fallen to its end, and what
-there is becomes the checkpoint; the same command without a limit goes on from there.
+there is becomes the checkpoint; the same command without a limit goes on from there. Where that state is gone,
+`--onward` begins with the weights of the checkpoint itself.
 """
 
 import argparse
@@ -24,13 +25,17 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("names", nargs="*", choices=(*SHARES, []), help="which of them (all)")
     parser.add_argument("--minutes", type=float, help="for each of them; without it, until every step is made")
+    parser.add_argument("--onward", action="store_true", help="from the checkpoint that is there, if no state is")
     arguments = parser.parse_args()
     quiet_libraries()
     from pipelines.starter.training.export import write_checkpoint
     from pipelines.starter.training.recipes import PHASES, Training
+    from pipelines.starter.training.taking_up import take_up
 
     for name in arguments.names or SHARES:
         training = Training("alpha" if name == "starter-alpha" else "beta", arguments.weights / ".training")
+        if arguments.onward:
+            take_up(training, arguments.weights / name)
         for phase, share in zip(PHASES, SHARES[name], strict=True):
             minutes = float("inf") if arguments.minutes is None else share * arguments.minutes
             training.go_on((phase,), minutes)

@@ -37,12 +37,16 @@ def write_checkpoint(training: Training, folder: Path) -> None:
         CARD.format(
             name=folder.name,
             kind=type(pipeline).__name__,
-            training="; ".join(f"{phase} {_spent(run)}" for phase, run in runs.items()),
+            training="; ".join([*_earlier(training), *(f"{phase} {_spent(run)}" for phase, run in runs.items())]),
             hardware=_hardware(),
         )
     )
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
+
+
+def _earlier(training: Training) -> list[str]:
+    return [training.before.read_text(), "then"] if training.before.exists() else []
 
 
 def _spent(run: Run) -> str:

@@ -178,10 +178,24 @@ class Training:
         )
         return Encoder(network, tokenizer, network.config.hidden_size)
 
+    def keep_tokenizer(self, tokenizer: CLIPTokenizer | Qwen2Tokenizer) -> None:
+        """Use this one, unless the training has one."""
+        if not self._tokenizer_folder.exists():
+            tokenizer.save_pretrained(self._tokenizer_folder)
+
+    @property
+    def before(self) -> Path:
+        """The file that says what a checkpoint had learned that this training goes on from."""
+        return self.folder / f"{self.starter}-before.txt"
+
+    @property
+    def _tokenizer_folder(self) -> Path:
+        return self.folder / f"{self.starter}-tokenizer"
+
     def _tokenizer(self) -> CLIPTokenizer | Qwen2Tokenizer:
         """Learnt once: its pieces number the encoder's embeddings."""
-        folder = self.folder / f"{self.starter}-tokenizer"
+        folder = self._tokenizer_folder
         if not folder.exists():
             learn = clip_tokenizer if self.starter == "alpha" else qwen_tokenizer
-            learn(words_to_learn(), PIECES, LENGTH).save_pretrained(folder)
+            self.keep_tokenizer(learn(words_to_learn(), PIECES, LENGTH))
         return (CLIPTokenizer if self.starter == "alpha" else Qwen2Tokenizer).from_pretrained(folder)
