@@ -65,7 +65,6 @@ def main() -> None:
             figures = {}
             for streams in STREAMS:
                 figures[streams] = measure(systems, streams)
-                print(f"{streams} streams: {json.dumps(told(figures[streams]))}", file=sys.stderr)
     report(figures)
     if options.json:
         options.json.write_text(json.dumps({str(streams): told(taken) for streams, taken in figures.items()}, indent=2))
@@ -89,7 +88,12 @@ Run = Callable[[int], Taken]
 
 def measure(systems: dict[str, Run], streams: int) -> dict[str, Taken]:
     """Medians over the rounds; the first one warms everything and does not count."""
-    rounds = [{name: run(streams) for name, run in systems.items()} for _ in range(ROUNDS + 1)][1:]
+    rounds = []
+    for number in range(ROUNDS + 1):
+        taken = {name: run(streams) for name, run in systems.items()}
+        speeds = ", ".join(f"{name} {figure.tokens_per_s:.0f}" for name, figure in taken.items())
+        print(f"{streams} streams, round {number} of {ROUNDS}, tokens a second: {speeds}", file=sys.stderr)
+        rounds += [taken] if number else []
     return {
         name: Taken(
             statistics.median(taken[name].tokens_per_s for taken in rounds),
