@@ -134,6 +134,11 @@ class EngineHost(Generic[JobT, EventT]):
         return len(self._pending)
 
     @property
+    def job_s(self) -> float:
+        """How long a job lately ran."""
+        return self._run_s
+
+    @property
     def pid(self) -> int | None:
         """The worker's process id while it lives."""
         return self._process.pid if self._process and self._process.returncode is None else None

@@ -20,6 +20,7 @@ from pipelines.chat_types import (
 )
 from pipelines.types import Failed, Queued
 from server.accounts.chat_usage import add_chat
+from server.accounts.keys import Key
 from server.engine_host import JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
 from server.flows.finish import finish_even_if_cancelled
@@ -32,9 +33,9 @@ SCHEMA_CODES = {"response_format": "invalid_json_schema", "tools": "invalid_func
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Under whose name the tokens are counted: a key's id, and the model as it is served."""
+    """Under whose name a chat runs and its tokens are counted: a key, and the model as it is served."""
 
-    key_id: str
+    key: Key
     model: str
 
 
@@ -84,7 +85,7 @@ async def count_tokens(services: Services, job: CountJob) -> Counted:
 
 async def count_chat(services: Services, tally: Tally, prompt_tokens: int, completion_tokens: int) -> None:
     """Record what a chat that ended had: for the operator's report and for /metrics."""
-    add = asyncio.to_thread(add_chat, services.database, tally.key_id, tally.model, prompt_tokens, completion_tokens)
+    add = asyncio.to_thread(add_chat, services.database, tally.key.id, tally.model, prompt_tokens, completion_tokens)
     services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
     services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
     await finish_even_if_cancelled(add)

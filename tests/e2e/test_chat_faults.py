@@ -74,7 +74,7 @@ def test_whoever_leaves_frees_the_slot(narrow: Server) -> None:
         narrow.http() as client,
         client.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer,
     ):
-        assert next(answer.iter_lines()).startswith("data: {")
+        assert next(line for line in answer.iter_lines() if line.startswith("data: {"))
     until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
     assert post(narrow, QUICK).status_code == 200
 
@@ -116,6 +116,37 @@ def test_who_leaves_in_the_middle_has_used_what_was_read_and_written_by_then(nar
     assert read == 2 * whole["prompt_tokens"]
     assert 0 < written - whole["completion_tokens"] < whole["completion_tokens"]
     until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
+
+
+def test_chats_and_responses_count_among_a_keys_calls_at_once(narrow: Server) -> None:
+    made = narrow.darkroom("keys", "create", "busy", "--group", "chat", "--group", "alpha-image-per-call")
+    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    narrow.darkroom("keys", "set", key_id, "--max-running", "1")
+    talk = {"model": "small", "input": "go on"}
+    with narrow.http(secret) as client:
+        with client.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer:
+            assert answer.headers["x-ratelimit-limit-requests"] == "1"
+            assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+            for path, body in (
+                ("/v1/chat/completions", QUICK),
+                ("/v1/responses", talk),
+                ("/v1/responses/input_tokens", talk),
+                ("/v1/images/generations", {"prompt": "a star"}),
+            ):
+                refused = client.post(path, json=body)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded"), path
+                assert 1 <= int(refused.headers["retry-after"]) <= 120
+                assert refused.headers["x-ratelimit-reset-requests"].endswith("s")
+            assert post(narrow, QUICK).status_code == 200  # another key's
+        until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
+        for _ in range(5):  # an answer that is there has left its place
+            assert client.post("/v1/chat/completions", json=QUICK).status_code == 200
+            assert list(client.post("/v1/chat/completions", json={**QUICK, "stream": True}).iter_lines())
+        background = client.post("/v1/responses", json={**talk, "background": True})
+        assert background.headers["x-ratelimit-remaining-requests"] == "0"
+        assert client.post("/v1/chat/completions", json=QUICK).status_code == 429
+        until(lambda: client.get(f"/v1/responses/{background.json()['id']}").json()["status"] != "in_progress", 300)
+        assert client.post("/v1/responses", json={**talk, "max_output_tokens": 16}).status_code == 200
 
 
 def test_a_json_answer_can_be_kept_alive(narrow: Server) -> None:

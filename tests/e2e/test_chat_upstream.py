@@ -87,6 +87,19 @@ def test_who_leaves_the_gateway_leaves_the_upstream(gateway: Server, chat: Serve
     until(lambda: chat.readiness()["chat"]["jobs"] == 0, limit_s=120)
 
 
+def test_chats_count_among_a_keys_calls_at_once(gateway: Server, chat: Server) -> None:
+    made = gateway.darkroom("keys", "create", "busy")
+    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    gateway.darkroom("keys", "set", key_id, "--max-running", "1")
+    body = {**GREEDY, "model": "far", "max_tokens": 400, "n": 8, "temperature": 1, "seed": 1}
+    with gateway.http(secret) as client:
+        with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as answer:
+            assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+            assert client.post("/v1/chat/completions", json=body).status_code == 429
+        until(lambda: client.post("/v1/chat/completions", json={**GREEDY, "model": "far"}).status_code == 200)
+    until(lambda: chat.readiness()["chat"]["jobs"] == 0, limit_s=120)
+
+
 def test_tokens_are_counted_here_too(gateway: Server) -> None:
     secret = gateway.darkroom("keys", "create", "counted").stdout.strip()
     with concurrent.futures.ThreadPoolExecutor() as pool:

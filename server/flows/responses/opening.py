@@ -19,6 +19,7 @@ from server.errors import BadImageRequest, BadRequest
 from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_run import Tally
+from server.flows.limits import place
 from server.flows.moderate import Subject
 from server.flows.references import Reference, load_references
 from server.flows.resolve import check_options, find_model
@@ -60,6 +61,11 @@ async def open_response(
 
 async def _open(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
     services.calls.check_open()
+    with place(services, key):  # until it runs, and counts by itself
+        return await _begin(services, key, body, results_base, visit)
+
+
+async def _begin(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
     model, spec = find_local_model(services, key, body)
     _check_pairs(body, spec)
     response_id = f"resp_{uuid.uuid4().hex}"
@@ -121,7 +127,7 @@ async def _plan(
     return Plan(
         key=key,
         spec=spec,
-        tally=Tally(key.id, model.name),
+        tally=Tally(key, model.name),
         subject=Subject(response_id, key.id, "responses", model.name, model.group),
         inputs=tuple(inputs),
         files=(),
