@@ -2,7 +2,8 @@
 
 A chat job's events, in order: `Queued` (perhaps), then `Admitted` once the prompt is known to fit, `Started` when it
 gets a place in the batch, deltas of its choices, one `ChoiceFinished` a choice, and `ChatFinished` or `Failed` last.
-Whatever is wrong with the request itself is a `Failed` before `Admitted`.
+What was started and does not succeed tells what it has `Spent` before its `Failed`. Whatever is wrong with the request
+itself is a `Failed` before `Admitted`.
 """
 
 from collections.abc import Mapping
@@ -175,5 +176,12 @@ class ChatFinished:
     run_s: float  # from its place in the batch to its last token
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a chat that does not succeed has used until its end."""
+
+    usage: ChatUsage
+
+
 ChatDelta = TextDelta | ReasoningDelta | ToolCallDelta
-ChatEvent = Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | Counted | Failed
+ChatEvent = Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | Spent | Counted | Failed

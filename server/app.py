@@ -81,6 +81,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                 await services.images.stop()
                 await services.chat.stop()
                 await services.classifiers.stop()
+                await services.loose_ends.tie_up()
                 await services.upstreams.close()
                 services.database.dispose()
 

@@ -116,7 +116,7 @@ def list_all() -> None:
 def change(
     key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
     max_running: Annotated[
-        int | None, typer.Option(min=0, help="Image calls it may have at once; 0 is the server's own limit.")
+        int | None, typer.Option(min=0, help="Calls it may have at once; 0 is the server's own limit.")
     ] = None,
     keepalive: Annotated[
         bool | None, typer.Option(help="Whether its JSON answers are preceded by spaces while it waits.")

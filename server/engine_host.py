@@ -11,10 +11,10 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar, cast
+from typing import Generic, Literal, Self, TypeVar, cast
 
 import structlog
 
@@ -79,6 +79,24 @@ class _Pending:
     heard_at: float = 0.0  # when its last event came, by the monotonic clock
 
 
+class JobEvents(Generic[EventT]):
+    """A job's events up to its last. Whoever was interrupted while waiting for one may come back for the rest."""
+
+    def __init__(self, events: asyncio.Queue[EventT]) -> None:
+        self._events: asyncio.Queue[EventT] = events
+        self.ended = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> EventT:
+        if self.ended:
+            raise StopAsyncIteration
+        event = await self._events.get()
+        self.ended = isinstance(event, LAST)
+        return event
+
+
 class EngineHost(Generic[JobT, EventT]):
     """One worker process. `start` before use, `stop` after; everything runs on one event loop."""
 
@@ -114,6 +132,11 @@ class EngineHost(Generic[JobT, EventT]):
     def jobs(self) -> int:
         """Jobs waiting or running."""
         return len(self._pending)
+
+    @property
+    def job_s(self) -> float:
+        """How long a job lately ran."""
+        return self._run_s
 
     @property
     def pid(self) -> int | None:
@@ -166,7 +189,7 @@ class EngineHost(Generic[JobT, EventT]):
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self._send(Keep(tuple(specs)))
 
-    def submit(self, job: JobT) -> AsyncIterator[EventT]:
+    def submit(self, job: JobT) -> JobEvents[EventT]:
         """Hand the job to the worker. Raises QueueFull before anything is sent."""
         if len(self._pending) >= self._max_jobs:
             raise QueueFull(self.kind, self._run_s * len(self._pending) / self._at_once)
@@ -175,7 +198,7 @@ class EngineHost(Generic[JobT, EventT]):
             pending.events.put_nowait(Queued(ahead=len(self._pending) - 1))
         else:
             self._send(Submit(job))
-        return self._events(pending)
+        return JobEvents(cast(asyncio.Queue[EventT], pending.events))
 
     def cancel(self, job_id: str) -> None:
         """Stop a job within one step; ids that are not pending are ignored."""
@@ -187,13 +210,6 @@ class EngineHost(Generic[JobT, EventT]):
         else:
             self._unwanted.add(job_id)
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
-
-    async def _events(self, pending: _Pending) -> AsyncIterator[EventT]:
-        while True:
-            event = await pending.events.get()
-            yield cast(EventT, event)
-            if isinstance(event, LAST):
-                return
 
     def _send(self, message: ToWorker) -> None:
         if self._writer is not None:

@@ -39,7 +39,10 @@ class Metrics:
         )
         self.chats = Counter("darkroom_chats", "Chats by outcome", ["model", "outcome"], registry=self.registry)
         self.chat_tokens = Counter(
-            "darkroom_chat_tokens", "Tokens of finished chats", ["model", "kind"], registry=self.registry
+            "darkroom_chat_tokens",
+            "Tokens of chats that ended, however they did",
+            ["model", "kind"],
+            registry=self.registry,
         )
         self.chat_run_seconds = Histogram(
             "darkroom_chat_run_seconds",

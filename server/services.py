@@ -14,6 +14,8 @@ from server.accounts.responses import ResponseBook
 from server.engine_host import EngineHost
 from server.faults import Faults
 from server.flows.backlog import Backlog
+from server.flows.finish import LooseEnds
+from server.flows.places import Places
 from server.flows.responses.live import LiveResponses
 from server.flows.running import RunningCalls
 from server.moderation.policy import Policy
@@ -44,4 +46,6 @@ class Services:
     live: LiveResponses
     metrics: Metrics
     faults: Faults
+    places: Places = field(default_factory=Places)
+    loose_ends: LooseEnds = field(default_factory=LooseEnds)
     catalog_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the catalog is being changed

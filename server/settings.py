@@ -34,7 +34,10 @@ class Settings(BaseSettings):
         900, gt=0, description="Estimated work of those jobs, in seconds of device time; more is answered 503."
     )
     max_running_per_key: int = Field(
-        32, ge=1, description="Image calls that a key may have at once, unless it has a limit of its own; else 429."
+        32,
+        ge=1,
+        description="Calls (images, chats, responses) that a key may have at once, unless it has a limit of its own; "
+        "one more is answered 429.",
     )
     chat_max_queue: int = Field(128, ge=1, description="Chats waiting or running; one more is answered 503.")
     job_time_limit_s: float = Field(900, gt=0, description="Running time of one image or chat before it ends with 504.")

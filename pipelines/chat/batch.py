@@ -7,6 +7,10 @@ Rows share matrix products, and how those are rounded depends a little on how ma
 agree with a row's own to about 1e-5, so a row says what it would say alone unless two tokens are as good as equally
 likely. In bfloat16 such ties are common.
 
+Each prompt is computed by itself. Of the time that answers of 64 tokens to prompts of 20 to 100 take the starter on one
+thread of a CPU, the prompts are 12 % at 8 streams and 21 % at 32. Four prompts of like length in one forward pass would
+save a third to half of that, 4 % and 10 % of the whole; all of them, padded to the longest, 1 %.
+
 Why not transformers' continuous batching (5.23): it draws from one generator for everyone, so there are no seeds; of
 what a request can ask for it keeps temperature, top_k and top_p apart, but no bias, penalty, grammar or likeliest
 tokens. That it looks slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 1.5 M

@@ -17,7 +17,7 @@ from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import failure_of
 from pipelines.chat.prepare import count, prepare
 from pipelines.chat.request import Request
-from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob
+from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob, Spent
 from pipelines.memory import Budgets
 from pipelines.outcomes import Cancelled
 from pipelines.types import Failed, Queued
@@ -117,6 +117,8 @@ class ChatEngine:
     def _emit(self, task: Task, event: ChatEvent) -> None:
         if not task.over:
             task.over = isinstance(event, LAST)
+            if isinstance(event, Failed) and task.request and task.request.started_at is not None:
+                task.events.put_nowait(Spent(task.request.usage))
             task.events.put_nowait(event)
 
     def _fail(self, task: Task, error: BaseException) -> None:

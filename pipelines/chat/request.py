@@ -40,6 +40,13 @@ class Request:
         """Whether it has run for longer than it may."""
         return self.started_at is not None and now - self.started_at > self.job.time_limit_s
 
+    @property
+    def usage(self) -> ChatUsage:
+        """What it has used so far: nothing while it waits for a place in the batch."""
+        if self.started_at is None:
+            return ChatUsage(0, 0)
+        return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
+
     def fail(self, error: BaseException) -> None:
         """It ends here, with all its choices."""
         if not self.over:
@@ -53,8 +60,7 @@ class Request:
         if not self.open_choices:
             self.over = True
             now = time.monotonic()
-            usage = ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
-            self.emit(ChatFinished(usage, now - (self.started_at or now)))
+            self.emit(ChatFinished(self.usage, now - (self.started_at or now)))
 
 
 @dataclass(slots=True, eq=False)

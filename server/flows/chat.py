@@ -4,6 +4,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from importlib.metadata import version
 
 from pipelines.chat_types import ChatEvent, ChatSpec
@@ -30,7 +31,7 @@ def new_head(model: str, spec: ChatSpec) -> Head:
 async def start_chat(
     services: Services, call: ChatCall, spec: ChatSpec, head: Head, tally: Tally
 ) -> AsyncGenerator[ChatEvent, None]:
-    """The events of the answer, from its `Admitted` on; nothing runs before the first is asked for. Raises ApiError."""
+    """The events of the answer, from its `Admitted` on. Raises ApiError, also on the way."""
     check_abilities(call, spec, services.catalog)
     pictures = await load_references(services, call.images)
     images = tuple(decoded.picture for decoded in pictures)
@@ -38,4 +39,6 @@ async def start_chat(
     await check_texts(services, subject, "input", chat_texts(call.messages))
     await check_pictures(services, subject, "input", images)
     job = to_job(call, spec, head.id, images, services.settings.job_time_limit_s)
-    return guarded(services, subject, run_chat(services, job, tally))
+    async with aclosing(guarded(services, subject, run_chat(services, job, tally))) as events:
+        async for event in events:
+            yield event

@@ -12,7 +12,7 @@ from server.services import Services
 def chat_subject(services: Services, chat_id: str, tally: Tally) -> Subject:
     """Whose chat is looked at."""
     group = services.catalog.chat.models[tally.model].group
-    return Subject(chat_id, tally.key_id, "chat.completions", tally.model, group)
+    return Subject(chat_id, tally.key.id, "chat.completions", tally.model, group)
 
 
 def chat_texts(messages: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -14,13 +14,16 @@ from pipelines.chat_types import (
     Counted,
     CountJob,
     ReasoningDelta,
+    Spent,
     TextDelta,
     ToolCallDelta,
 )
 from pipelines.types import Failed, Queued
 from server.accounts.chat_usage import add_chat
-from server.engine_host import QueueFull
+from server.accounts.keys import Key
+from server.engine_host import JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
+from server.flows.finish import finish_even_if_cancelled
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.chat")
@@ -30,42 +33,49 @@ SCHEMA_CODES = {"response_format": "invalid_json_schema", "tools": "invalid_func
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Under whose name the tokens are counted: a key's id, and the model as it is served."""
+    """Under whose name a chat runs and its tokens are counted: a key, and the model as it is served."""
 
-    key_id: str
+    key: Key
     model: str
 
 
 async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGenerator[ChatEvent, None]:
     """The job's events from `Admitted` to `ChatFinished`. Raises ApiError, also on the way.
 
-    Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step.
+    Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step. What the job has used is
+    counted then too.
     """
+    told: JobEvents[ChatEvent] | None = None
     outcome = "client_left"
     began = time.perf_counter()
     heard = False
     try:
-        async for event in _events(services, job):
+        told = _submit(services, job)
+        async for event in _checked(told, job.id):
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not heard:
                 heard = True
                 services.metrics.chat_first_token_seconds.labels(tally.model).observe(time.perf_counter() - began)
-            if isinstance(event, ChatFinished):
+            if isinstance(event, ChatFinished | Spent):
                 await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
+            if isinstance(event, ChatFinished):
                 services.metrics.chat_run_seconds.labels(tally.model).observe(event.run_s)
                 outcome = "finished"
-            yield event
+            if not isinstance(event, Spent):
+                yield event
     except ApiError as error:
         outcome = error.code or type(error).__name__
         raise
     finally:
         services.chat.cancel(job.id)
+        if told is not None and not told.ended:
+            services.loose_ends.leave(_count_rest(services, tally, told))
         services.metrics.chats.labels(tally.model, outcome).inc()
 
 
 async def count_tokens(services: Services, job: CountJob) -> Counted:
     """How long the conversation is as a prompt. Raises ApiError."""
     try:
-        async for event in _events(services, job):
+        async for event in _checked(_submit(services, job), job.id):
             if isinstance(event, Counted):
                 return event
     finally:
@@ -75,22 +85,34 @@ async def count_tokens(services: Services, job: CountJob) -> Counted:
 
 async def count_chat(services: Services, tally: Tally, prompt_tokens: int, completion_tokens: int) -> None:
     """Record what a chat that ended had: for the operator's report and for /metrics."""
-    await asyncio.to_thread(add_chat, services.database, tally.key_id, tally.model, prompt_tokens, completion_tokens)
+    add = asyncio.to_thread(add_chat, services.database, tally.key.id, tally.model, prompt_tokens, completion_tokens)
     services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
     services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
+    await finish_even_if_cancelled(add)
 
 
-async def _events(services: Services, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
-    """What the worker says, without its waiting; its last word is none of Failed. Raises ApiError."""
+async def _count_rest(services: Services, tally: Tally, told: JobEvents[ChatEvent]) -> None:
+    """The job's last words, which nobody waits for any more."""
+    async for event in told:
+        if isinstance(event, ChatFinished | Spent):
+            await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
+
+
+def _submit(services: Services, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
+    """Raises Overloaded."""
     try:
-        events = services.chat.submit(job)
+        return services.chat.submit(job)
     except QueueFull as error:
         raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+
+
+async def _checked(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:
+    """What the worker says, without its waiting; its last word is none of Failed. Raises ApiError."""
     last: ChatEvent | None = None
     async for event in events:
         last = event
         if isinstance(event, Failed):
-            raise _failure(event, job.id)
+            raise _failure(event, job_id)
         if not isinstance(event, Queued):
             yield event
     if not isinstance(last, ChatFinished | Counted):

@@ -1,20 +1,50 @@
-"""How many calls a key may have at once, so that no key can fill the queue alone."""
+"""How many calls a key may have at once, so that no key can fill the queues alone.
+
+Image calls, chats and responses count alike. A response counts once: it chats and draws in the place that it has.
+"""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 from server.accounts.keys import Key
 from server.errors import RateLimited
 from server.services import Services
 
+Item = TypeVar("Item")
+
 
 def check_limit(services: Services, key: Key) -> None:
     """Raises RateLimited when the key has as many calls as it may."""
     most = most_running(services, key)
-    if services.calls.of_key(key.id) >= most:
+    if now_running(services, key) >= most:
         raise RateLimited(
             f"This key has {most} calls running, which is its limit. Wait for one of them to end, or ask the operator "
             "for a higher limit (darkroom keys set --max-running).",
-            services.backlog.next_end_s(key.id),
+            _next_end_s(services, key),
             limit_headers(services, key),
         )
+
+
+@contextmanager
+def place(services: Services, key: Key) -> Iterator[None]:
+    """A place among the key's calls, while this is entered. Raises RateLimited."""
+    check_limit(services, key)
+    with services.places.taken(key.id):
+        yield
+
+
+async def placed(services: Services, key: Key, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+    """The items, with a place among the key's calls until the last of them. Raises RateLimited before the first."""
+    async with aclosing(items):
+        with place(services, key):
+            async for item in items:
+                yield item
+
+
+def now_running(services: Services, key: Key) -> int:
+    """How many calls the key has."""
+    return services.calls.of_key(key.id) + _talks(services, key)
 
 
 def most_running(services: Services, key: Key) -> int:
@@ -25,10 +55,11 @@ def most_running(services: Services, key: Key) -> int:
 def limit_headers(services: Services, key: Key) -> dict[str, str]:
     """OpenAI's headers. What is limited is calls at once; it resets when the key's calls are done."""
     most = most_running(services, key)
+    talk_s = services.chat.job_s if _talks(services, key) else 0.0
     return {
         "x-ratelimit-limit-requests": str(most),
-        "x-ratelimit-remaining-requests": str(max(0, most - services.calls.of_key(key.id))),
-        "x-ratelimit-reset-requests": duration(services.backlog.left_s(key.id)),
+        "x-ratelimit-remaining-requests": str(max(0, most - now_running(services, key))),
+        "x-ratelimit-reset-requests": duration(max(services.backlog.left_s(key.id), talk_s)),
     }
 
 
@@ -39,3 +70,15 @@ def duration(seconds: float) -> str:
     minutes, rest_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest_s}s" if hours else f"{minutes}m{rest_s}s" if minutes else f"{rest_s}s"
+
+
+def _talks(services: Services, key: Key) -> int:
+    """The key's chats and responses."""
+    return services.live.of_key(key.id) + services.places.of_key(key.id)
+
+
+def _next_end_s(services: Services, key: Key) -> float:
+    """When the first of the key's calls may end: a picture by what it still needs, talk by what chats lately took."""
+    talks = _talks(services, key)
+    pictures_s = [services.backlog.next_end_s(key.id)] if services.calls.of_key(key.id) else []
+    return min([*pictures_s, *([services.chat.job_s / talks] if talks else [])], default=0.0)

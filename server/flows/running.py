@@ -28,10 +28,11 @@ RETRY_WINDOW_S = 15 * 60.0  # how long after its end a call without a key is sti
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A call, and how long it goes on when nobody listens."""
+    """A call, and how long it goes on when nobody listens. A part of a response does not count by itself."""
 
     call: CallId
     patience_s: float
+    is_part: bool = False
 
 
 class RunningCall:
@@ -198,8 +199,9 @@ class RunningCalls:
         return max(alike, key=lambda call: (not call.heard, call.created_at), default=None)
 
     def of_key(self, key_id: str) -> int:
-        """How many calls a key has running."""
-        return sum(call.ticket.call.key_id == key_id for call in self._calls.values())
+        """How many calls a key has running, parts of something larger left out."""
+        tickets = (call.ticket for call in self._calls.values())
+        return sum(ticket.call.key_id == key_id and not ticket.is_part for ticket in tickets)
 
     def _open(self) -> Iterator[RunningCall]:
         return (call for call in self._calls.values() if not call.abandoned)

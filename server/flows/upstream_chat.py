@@ -30,7 +30,7 @@ async def stream_upstream(
     options = {**asked, "include_usage": True} if isinstance(asked, dict) else {"include_usage": True}
     wanted = isinstance(asked, dict) and bool(asked.get("include_usage"))
     body = {**values, "model": upstream.model, "stream_options": options}
-    outcome = "cut"
+    outcome, usage = "cut", None
     try:
         async with services.upstreams.stream(upstream, body) as answer:
             if isinstance(answer, Answer):
@@ -40,11 +40,12 @@ async def stream_upstream(
             async for chunk in answer:
                 if "error" in chunk:
                     raise EngineFailure(_message(chunk["error"]), code="upstream_failed")
-                await _count(services, tally, chunk.get("usage"))
+                usage = chunk.get("usage") or usage
                 if wanted or chunk.get("choices"):
                     yield chunk if wanted else {name: value for name, value in chunk.items() if name != "usage"}
             outcome = "finished"
     finally:
+        await _count(services, tally, usage)
         services.metrics.chats.labels(tally.model, outcome).inc()
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from server.flows.chat_call import ChatCall
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_moderation import check_chat
 from server.flows.chat_run import Tally
+from server.flows.limits import limit_headers, place, placed
 from server.flows.upstream_chat import ask_upstream, stream_upstream
 from server.routes.chat_body import read_chat, without_effect
 from server.routes.delivery import KeptAlive, UntilGone
@@ -42,7 +43,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     values = await asyncio.to_thread(parse_json, await request.body())
     model = find_chat_model(services.catalog, _model_name(values), key.groups)
     services.calls.check_open()
-    tally = Tally(key.id, model.name)
+    tally = Tally(key, model.name)
     if isinstance(model.source, Upstream):
         await check_chat(services, tally, values)
         pass_on = _stream_on if values.get("stream") is True else _pass_on
@@ -63,8 +64,10 @@ async def _answer(
 ) -> ASGIApp:
     """The answer of a local model. It may begin once the engine has admitted the chat. Raises ApiError before that."""
     head, every_s = new_head(tally.model, spec), services.settings.keepalive_s
-    events = await stack.enter_async_context(aclosing(await start_chat(services, call, spec, head, tally)))
+    running = placed(services, tally.key, start_chat(services, call, spec, head, tally))
+    events = await stack.enter_async_context(aclosing(running))
     await anext(events)
+    headers |= limit_headers(services, tally.key)
     if call.stream:
         told = chunks(head, events, logprobs=call.logprobs, include_usage=call.include_usage)
         return event_stream(_events(told), every_s, headers)
@@ -78,21 +81,25 @@ async def _answer(
 
 
 async def _pass_on(services: Services, upstream: Upstream, values: Json, tally: Tally, _: AsyncExitStack) -> Response:
-    return _passed(await ask_upstream(services, upstream, values, tally))
+    with place(services, tally.key):
+        answer = await ask_upstream(services, upstream, values, tally)
+        return _passed(answer, limit_headers(services, tally.key))
 
 
 async def _stream_on(
     services: Services, upstream: Upstream, values: Json, tally: Tally, stack: AsyncExitStack
 ) -> Response:
     """The upstream's stream, once its first chunk is there, or what came instead. Raises ApiError before that."""
-    items = await stack.enter_async_context(aclosing(stream_upstream(services, upstream, values, tally)))
+    running = placed(services, tally.key, stream_upstream(services, upstream, values, tally))
+    items = await stack.enter_async_context(aclosing(running))
     first = await anext(items, None)
     if first is None:
         message = f"The server behind model `{tally.model}` sent an empty stream."
         raise EngineFailure(message, code="upstream_failed")
+    headers = limit_headers(services, tally.key)
     if isinstance(first, Answer):
-        return _passed(first)
-    return event_stream(_events(_from_first(first, items)), services.settings.keepalive_s, {})
+        return _passed(first, headers)
+    return event_stream(_events(_from_first(first, items)), services.settings.keepalive_s, headers)
 
 
 async def _from_first(first: Json, rest: AsyncGenerator[Answer | Json, None]) -> AsyncIterator[Json]:
@@ -113,8 +120,8 @@ async def _events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent("[DONE]", sep=SEPARATOR)
 
 
-def _passed(answer: Answer) -> Response:
-    return JSONResponse(answer.body, status_code=answer.status, headers=dict(answer.headers))
+def _passed(answer: Answer, headers: Mapping[str, str]) -> Response:
+    return JSONResponse(answer.body, status_code=answer.status, headers={**headers, **answer.headers})
 
 
 def _model_name(values: dict[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
 from server.flows.calls import Visit
 from server.flows.fingerprint import fingerprint
+from server.flows.limits import limit_headers
 from server.flows.responses.counting import count_input
 from server.flows.responses.live import LiveResponse
 from server.flows.responses.opening import open_response
@@ -124,7 +125,7 @@ async def _answer(
 ) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
     live = await open_response(services, key, body, base, known_by)
-    headers = {**headers, "Idempotency-Replayed": "true"} if live.replayed else headers
+    headers |= limit_headers(services, key) | ({"Idempotency-Replayed": "true"} if live.replayed else {})
     stack.enter_context(live.listening())
     if body.stream:
         if not body.background:

@@ -65,6 +65,14 @@ def test_a_text_is_answered_with_every_field(talking: Server) -> None:
     assert again.output_text == answer.parse().output_text
 
 
+def test_a_response_draws_in_the_place_that_it_has(talking: Server) -> None:
+    made = talking.darkroom("keys", "create", "one", "--group", "chat", "--group", "beta-image-per-call")
+    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    talking.darkroom("keys", "set", key_id, "--max-running", "1")
+    for _ in range(2):
+        assert drawn(talking.openai(secret).responses.create(model=MODEL, input="a boat", **DRAW)).status == "completed"
+
+
 def test_a_picture_is_drawn_stored_and_charged_once(talking: Server) -> None:
     before = books(talking).count("img_")
     response = talking.openai().responses.create(model=MODEL, input="draw a red boat", **DRAW)

@@ -8,17 +8,20 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
+from pipelines.chat_catalog import Upstream
 from pipelines.chat_types import (
     Admitted,
+    ChatEvent,
     ChatFinished,
     ChatJob,
+    ChatSpec,
     ChatUsage,
     ChoiceFinished,
     FinishReason,
@@ -34,9 +37,10 @@ from server.flows.finish import finish_even_if_cancelled
 from server.flows.moderate import check_pictures, check_texts, guarded
 from server.flows.responses.context import IMAGE_FUNCTION, add_drawing, drawing_arguments, last_words
 from server.flows.responses.drawing import Drawn, draw
+from server.flows.responses.elsewhere import run_elsewhere
 from server.flows.responses.items import with_pictures
 from server.flows.responses.live import LiveResponse
-from server.flows.responses.plan import Plan
+from server.flows.responses.plan import Plan, Turn
 from server.flows.responses.scribe import Call, Scribe
 from server.services import Services
 from server.wire.response_object import Json, ResponseStatus, usage_object
@@ -101,11 +105,11 @@ async def _begin(services: Services, plan: Plan, live: LiveResponse) -> None:
 
 async def _converse(services: Services, plan: Plan, live: LiveResponse, progress: Progress) -> FinishReason:
     """The model's turns, until it asks for nothing that the server can do. Returns why the last one ended."""
-    for turn in range(MAX_TURNS):
+    for number in range(MAX_TURNS):
         left = min(MAX_DRAWINGS, plan.max_tool_calls or MAX_DRAWINGS) - progress.drawn
-        job = _job(plan, progress, turn, left)
+        turn = _next_turn(plan, progress, number, left)
         scribe = Scribe(live, hosted=plan.image is not None, may_draw=left, logprobs=plan.logprobs)
-        reason = await _turn(services, plan, live, job, scribe, progress)
+        reason = await _turn(services, plan, live, turn, scribe, progress)
         for index, item in scribe.done:
             await _record(services, plan, live, index, StoredItem("output", item))
         if scribe.text:
@@ -117,28 +121,39 @@ async def _converse(services: Services, plan: Plan, live: LiveResponse, progress
     return "stop"
 
 
-def _job(plan: Plan, progress: Progress, turn: int, left: int) -> ChatJob:
-    """The next turn. What the caller demanded holds for the first; then the model is free, while it may still draw."""
+def _next_turn(plan: Plan, progress: Progress, number: int, left: int) -> Turn:
+    """What the caller demanded holds for the first; then the model is free, while it may still draw."""
     choice, allowed = plan.tool_choice, plan.allowed_tools
-    if turn > 0 and choice == "required":
+    if number > 0 and choice == "required":
         choice, allowed = ("none", ()) if plan.must_draw else ("auto", allowed)
-    if left <= 0 or turn == MAX_TURNS - 1:
+    if left <= 0 or number == MAX_TURNS - 1:
         allowed = tuple(name for name in map(_name, plan.tools) if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
-    spent = progress.usage.completion_tokens
+    most, spent = plan.max_output_tokens, progress.usage.completion_tokens
+    return Turn(tuple(progress.messages), choice, allowed, None if most is None else max(1, most - spent))
+
+
+def _said(services: Services, plan: Plan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
+    """What the model says in this turn, here or on its own server."""
+    if isinstance(plan.source, Upstream):
+        return run_elsewhere(services, plan, turn, plan.source)
+    return run_chat(services, _job(plan, turn, plan.source), plan.tally)
+
+
+def _job(plan: Plan, turn: Turn, spec: ChatSpec) -> ChatJob:
     return ChatJob(
         id=f"chat_{uuid.uuid4().hex}",
-        checkpoint=plan.spec,
-        messages=tuple(progress.messages),
+        checkpoint=spec,
+        messages=turn.messages,
         seed=secrets.randbelow(MAX_SEED),
         time_limit_s=plan.time_limit_s,
         images=plan.pictures,
         tools=plan.tools,
-        tool_choice=choice,
-        allowed_tools=allowed,
+        tool_choice=turn.tool_choice,
+        allowed_tools=turn.allowed_tools,
         parallel_tool_calls=plan.parallel_tool_calls,
         format=plan.format,
-        max_tokens=2**31 if plan.max_output_tokens is None else max(1, plan.max_output_tokens - spent),
+        max_tokens=2**31 if turn.max_tokens is None else turn.max_tokens,
         sampling=plan.sampling,
         logprobs=plan.logprobs,
         top_logprobs=plan.top_logprobs,
@@ -147,11 +162,11 @@ def _job(plan: Plan, progress: Progress, turn: int, left: int) -> ChatJob:
 
 
 async def _turn(
-    services: Services, plan: Plan, live: LiveResponse, job: ChatJob, scribe: Scribe, progress: Progress
+    services: Services, plan: Plan, live: LiveResponse, turn: Turn, scribe: Scribe, progress: Progress
 ) -> FinishReason:
     reason: FinishReason = "stop"
     try:
-        async with aclosing(guarded(services, plan.subject, run_chat(services, job, plan.tally))) as events:
+        async with aclosing(guarded(services, plan.subject, _said(services, plan, turn))) as events:
             async for event in events:
                 match event:
                     case Admitted() if not live.admitted:

@@ -5,6 +5,7 @@ import uuid
 from pipelines.chat_types import CountJob
 from server.accounts.keys import Key
 from server.flows.chat_run import count_tokens
+from server.flows.limits import place
 from server.flows.references import load_references
 from server.flows.responses.context import build_context
 from server.flows.responses.lookup import read_chain, read_inputs, to_references
@@ -27,4 +28,5 @@ async def count_input(services: Services, key: Key, body: ResponseBody) -> int:
         images=tuple(decoded.picture for decoded in pictures),
         tools=chat_tools(body),
     )
-    return (await count_tokens(services, job)).tokens
+    with place(services, key):
+        return (await count_tokens(services, job)).tokens

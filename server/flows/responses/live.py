@@ -131,6 +131,10 @@ class LiveResponses:
         self._responses[response_id] = live
         live.begin(work).add_done_callback(lambda _: self._responses.pop(response_id, None))
 
+    def of_key(self, key_id: str) -> int:
+        """How many a key has running."""
+        return sum(live.record.key_id == key_id and live.ended is None for live in self._responses.values())
+
     def find(self, response_id: str, key_id: str) -> LiveResponse | None:
         """The response with this id, if it is this key's and may be asked for."""
         live = self._responses.get(response_id)

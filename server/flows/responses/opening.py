@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pipelines.chat_catalog import ChatModel
+from pipelines.chat_catalog import ChatModel, Upstream
 from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
 from pipelines.sizes import SizeError, resolve_size
 from pipelines.starter.chat.image_tool import IMAGE_TOOL
@@ -19,6 +19,7 @@ from server.errors import BadImageRequest, BadRequest
 from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_run import Tally
+from server.flows.limits import place
 from server.flows.moderate import Subject
 from server.flows.references import Reference, load_references
 from server.flows.resolve import check_options, find_model
@@ -60,12 +61,17 @@ async def open_response(
 
 async def _open(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
     services.calls.check_open()
-    model, spec = find_local_model(services, key, body)
-    _check_pairs(body, spec)
+    with place(services, key):  # until it runs, and counts by itself
+        return await _begin(services, key, body, results_base, visit)
+
+
+async def _begin(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
+    model = find_chat_model(services.catalog, body.model, key.groups)
+    _check_pairs(body, model.source)
     response_id = f"resp_{uuid.uuid4().hex}"
     chain = await read_chain(services, key, body.previous_response_id)
     inputs = await read_inputs(services, key, body.input)
-    plan = await _plan(services, key, model, spec, body, response_id, chain, inputs, results_base)
+    plan = await _plan(services, key, model, body, response_id, chain, inputs, results_base)
     record = StoredResponse(
         id=response_id,
         key_id=key.id,
@@ -91,7 +97,7 @@ def find_local_model(services: Services, key: Key, body: ResponseBody) -> tuple[
     """The model, and its checkpoint here. Raises ApiError."""
     model = find_chat_model(services.catalog, body.model, key.groups)
     if not isinstance(model.source, ChatSpec):
-        message = f"Model `{model.name}` answers at /v1/chat/completions alone: it runs on another server."
+        message = f"Tokens of model `{model.name}` can't be counted here: it runs on another server."
         raise BadRequest(message, param="model", code="unsupported_value")
     return model, model.source
 
@@ -105,23 +111,23 @@ async def _plan(
     services: Services,
     key: Key,
     model: ChatModel,
-    spec: ChatSpec,
     body: ResponseBody,
     response_id: str,
     chain: Sequence[StoredItem],
     inputs: Sequence[StoredItem],
     results_base: str,
 ) -> Plan:
-    context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
-    new_pictures = await _new_pictures(services, body, spec, inputs)
+    tools, vision = _abilities(model.source)
+    context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
+    new_pictures = await _new_pictures(services, body, inputs, vision=vision)
     tool = next((tool for tool in body.tools if isinstance(tool, ImageTool)), None)
     image = await _image_plan(services, key, model, tool, body, chain, inputs, results_base) if tool else None
     choice, allowed = _tool_choice(body)
     logprobs = "message.output_text.logprobs" in body.include
     return Plan(
         key=key,
-        spec=spec,
-        tally=Tally(key.id, model.name),
+        source=model.source,
+        tally=Tally(key, model.name),
         subject=Subject(response_id, key.id, "responses", model.name, model.group),
         inputs=tuple(inputs),
         files=(),
@@ -145,15 +151,21 @@ async def _plan(
     )
 
 
+def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
+    """Whether the model calls tools, and whether it sees pictures. Another server says for itself whether its model
+    takes tools; pictures stay here."""
+    return (True, False) if isinstance(source, Upstream) else (source.tools, source.vision)
+
+
 async def _new_pictures(
-    services: Services, body: ResponseBody, spec: ChatSpec, inputs: Sequence[StoredItem]
+    services: Services, body: ResponseBody, inputs: Sequence[StoredItem], *, vision: bool
 ) -> tuple[Picture, ...]:
     """What came with this request, whoever will look at it: the model, the image tool, moderation."""
     new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
     if len(new) > MAX_PICTURES:
         message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
         raise BadRequest(message, param="input", code="array_above_max_length")
-    if new and not spec.vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
+    if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
         message = "This model does not see images: send the image_generation tool to edit them, or text alone."
         raise BadRequest(message, param="input", code="unsupported_parameter")
     return await _decoded(services, new)
@@ -201,14 +213,17 @@ async def _image_plan(
     )
 
 
-def _check_pairs(body: ResponseBody, spec: ChatSpec) -> None:
+def _check_pairs(body: ResponseBody, source: ChatSpec | Upstream) -> None:
     if body.background and not body.store:
         message = "'background' needs 'store': true: a background response is read from where it is stored."
         raise BadRequest(message, param="background", code="invalid_parameter_combination")
     if body.stream_options is not None and not body.stream:
         message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
-    if body.tools and not spec.tools:
+    if body.truncation == "auto" and isinstance(source, Upstream):
+        message = "'truncation': 'auto' is not supported with this model: it runs on another server. Leave it out."
+        raise BadRequest(message, param="truncation", code="unsupported_parameter")
+    if body.tools and not _abilities(source)[0]:
         raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
     if not body.input and body.previous_response_id is None:
         message = "Invalid 'input': it must not be empty."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipelines.catalog import ImageModel
+from pipelines.chat_catalog import Upstream
 from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
 from pipelines.types import Picture
 from server.accounts.keys import Key
@@ -35,7 +36,7 @@ class Plan:
     """A response."""
 
     key: Key
-    spec: ChatSpec
+    source: ChatSpec | Upstream
     tally: Tally
     subject: Subject
     inputs: tuple[StoredItem, ...]  # as they are kept
@@ -64,3 +65,13 @@ class Plan:
         named = self.allowed_tools == (IMAGE_FUNCTION,)
         only = len(self.tools) == 1 and self.image is not None
         return self.image is not None and self.tool_choice == "required" and (named or only)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model is asked in one of its turns."""
+
+    messages: tuple[Json, ...]
+    tool_choice: Literal["none", "auto", "required"]
+    allowed_tools: tuple[str, ...]
+    max_tokens: int | None
