@@ -25,6 +25,7 @@ from pipelines.encode import encode
 from pipelines.estimate import Speeds
 from pipelines.memory import Budgets, fence, held_bytes
 from pipelines.messages import Abilities
+from pipelines.openmp import let_helpers_go
 from pipelines.outcomes import Cancelled, OutOfTime, failure_of, is_out_of_memory
 from pipelines.residency import NoRoom, Residency, Resident, free_memory
 from pipelines.run import Reports, Run
@@ -71,7 +72,7 @@ class ImageEngine:
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
         self._held_bytes = budgets.held_bytes
-        self._turns = Turns(fence(device))
+        self._turns = Turns(fence(device), let_helpers_go)
         self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, self._turns.boundary)
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self._encoders = ThreadPoolExecutor(2, thread_name_prefix="encode")

@@ -16,6 +16,7 @@ import torch
 
 from pipelines.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.checkpoints import Checkpoint, compute_dtype, load_checkpoint
+from pipelines.openmp import compute
 from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, Runtime
 
@@ -104,7 +105,7 @@ class Residency:
             known = self._residents.get(key)
             needed = known.bytes if known else await loop.run_in_executor(self._loader, self._estimate, spec)
             self._make_room(needed, spec, on_device=True)
-            resident = await loop.run_in_executor(self._loader, self._bring, known, spec)
+            resident = await loop.run_in_executor(self._loader, compute, self._bring, known, spec)
             resident.used_at = time.monotonic()
             self._residents[key] = resident
         return resident

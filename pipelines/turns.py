@@ -46,11 +46,17 @@ class Turns:
     """The device, held by one run at a time. Each run calls from a thread of its own.
 
     `fence` is called between turns by the run that ends one: on a GPU it waits until the device has caught up, since
-    what a turn launched goes on after it.
+    what a turn launched goes on after it. `leave` is called by a run that gives the device to another, or back.
     """
 
-    def __init__(self, fence: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fence: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fence = fence
+        self._leave = leave
         self._clock = clock
         self._lock = threading.Lock()
         self._waiting: list[Turn] = []
@@ -67,6 +73,7 @@ class Turns:
             yield
         finally:
             self._current.turn = None
+            self._leave()
             with self._lock:
                 self._account(turn)
                 self._holder = None
@@ -82,6 +89,7 @@ class Turns:
             self._account(turn)
             if not self._waiting:
                 return
+            self._leave()
             self._holder = None
             turn.ready.clear()
             self._waiting.append(turn)

@@ -11,6 +11,7 @@ from pipelines.chat.forward import batched_token_bytes
 from pipelines.chat.request import Sequence
 from pipelines.chat.solo import Solo
 from pipelines.chat_types import ChatSpec
+from pipelines.openmp import let_helpers_go
 from pipelines.outcomes import is_out_of_memory
 from pipelines.residency import free_memory
 
@@ -38,7 +39,10 @@ class DeviceLoop:
     @torch.inference_mode()
     def _run(self) -> None:
         while True:
-            self._receive(wait=all(batch.idle for batch in self._batches.values()))
+            idle = all(batch.idle for batch in self._batches.values())
+            if idle:
+                let_helpers_go()
+            self._receive(wait=idle)
             for batch in self._batches.values():
                 if not batch.idle:
                     self._step(batch)

@@ -19,6 +19,7 @@ from pipelines.chat.prepare import count, prepare
 from pipelines.chat.request import Request
 from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob, Spent
 from pipelines.memory import Budgets
+from pipelines.openmp import compute
 from pipelines.outcomes import Cancelled
 from pipelines.types import Failed, Queued
 
@@ -72,7 +73,7 @@ class ChatEngine:
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
         """Have the weights ready before the first job. Raises CheckpointError."""
         if spec not in self._checkpoints:
-            loading = self._loop.run_in_executor(self._loader, load_chat, spec, self._device)
+            loading = self._loop.run_in_executor(self._loader, compute, load_chat, spec, self._device)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
             return await asyncio.shield(self._checkpoints[spec])

@@ -15,6 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.request import Sequence
 from pipelines.chat.speak import take
+from pipelines.openmp import compute
 from pipelines.outcomes import OutOfTime
 
 
@@ -40,7 +41,7 @@ class Solo:
                 continue
             sequence.request.start()
             try:
-                self._generate(sequence)
+                compute(self._generate, sequence)
             except Exception as error:
                 sequence.request.fail(error)
             if sequence.request.out_of_time(time.monotonic()):
