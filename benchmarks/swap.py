@@ -1,7 +1,8 @@
 """(e) What a swap takes, over what reading its files takes.
 
 The starters are so small that a swap of them is all Python; the checkpoint here is random numbers in a UNet of a few
-hundred megabytes, which the disk has to give back: its files are dropped from the page cache before both.
+hundred megabytes, which the disk has to give back: its files are dropped from the page cache before both. They are in
+the type that the device computes in.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.bare import timed
+from benchmarks.bare import DEVICE, timed
 from pipelines.catalog import ImageModel
 from tests.harness import REPOSITORY, Server
 
@@ -26,7 +27,7 @@ CHANNELS = (320, 640, 1280, 1280)
 
 @contextmanager
 def large_checkpoint(model: ImageModel) -> Iterator[Path]:
-    """The model's pipeline with a UNet of Stable Diffusion's width, in fp16, for as long as it is needed."""
+    """The model's pipeline with a UNet of Stable Diffusion's width, for as long as it is needed."""
     from diffusers import UNet2DConditionModel
 
     with tempfile.TemporaryDirectory() as place:
@@ -36,7 +37,8 @@ def large_checkpoint(model: ImageModel) -> Iterator[Path]:
         blocks = len(config["down_block_types"])
         wide = {**config, "block_out_channels": CHANNELS[:blocks]}
         torch.manual_seed(0)
-        UNet2DConditionModel.from_config(wide).half().save_pretrained(folder / "unet")
+        dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
+        UNet2DConditionModel.from_config(wide).to(dtype).save_pretrained(folder / "unet")
         yield folder
 
 

@@ -7,10 +7,8 @@ loop; runs report back by `call_soon_threadsafe`.
 
 import asyncio
 import contextlib
-import math
 import time
 import traceback
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,6 @@ from pipelines.turns import PATIENCE, Turns
 from pipelines.types import (
     CheckpointSpec,
     EncodedImage,
-    Encoding,
     Event,
     Failed,
     Finished,
@@ -43,6 +40,7 @@ from pipelines.types import (
     Queued,
     Started,
 )
+from pipelines.warming import warming_job
 
 MOST_RUNS = 8  # at once on the device, all but one of them paused
 MOST_OLD_RUNS = 5  # of them: the rest is for batches that are shorter than everything that runs
@@ -144,7 +142,7 @@ class ImageEngine:
                 "diffusers, which its models above max_area_px need for their second pass; leave those models out"
             )
         if not resident.has_drawn:
-            async for event in self.submit(warming_job(spec, checkpoint.multiple_px)):
+            async for event in self.submit(warming_job(spec, checkpoint.multiple_px, self.device)):
                 if isinstance(event, Failed):
                     raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
         return replace(abilities, unit_s=self._speeds.unit_s(spec))
@@ -335,26 +333,3 @@ class ImageEngine:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
             self._loop.call_soon_threadsafe(call, *arguments)
-
-
-def warming_job(spec: CheckpointSpec, multiple_px: int) -> ImageJob:
-    """A square of the checkpoint's native area, in two steps."""
-    side = max(1, round(math.sqrt(spec.native_area_px) / multiple_px)) * multiple_px
-    return ImageJob(
-        id=f"warm-{uuid.uuid4().hex}",
-        checkpoint=spec,
-        prompt="a red house on green grass under a blue sky",
-        negative_prompt=spec.sampling.negative_prompt,
-        width_px=side,
-        height_px=side,
-        n=1,
-        steps=2,
-        guidance=spec.sampling.guidance,
-        strength=1.0,
-        seed=0,
-        references=(),
-        mask=None,
-        encoding=Encoding(),
-        metadata={},
-        time_limit_s=3600,
-    )

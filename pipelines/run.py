@@ -32,6 +32,8 @@ class Run:
         self.turn = Turn(remaining_s=estimate_s)
         self.held_bytes = held_bytes(batch)
         self.step = 0
+        self._estimate_s = estimate_s
+        self._began_s = 0.0  # device time up to the end of the first step
         self._turns = turns
         self._reports = reports
         self._drawing = Drawing(resident.seen_as(batch.key.checkpoint), batch.rows, self._after_step, resident.previews)
@@ -47,14 +49,21 @@ class Run:
 
     def _after_step(self, look: Look) -> None:
         self.step += 1
-        left = max(0, self.steps - self.step)  # some pipelines round their steps up
-        self.turn.remaining_s = left * self.turn.device_s_at(time.monotonic()) / self.step
+        self.turn.remaining_s = self._remaining_s(self.turn.device_s_at(time.monotonic()))
         self._go_on()
         for position, row in enumerate(self.batch.rows):
             number = due_preview(row.job, self.step, self.steps)
             if number is not None and row in self.wanted and (pixels := look(position)) is not None:
                 self._reports.previewed(row, number, pixels)
         self._reports.stepped(self)
+
+    def _remaining_s(self, device_s: float) -> float:
+        """By what a step takes. Not by the first one, before which the prompt is read and much happens only once."""
+        left = max(0, self.steps - self.step)  # some pipelines round their steps up
+        if self.step == 1:
+            self._began_s = device_s
+            return self._estimate_s * left / self.steps
+        return left * (device_s - self._began_s) / (self.step - 1)
 
     def _go_on(self) -> None:
         if not self.wanted:

@@ -77,8 +77,7 @@ async def _take_over(services: Services, catalog: Catalog) -> Change:
     except StartError as error:
         raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
     try:
-        described = {spec.name: await asyncio.to_thread(describe, spec) for spec in images}
-        states = await _prepare(services, images, chats)
+        states, described = await _prepare_and_describe(services, images, chats)
     except BaseException as error:
         _keep(services, before, preload=preload)
         raise _refusal(error) from error
@@ -88,6 +87,24 @@ async def _take_over(services: Services, catalog: Catalog) -> Change:
     change = _compare(before, catalog, loaded)
     log.info("catalog changed", added=change.added, removed=change.removed, changed=change.changed, loaded=loaded)
     return change
+
+
+def _describe(specs: Sequence[CheckpointSpec]) -> dict[str, str]:
+    return {spec.name: describe(spec) for spec in specs}
+
+
+async def _prepare_and_describe(
+    services: Services, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]
+) -> tuple[list[CheckpointState], dict[str, str]]:
+    """Both at once, since hashing takes as long as loading. Neither is left behind when the other fails."""
+    states, described = await asyncio.gather(
+        _prepare(services, images, chats), asyncio.to_thread(_describe, images), return_exceptions=True
+    )
+    if isinstance(states, BaseException):
+        raise states
+    if isinstance(described, BaseException):
+        raise described
+    return states, described
 
 
 async def _prepare(
