@@ -49,7 +49,7 @@ def _plot(ratios: Sequence[Ratio], device: str, path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 0.5 + 0.45 * len(ratios)), layout="constrained")
     bars = axes.barh([ratio.name for ratio in ratios], [ratio.value for ratio in ratios], color="#4a6fa5")
-    axes.bar_label(bars, fmt="%.2f", padding=4)
+    axes.bar_label(bars, fmt="%.2f", label_type="center", color="white")
     for position, ratio in enumerate(ratios):
         if ratio.aim is not None:
             axes.plot([ratio.aim] * 2, [position - 0.4, position + 0.4], color="#c2452d", linewidth=2)
