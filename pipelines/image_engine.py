@@ -248,8 +248,11 @@ class ImageEngine:
         for task in self._tasks_of(run):
             task.device_s += run.turn.device_s
         if error is None:
+            # A CPU's first picture is so small that all around its last step takes longer than that step.
+            whole = run.resident.has_drawn or self.device.type != "cpu"
+            took_s = run.turn.device_s if whole else run.forward_s * run.steps
+            self._speeds.measured(run.batch.key.checkpoint, run.batch.units(), took_s)
             run.resident.has_drawn = True
-            self._speeds.measured(run.batch.key.checkpoint, run.batch.units(), run.turn.device_s)
             for row, pixels in zip(run.batch.rows, done.result(), strict=True):
                 self._write(row, pixels)
         elif not isinstance(error, Cancelled):

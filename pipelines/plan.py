@@ -80,6 +80,7 @@ def partial(steps: int, strength: float) -> Partial:
     run = min(steps - 1, max(1, int(steps * strength)))
     while steps * (run / steps) != run:  # rarely, such as 1 of 49: one more step of the schedule, then
         steps += 1
+        run = min(steps - 1, max(1, int(steps * strength)))
     return Partial(steps, run / steps, run)
 
 

@@ -32,6 +32,7 @@ class Run:
         self.turn = Turn(remaining_s=estimate_s)
         self.held_bytes = held_bytes(batch)
         self.step = 0
+        self.forward_s = 0.0  # what the latest step's forward pass took, where computing is not left to a device
         self._estimate_s = estimate_s
         self._began_s = 0.0  # device time up to the end of the first step
         self._turns = turns
@@ -49,7 +50,9 @@ class Run:
 
     def _after_step(self, look: Look) -> None:
         self.step += 1
-        self.turn.remaining_s = self._remaining_s(self.turn.device_s_at(time.monotonic()))
+        now = time.monotonic()
+        self.forward_s = now - self.turn.since
+        self.turn.remaining_s = self._remaining_s(self.turn.device_s_at(now))
         self._go_on()
         for position, row in enumerate(self.batch.rows):
             number = due_preview(row.job, self.step, self.steps)

@@ -13,8 +13,8 @@ LEAST_SIDE: Final = 4  # of a pipeline's smallest sides
 
 
 def warming_job(spec: CheckpointSpec, multiple_px: int, device: torch.device) -> ImageJob:
-    """A square. A GPU's kernels are built for sizes and by the first step, so it is of the checkpoint's native area, in
-    two steps. A CPU has none to build: one step of a picture of a quarter of the side shows that the checkpoint draws.
+    """A square in two steps, of which the first one builds and allocates what is built and allocated once. A GPU's
+    kernels are built for sizes, so there it is of the checkpoint's native area; on a CPU a quarter of the side will do.
     """
     on_cpu = device.type == "cpu"
     native = max(1, round(math.sqrt(spec.native_area_px) / multiple_px))
@@ -27,7 +27,7 @@ def warming_job(spec: CheckpointSpec, multiple_px: int, device: torch.device) ->
         width_px=side_px,
         height_px=side_px,
         n=1,
-        steps=1 if on_cpu else 2,
+        steps=2,
         guidance=spec.sampling.guidance,
         strength=1.0,
         seed=0,

@@ -11,7 +11,7 @@ from server.serving import STARTERS, train_starters
 
 def test_an_unknown_starter_is_named_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"starter-gamma.*starter-alpha, starter-beta, starter-chat"):
-        train_starters(tmp_path, ["starter-alpha", "starter-gamma"], None)
+        train_starters(tmp_path, ["starter-alpha", "starter-gamma"], None, onward=False)
     assert not list(tmp_path.iterdir())
 
 
