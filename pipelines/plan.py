@@ -77,11 +77,11 @@ def partial(steps: int, strength: float) -> Partial:
     if strength >= 1:
         return Partial(steps, 1.0, steps)
     steps = max(steps, 2, math.ceil(1 / max(strength, WEAKEST)))
-    run = min(steps - 1, max(1, int(steps * strength)))
-    while steps * (run / steps) != run:  # rarely, such as 1 of 49: one more step of the schedule, then
-        steps += 1
+    while True:
         run = min(steps - 1, max(1, int(steps * strength)))
-    return Partial(steps, run / steps, run)
+        if steps * (run / steps) == run:
+            return Partial(steps, run / steps, run)
+        steps += 1  # rarely, such as for 1 of 49: one more step of the schedule
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:
