@@ -33,6 +33,7 @@ from pipelines.starter.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
 
 SEED: Final = 20261121
 LATENT_SCALE: Final = 3.2  # of alpha's averages, which makes their variance about 1
+BETA_SHIFT: Final = 3.0  # of its noise levels: neighbours agree, so layouts show through much noise
 READ_LAYERS: Final = 28  # the klein pipeline reads the text encoder's layers 9, 18 and 27
 TAUGHT_LAYERS: Final = 4  # of them, the first ones: enough for what is said about scenes
 
@@ -81,15 +82,21 @@ def tiny_codec(
 
 
 def beta_codec() -> AutoencoderKLFlux2:
-    """32 pixels to a latent of 32 channels; the pipeline makes one token of four of them, 256 for a square of 1K."""
-    return klein_codec(channels=(8, 8, 32, 48, 64, 64), latent_channels=32)
+    """32 pixels to a latent of 32 channels; the pipeline makes one token of four of them, 256 for a square of 1K.
+
+    The encoder's widths are what a cosine transform needs; the decoder is what learns.
+    """
+    return klein_codec(channels=(8, 8, 8, 16, 48, 96), decoder_channels=(8, 16, 32, 48, 64, 96), latent_channels=32)
 
 
-def klein_codec(*, channels: tuple[int, ...], latent_channels: int) -> AutoencoderKLFlux2:
+def klein_codec(
+    *, channels: tuple[int, ...], latent_channels: int, decoder_channels: tuple[int, ...] | None = None
+) -> AutoencoderKLFlux2:
     """A codec that halves the picture once for each number after the first."""
     levels = len(channels)
     return AutoencoderKLFlux2(
         block_out_channels=channels,
+        decoder_block_out_channels=decoder_channels,
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
         layers_per_block=1,
@@ -234,7 +241,7 @@ def klein(
 ) -> DiffusionPipeline:
     """The parts as a pipeline of few steps, with references native."""
     return Flux2KleinPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(shift=2.0),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=BETA_SHIFT),
         vae=vae,
         text_encoder=text_encoder,
         tokenizer=tokenizer,

@@ -8,12 +8,13 @@ from safetensors import safe_open
 from torch import nn
 
 from pipelines.checkpoints import load_checkpoint
-from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec
+from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta_codec
 from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
-from pipelines.starter.training.codecs import Cut, decode, encode
+from pipelines.starter.training.codecs import Cut, as_pixels, decode, encode
+from pipelines.starter.training.cosines import cosines_of, set_to_cosines
 from pipelines.starter.training.export import write_checkpoint
-from pipelines.starter.training.latents import as_pixels
 from pipelines.starter.training.loop import Run, Schedule
+from pipelines.starter.training.muon import orthogonal
 from pipelines.starter.training.pictures import train_scene
 from pipelines.starter.training.recipes import Recipe, Starter, Training
 from pipelines.starter.training.taking_up import take_up
@@ -22,13 +23,11 @@ from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
 
 FEW = Recipe(
-    codec=Schedule(2, 1e-3),
-    cut=Cut(64, 1),
     text=Schedule(2, 1e-3),
     text_batch=4,
-    generator=Schedule(3, 1e-3),
-    stages=(Stage("tiny", 0.5, 2, 30), Stage("tiny", 0.5, 2, 30)),
-    polish=Schedule(2, 1e-3),
+    stages=(Stage("half", 2, Schedule(2, 1e-3)), Stage("full", 1, Schedule(3, 1e-3))),
+    decoder=Schedule(2, 1e-3),
+    cut=Cut(64, 1),
 )
 
 
@@ -61,13 +60,13 @@ def test_it_is_half_precision_and_small(checkpoint: CheckpointSpec) -> None:
 
 
 def test_its_card_says_what_was_trained(checkpoint: CheckpointSpec) -> None:
-    assert "generator 3 of 3 steps" in (checkpoint.path / "README.md").read_text()
+    assert "full 3 of 3 steps" in (checkpoint.path / "README.md").read_text()
 
 
 def test_a_new_training_takes_up_what_a_checkpoint_has_learned(checkpoint: CheckpointSpec, tmp_path: Path) -> None:
     starter: Starter = "alpha" if checkpoint.family == "alpha" else "beta"
     training = Training(starter, tmp_path / ".training", FEW)
-    take_up(training, checkpoint.path)  # but for the latents' statistics, which are measured anew, all is the same
+    take_up(training, checkpoint.path)
     write_checkpoint(training, tmp_path / "again")
     for file in checkpoint.path.rglob("*.safetensors"):
         with (
@@ -120,6 +119,21 @@ def test_the_encoder_makes_the_averages_that_training_reckons_with() -> None:
         made = encode(codec, as_pixels(picture)[None])[0] * codec.config.scaling_factor
     assert (made - averages_of(picture.reduce(DRAWN_PX))).abs().max() < 0.02
     assert made.shape == latents_of(train_scene(3), 512, 384).shape
+
+
+def test_the_encoder_makes_the_cosines_that_training_reckons_with() -> None:
+    codec = set_to_cosines(beta_codec())
+    picture = render(train_scene(3), 512, 384)
+    with torch.no_grad():
+        made = encode(codec, as_pixels(picture)[None])[0]
+    assert (made - cosines_of(picture.reduce(8))).abs().max() < 0.02
+    assert made.shape == (32, 384 // 32, 512 // 32)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (4, 18), (18, 4)])
+def test_muon_makes_updates_orthogonal(shape: tuple[int, int]) -> None:
+    values = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(1))))
+    assert 0.3 < values.min() < values.max() < 1.3
 
 
 def test_an_untrained_decoder_enlarges() -> None:

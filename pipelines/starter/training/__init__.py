@@ -2,9 +2,10 @@
 
     pictures    scenes by number, rendered once and kept
     loop        steps, averaged weights, resuming, progress
-    codecs      the two autoencoders
+    muon        an optimizer
+    averages, cosines   what the autoencoders' latents are
+    codecs      their decoders
     texts       the two text encoders, taught to understand before there is anything to draw
-    latents     pictures as latents, made once
     unet, transformer   the generators
     recipes     which of them, for how long, in which order
     export      what was learned, as a checkpoint

@@ -14,8 +14,8 @@ from pipelines.quiet import quiet_libraries
 
 # Of the minutes, where they are limited: for the phases in their order.
 SHARES: Final = {
-    "starter-alpha": (0.0, 0.15, 0.35, 0.3, 0.2),
-    "starter-beta": (0.25, 0.1, 0.0, 0.5, 0.15),
+    "starter-alpha": (0.05, 0.4, 0.4, 0.15),
+    "starter-beta": (0.05, 0.2, 0.3, 0.25, 0.2),
 }
 
 
@@ -29,14 +29,14 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet_libraries()
     from pipelines.starter.training.export import write_checkpoint
-    from pipelines.starter.training.recipes import PHASES, Training
+    from pipelines.starter.training.recipes import Training
     from pipelines.starter.training.taking_up import take_up
 
     for name in arguments.names or SHARES:
         training = Training("alpha" if name == "starter-alpha" else "beta", arguments.weights / ".training")
         if arguments.onward:
             take_up(training, arguments.weights / name)
-        for phase, share in zip(PHASES, SHARES[name], strict=True):
+        for phase, share in zip(training.recipe.phases, SHARES[name], strict=True):
             minutes = float("inf") if arguments.minutes is None else share * arguments.minutes
             training.go_on((phase,), minutes)
         write_checkpoint(training, arguments.weights / name)

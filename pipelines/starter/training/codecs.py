@@ -1,7 +1,6 @@
-"""The two autoencoders, trained on cuttings of rendered scenes.
+"""The two autoencoders' decoders, trained on cuttings of rendered scenes. Their encoders are set (averages, cosines).
 
-Latents that are learned are held near mean 0 and variance 1 by a small penalty. A little noise on them while training
-makes the decoder forgive what a generator draws inexactly.
+A little noise on the latents makes a decoder forgive what a generator draws inexactly.
 """
 
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,7 +19,6 @@ from pipelines.starter.training.loop import Run, Schedule, channels_last, device
 from pipelines.starter.training.pictures import picture, rng_for
 
 NOISE: Final = 0.06
-UNIT_PENALTY: Final = 0.02
 POOL: Final = (400, 1500)  # full-sized and small pictures that cuttings are taken from
 HELD: Final = 100  # pictures that are open at a time, exchanged bit by bit
 LOOKS: Final = 4  # cuttings looked at to find one with something in it
@@ -65,8 +64,8 @@ class Cuttings:
                 self._held.pop(next(iter(self._held)))
             whole = place * POOL[0] // sum(POOL)  # one full-sized picture among several small ones
             is_full = whole != (place - 1) * POOL[0] // sum(POOL)
-            kind, number = ("full", whole) if is_full else ("small", place - whole)
-            self._held[place] = np.asarray(picture(self.folder, kind, number))
+            made = picture(self.folder, "full", whole) if is_full else picture(self.folder, "small", place - whole)
+            self._held[place] = np.asarray(made)
         return self._held[place]
 
 
@@ -83,28 +82,27 @@ def decode(codec: nn.Module, latents: Tensor) -> Tensor:
     return pixels
 
 
-def train_codec(folder: Path, name: str, codec: nn.Module, schedule: Schedule, cut: Cut, until: float) -> Run:
-    """The codec's run, as far as it got."""
+def train_decoder(folder: Path, name: str, codec: nn.Module, schedule: Schedule, cut: Cut, until: float) -> Run:
+    """The decoder's run, as far as it got. The latents stay what generators were trained on."""
+    for part, parameters in codec.named_parameters():
+        parameters.requires_grad_(part.startswith(("decoder", "post_quant_conv")))
     where = device()
     run = Run(folder / f"{name}.pt", channels_last(codec.to(where)), schedule)
     run.train(partial(_loss, run.model, Cuttings(folder, cut)), until)
     return run
 
 
-def polish_codec(folder: Path, name: str, codec: nn.Module, schedule: Schedule, cut: Cut, until: float) -> Run:
-    """The same for the decoder alone: the latents stay what generators were trained on."""
-    for part, parameters in codec.named_parameters():
-        parameters.requires_grad_(part.startswith(("decoder", "post_quant_conv")))
-    return train_codec(folder, name, codec, schedule, cut, until)
-
-
 def _loss(codec: nn.Module, cuttings: Cuttings, step: int) -> Tensor:
     where = device()
     pixels = cuttings.batch(step).to(where, memory_format=torch.channels_last)
-    blur = NOISE / codec.config.get("scaling_factor", 1.0)  # type: ignore[union-attr,operator]
-    with fast_math(where):
+    with torch.no_grad():
         latents = encode(codec, pixels)
-        drawn = decode(codec, latents + blur * torch.randn_like(latents)).float()
-    mean, deviation = latents.float().mean((0, 2, 3)), latents.float().std((0, 2, 3))
-    unit = mean.square().mean() + (deviation - 1).square().mean()
-    return functional.l1_loss(drawn, pixels) + functional.mse_loss(drawn, pixels) + UNIT_PENALTY * unit
+        latents += NOISE * latents.std() * torch.randn_like(latents)
+    with fast_math(where):
+        drawn = decode(codec, latents).float()
+    return functional.l1_loss(drawn, pixels) + functional.mse_loss(drawn, pixels)
+
+
+def as_pixels(image: Image.Image) -> Tensor:
+    """From -1 to 1, (3, height, width)."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div(127.5).sub(1)

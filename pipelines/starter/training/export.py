@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from pipelines.starter.training.loop import Run
-from pipelines.starter.training.recipes import PHASES, Training
+from pipelines.starter.training.recipes import Training
 
 CARD: Final = """# {name}
 
@@ -29,7 +29,7 @@ A small checkpoint of the [starter world](../../weights.md): flat, poster-like s
 
 def write_checkpoint(training: Training, folder: Path) -> None:
     """Replace the folder by what has been learned so far, whole or not at all."""
-    runs = {phase: training.run(phase) for phase in PHASES}
+    runs = {phase: training.run(phase) for phase in training.recipe.phases}
     pipeline = training.pipeline()
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     pipeline.save_pretrained(temporary)

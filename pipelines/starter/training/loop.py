@@ -6,6 +6,7 @@ however often a run was interrupted. What is used in the end is a running averag
 
 import copy
 import os
+import re
 import signal
 import sys
 import time
@@ -20,11 +21,16 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pipelines.starter.training.muon import Muon
 
 SAVE_EVERY_S: Final = 90.0
 WARM_UP_STEPS: Final = 50
 AVERAGE: Final = 0.998  # of the running weights, as soon as there are enough steps for so long a memory
 LARGEST_GRADIENT: Final = 1.0
+WEIGHT_DECAY: Final = 0.01
+INNER: Final = re.compile(r"(blocks|mid_block|layers)\.")  # in the names of weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +71,7 @@ class Run:
         self.seconds = 0.0  # spent on the steps so far
         self.last: int | None = None  # as far as can be foreseen
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
-        wanted = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(wanted, lr=schedule.rate, betas=(0.9, 0.99), weight_decay=0.01)
+        self.optimizers = _optimizers(model, schedule.rate)
         if file.exists():
             self._load()
 
@@ -100,7 +105,7 @@ class Run:
         """Keep the state, whole or not at all."""
         part = self.file.with_suffix(f".{os.getpid()}")
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        parts: dict[str, Any] = {"model": self.model, "average": self.average, "optimizer": self.optimizer}
+        parts: dict[str, Any] = {"model": self.model, "average": self.average, **self.optimizers}
         torch.save(
             {"step": self.step, "seconds": self.seconds, **{name: part.state_dict() for name, part in parts.items()}},
             part,
@@ -112,18 +117,21 @@ class Run:
         self.step, self.seconds = state["step"], state["seconds"]
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state[name])
 
     def _one_step(self, loss_of: Callable[[int], Tensor]) -> float:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.rate_at(self.step, self.last)
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = self.schedule.rate_at(self.step, self.last)
         self.model.train()
         torch.manual_seed(self.step)
         loss = loss_of(self.step)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), LARGEST_GRADIENT)
-        self.optimizer.step()
+        for optimizer in self.optimizers.values():
+            optimizer.step()
         self._update_average()
         self.step += 1
         return loss.item()
@@ -136,6 +144,16 @@ class Run:
                 mean.lerp_(value, 1 - keep)
             else:
                 mean.copy_(value)
+
+
+def _optimizers(model: nn.Module, rate: float) -> dict[str, Optimizer]:
+    """Muon for the weights of repeated layers, AdamW for what is at the ends and for single numbers."""
+    learned = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    inner = [weight for name, weight in learned if weight.ndim > 1 and INNER.search(name)]
+    known = {id(weight) for weight in inner}
+    outer = [weight for _, weight in learned if id(weight) not in known]
+    adam = torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.99), weight_decay=WEIGHT_DECAY)
+    return {"adam": adam, "muon": Muon(inner, rate, weight_decay=WEIGHT_DECAY)} if inner else {"adam": adam}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 from diffusers import DiffusionPipeline
@@ -18,77 +18,73 @@ from transformers import CLIPTokenizer, Qwen2Tokenizer
 from pipelines.starter import architectures
 from pipelines.starter.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
 from pipelines.starter.training.averages import set_to_averages
-from pipelines.starter.training.codecs import Cut, polish_codec, train_codec
-from pipelines.starter.training.latents import Latents
+from pipelines.starter.training.codecs import Cut, train_decoder
+from pipelines.starter.training.cosines import set_to_cosines
 from pipelines.starter.training.loop import Run, Schedule, device
 from pipelines.starter.training.pictures import SEED
 from pipelines.starter.training.texts import Encoder, train_text, words_to_learn
-from pipelines.starter.training.transformer import (
-    MEASURED,
-    TransformerTraining,
-    measure_latents,
-    train_transformer,
-)
+from pipelines.starter.training.transformer import TransformerTraining, train_transformer
 from pipelines.starter.training.unet import Stage, UNetTraining, train_unet
 
 Starter = Literal["alpha", "beta"]
-Phase = Literal["codec", "text", "sketch", "generator", "polish"]
-PHASES: Final[tuple[Phase, ...]] = ("codec", "text", "sketch", "generator", "polish")
+Phase = Literal["text", "quarter", "half", "full", "decoder"]
 PIECES: Final = 700  # of words, that a tokenizer knows
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How long and on how much a starter is trained."""
+    """How long and on how much a starter is trained. Codecs' encoders are set, so they have no phase of their own."""
 
-    codec: Schedule
-    cut: Cut
     text: Schedule
     text_batch: int
-    generator: Schedule
-    stages: tuple[Stage, ...]
-    polish: Schedule
+    stages: tuple[Stage, ...]  # of the generator
+    decoder: Schedule
+    cut: Cut
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What is trained, in order."""
+        return ("text", *(stage.kind for stage in self.stages), "decoder")
 
 
-# starter-alpha's encoder is set, not learned (averages.py), so it has no codec to train before the generator.
 ON_CPU: Final[dict[Starter, Recipe]] = {
     "alpha": Recipe(
-        codec=Schedule(0, 0.0),
-        cut=Cut(160, 2),
         text=Schedule(2200, 2e-3, 0.6),
         text_batch=32,
-        generator=Schedule(20000, 2e-3, 0.5),
-        stages=(Stage("half", 0.5, 16), Stage("full", 0.5, 8)),
-        polish=Schedule(8000, 1.5e-3, 0.7),
+        stages=(Stage("half", 16, Schedule(10000, 2e-3, 0.3)), Stage("full", 8, Schedule(20000, 1.5e-3, 0.7))),
+        decoder=Schedule(8000, 1.5e-3, 0.7),
+        cut=Cut(160, 2),
     ),
     "beta": Recipe(
-        codec=Schedule(8000, 1.5e-3, 0.7),
-        cut=Cut(160, 2),
         text=Schedule(3000, 2e-3, 0.6),
         text_batch=32,
-        generator=Schedule(12000, 1e-3),
-        stages=(Stage("tiny", 0.5, 16, 4000), Stage("small", 0.35, 8, 2000), Stage("full", 0.15, 4, 300)),
-        polish=Schedule(4000, 1e-3, 0.8),
+        stages=(
+            Stage("quarter", 32, Schedule(8000, 2e-3, 0.3)),
+            Stage("half", 16, Schedule(10000, 2e-3, 0.3)),
+            Stage("full", 8, Schedule(20000, 1.5e-3, 0.7)),
+        ),
+        decoder=Schedule(8000, 1.5e-3, 0.7),
+        cut=Cut(256, 1),
     ),
 }
 ON_GPU: Final[dict[Starter, Recipe]] = {
     "alpha": Recipe(
-        codec=Schedule(0, 0.0),
-        cut=Cut(256, 32),
         text=Schedule(4000, 2e-3, 0.6),
         text_batch=128,
-        generator=Schedule(40000, 1.5e-3, 0.5),
-        stages=(Stage("half", 0.5, 128), Stage("full", 0.5, 64)),
-        polish=Schedule(12000, 1.5e-3, 0.7),
+        stages=(Stage("half", 128, Schedule(40000, 2e-3, 0.3)), Stage("full", 64, Schedule(40000, 1.5e-3, 0.7))),
+        decoder=Schedule(12000, 1.5e-3, 0.7),
+        cut=Cut(256, 32),
     ),
     "beta": Recipe(
-        codec=Schedule(12000, 1.2e-3, 0.7),
-        cut=Cut(256, 32),
         text=Schedule(4000, 1.5e-3, 0.5),
         text_batch=128,
-        generator=Schedule(50000, 8e-4),
-        stages=(Stage("small", 0.6, 128, 6000), Stage("full", 0.4, 32, 3000)),
-        polish=Schedule(8000, 1e-3, 0.8),
+        stages=(
+            Stage("quarter", 256, Schedule(20000, 2e-3, 0.3)),
+            Stage("half", 128, Schedule(30000, 2e-3, 0.3)),
+            Stage("full", 64, Schedule(40000, 1.5e-3, 0.7)),
+        ),
+        decoder=Schedule(12000, 1.5e-3, 0.7),
+        cut=Cut(512, 16),
     ),
 }
 
@@ -105,68 +101,50 @@ class Training:
         self.starter, self.folder, self.recipe = starter, folder, recipe or recipe_for(starter)
         torch.manual_seed(SEED)
 
-    def go_on(self, phases: Sequence[Phase] = PHASES, minutes: float = float("inf")) -> bool:
-        """Train until all phases are finished or the time is up. Whether they are finished."""
+    def go_on(self, phases: Sequence[Phase] = (), minutes: float = float("inf")) -> bool:
+        """Train until these phases, or all, are finished or the time is up. Whether they are finished."""
         until = time.monotonic() + 60 * minutes
-        return all(self.run(phase, until).finished for phase in phases)
+        return all(self.run(phase, until).finished for phase in phases or self.recipe.phases)
 
     def run(self, phase: Phase, until: float = 0.0) -> Run:
         """A phase, as far as it gets until then (seconds, monotonic clock)."""
         name, recipe = f"{self.starter}-{phase}", self.recipe
-        if phase == "codec":
-            return train_codec(self.folder, name, self._new_codec(), recipe.codec, recipe.cut, until)
         if phase == "text":
             return train_text(self.folder, name, self._new_encoder(), recipe.text, recipe.text_batch, until)
-        if phase == "sketch":
-            return self._sketch(until)
-        if phase == "polish":
-            codec = self.run("codec").average.requires_grad_(True)
-            return polish_codec(self.folder, name, codec, recipe.polish, recipe.cut, until)
-        return self._generator(until)
+        if phase == "decoder":
+            return train_decoder(self.folder, name, self._new_codec(), recipe.decoder, recipe.cut, until)
+        place = next(i for i, stage in enumerate(recipe.stages) if stage.kind == phase)
+        stage = recipe.stages[place]
+        network = self._network(place)
+        if self.starter == "alpha":
+            unet = UNetTraining(self._encoder(), architectures.alpha_scheduler(), stage)
+            return train_unet(self.folder, name, network, unet, stage.schedule, until)
+        flow = TransformerTraining(self._new_codec().bn, self._encoder(), stage)
+        return train_transformer(self.folder, name, network, flow, stage.schedule, until)
 
     def pipeline(self) -> DiffusionPipeline:
         """The averages of all phases as a pipeline, in fp16."""
-        codec = self.run("polish").average
-        encoder, network = self._encoder(), self.run("generator").average
+        codec, encoder = self.run("decoder").average, self._encoder()
+        network = self.run(self.recipe.stages[-1].kind).average
         if self.starter == "alpha":
             whole = architectures.stable_diffusion(codec, network, self._tokenizer(), encoder.network)
         else:
-            self._measure(self._latents(codec))
             text = architectures.qwen_text(encoder.network.cpu())
             whole = architectures.klein(codec, network, self._tokenizer(), text)
         return whole.to("cpu", torch.float16)
 
-    def _sketch(self, until: float) -> Run:
-        """starter-alpha's UNet on pictures of half the size, which teach it as much in a quarter of the time."""
-        recipe, name = self.recipe, f"{self.starter}-sketch"
-        if self.starter == "beta":  # its transformer sees small pictures in the generator's own run
-            return Run(self.folder / f"{name}.pt", nn.Linear(1, 1), Schedule(0, 0.0))
-        drawing = UNetTraining(self._encoder(), architectures.alpha_scheduler(), recipe.stages[0])
-        return train_unet(self.folder, name, architectures.alpha_unet(), drawing, recipe.generator, until)
+    def _network(self, place: int) -> nn.Module:
+        """What a stage begins with: the one before, or nothing learned."""
+        if place:
+            before = self.run(self.recipe.stages[place - 1].kind).average
+            return before.requires_grad_(True)
+        network: nn.Module = architectures.alpha_unet() if self.starter == "alpha" else architectures.beta_transformer()
+        return network
 
-    def _generator(self, until: float) -> Run:
-        recipe, name = self.recipe, f"{self.starter}-generator"
+    def _new_codec(self) -> Any:
         if self.starter == "alpha":
-            drawing = UNetTraining(self._encoder(), architectures.alpha_scheduler(), recipe.stages[1])
-            network = self.run("sketch").average.requires_grad_(True)
-            return train_unet(self.folder, name, network, drawing, recipe.generator, until)
-        latents = self._latents(self.run("codec").average)
-        self._measure(latents)
-        network = architectures.beta_transformer()
-        flow = TransformerTraining(latents, self._encoder(), recipe.stages, recipe.generator.steps)
-        return train_transformer(self.folder, name, network, flow, recipe.generator, until)
-
-    def _measure(self, latents: Latents) -> None:
-        first = self.recipe.stages[0]
-        measure_latents(latents, first.kind, min(MEASURED, first.pictures))
-
-    def _latents(self, codec: nn.Module) -> Latents:
-        return Latents(self.folder, codec)
-
-    def _new_codec(self) -> nn.Module:
-        alpha = self.starter == "alpha"
-        codec: nn.Module = set_to_averages(architectures.alpha_codec()) if alpha else architectures.beta_codec()
-        return codec
+            return set_to_averages(architectures.alpha_codec())
+        return set_to_cosines(architectures.beta_codec())
 
     def _encoder(self) -> Encoder:
         return cast("Encoder", self.run("text").average)

@@ -24,15 +24,12 @@ def take_up(training: Training, checkpoint: Path) -> None:
     text = pipeline.text_encoder if training.starter == "alpha" else pipeline.text_encoder.model
     network = pipeline.unet if training.starter == "alpha" else pipeline.transformer
     learned: dict[Phase, tuple[nn.Module, bool]] = {
-        "codec": (pipeline.vae, True),
         "text": (text, True),
-        "sketch": (network, True),
-        "generator": (network, False),
-        "polish": (pipeline.vae, False),
+        **{stage.kind: (network, stage.kind != "full") for stage in training.recipe.stages},
+        "decoder": (pipeline.vae, False),
     }
     for phase, (module, is_finished) in learned.items():
-        if (training.starter, phase) not in (("alpha", "codec"), ("beta", "sketch")):  # they have nothing to learn
-            _keep(training, phase, module, is_finished=is_finished)
+        _keep(training, phase, module, is_finished=is_finished)
     said = CARD_LINE.search((checkpoint / "README.md").read_text())
     training.before.write_text(said[1] if said else "")
 

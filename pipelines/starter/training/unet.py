@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from diffusers import DDIMScheduler
@@ -25,12 +25,11 @@ HALVES: Final = tuple((width // 2, height // 2) for width, height in SIZES)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Training on pictures of this kind, so many at a time, for this share of the steps, out of so many pictures."""
+    """A generator's training on pictures of this kind, so many at a time."""
 
-    kind: str
-    share: float
+    kind: Literal["quarter", "half", "full"]  # along either side: small pictures teach as much in less time
     batch: int
-    pictures: int = 0  # 0 is as many as are asked for
+    schedule: Schedule
 
 
 def train_caption(scene: Scene, *key: int) -> str:

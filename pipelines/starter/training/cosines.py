@@ -1,0 +1,126 @@
+"""starter-beta's latents: what a picture reduced to cells of 8 pixels says in cosines, 32 numbers for 32 pixels square.
+
+As in starter-alpha (averages.py), the encoder isn't learned: its convolutions are set. Each latent is the discrete
+cosine transform of 4 by 4 cells, all 16 numbers of their lightness and the 8 lowest of each of two colours, as JPEG
+would keep them. Resized smoothly they give a rendered scene back with 30 dB; what the decoder learns comes on top.
+"""
+
+import math
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline
+from PIL import Image
+from torch import Tensor, nn
+
+from pipelines.starter.training.pictures import size_of, train_scene
+from pipelines.starter.world.render import render
+from pipelines.starter.world.scene import Scene
+
+DRAWN_PX: Final = 8  # of the picture for a cell
+CELLS: Final = 4  # along a latent's side
+COLOURS: Final = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-0.5, 1.0, -0.5))  # lightness, red to blue, green to purple
+KEPT: Final = (16, 8, 8)  # cosines of each
+MEASURED: Final = 128  # scenes whose latents decide what mean 0 and variance 1 are
+CONSTANT: Final = 100.0  # of the channels that make group norms divide by nearly the same number always
+GROUPS: Final = 8  # of the encoder's norms
+
+
+@cache
+def basis() -> Tensor:
+    """What each latent channel weighs the cells by, (32, 3, 4, 4), orthonormal."""
+    frequency, cell = torch.arange(CELLS)[:, None], torch.arange(CELLS)[None]
+    waves = math.sqrt(2 / CELLS) * torch.cos(math.pi * (cell + 0.5) * frequency / CELLS)
+    waves[0] /= math.sqrt(2)
+    order = sorted(((k, m) for k in range(CELLS) for m in range(CELLS)), key=lambda at: (sum(at), max(at), at))
+    colours = nn.functional.normalize(torch.tensor(COLOURS), dim=1)
+    return torch.stack(
+        [
+            colour[:, None, None] * waves[k][:, None] * waves[m][None]
+            for colour, kept in zip(colours, KEPT, strict=True)
+            for k, m in order[:kept]
+        ]
+    )
+
+
+def latents_of(scene: Scene, width_px: int, height_px: int) -> Tensor:
+    """The codec's latents of the scene at this size, (32, h, w)."""
+    return cosines_of(render(scene, width_px // DRAWN_PX, height_px // DRAWN_PX))
+
+
+def cosines_of(reduced: Image.Image) -> Tensor:
+    """The latents of a picture that is given reduced by DRAWN_PX."""
+    cells = torch.from_numpy(np.array(reduced)).permute(2, 0, 1).float().div(127.5).sub(1)
+    return nn.functional.conv2d(cells[None], basis(), stride=CELLS)[0]
+
+
+@torch.no_grad()
+def set_to_cosines(codec: AutoencoderKLFlux2) -> AutoencoderKLFlux2:
+    """The encoder as it stays, and the statistics that the pipeline normalises its latents by."""
+    encoder = codec.encoder
+    for module in (*encoder.modules(), codec.quant_conv):
+        if isinstance(module, nn.Conv2d):
+            module.weight.zero_()
+            module.bias.zero_()  # type: ignore[union-attr]
+    for colour in range(3):
+        encoder.conv_in.weight[colour, colour, 1, 1] = 1
+    *_, splitting, transforming, last = encoder.down_blocks
+    for block in encoder.down_blocks[:-3]:  # to cells
+        for colour in range(3):
+            block.downsamplers[0].conv.weight[colour, colour, :2, :2] = 0.25
+    for colour in range(3):  # two by two cells become channels
+        splitting.resnets[0].conv_shortcut.weight[colour, colour] = 1
+        for place in range(4):
+            splitting.downsamplers[0].conv.weight[4 * colour + place, colour, place // 2, place % 2] = 1
+    for channel in range(12):
+        transforming.resnets[0].conv_shortcut.weight[channel, channel] = 1
+    weights = basis().view(-1, 3, 2, 2, 2, 2).permute(0, 1, 3, 5, 2, 4).reshape(-1, 12, 2, 2)  # cells, then their place
+    transforming.downsamplers[0].conv.weight[: len(weights), :12, :2, :2] = weights
+    _past_the_last_norm(encoder, last.resnets[0].conv_shortcut, len(weights))
+    for channel in range(2 * len(weights)):
+        codec.quant_conv.weight[channel, channel] = 1
+    _measure(codec.bn)
+    return codec
+
+
+def _past_the_last_norm(encoder: Any, spread: nn.Conv2d, count: int) -> None:
+    """Each number twice, with either sign: silu(x) - silu(-x) is x. Two constants in each group decide its norm."""
+    width = spread.out_channels // GROUPS
+    pairs = width // 2 - 1
+    gain = CONSTANT * math.sqrt(2 / width)
+    for number in range(count):
+        plus = number // pairs * width + 2 * (number % pairs)
+        spread.weight[plus, number], spread.weight[plus + 1, number] = 1, -1
+        encoder.conv_out.weight[number, plus, 1, 1] = gain
+        encoder.conv_out.weight[number, plus + 1, 1, 1] = -gain
+    bias: Any = spread.bias
+    for group in range(GROUPS):
+        bias[(group + 1) * width - 2] = CONSTANT
+        bias[(group + 1) * width - 1] = -CONSTANT
+
+
+def _measure(norm: nn.BatchNorm2d) -> None:
+    """Mean 0 for all, and deviation 1 for the average of a patch; finer waves stay smaller, but by half as much."""
+    scenes = [latents_of(train_scene(number), *size_of("full", number)).flatten(1) for number in range(MEASURED)]
+    latents = torch.cat(scenes, dim=1)
+    deviation = latents.std(1)
+    per_token = norm.num_features // len(latents)
+    norm.running_mean.copy_(latents.mean(1).repeat_interleave(per_token))  # type: ignore[union-attr]
+    norm.running_var.copy_((deviation * deviation[0]).repeat_interleave(per_token))  # type: ignore[union-attr]
+
+
+def tokens_of(latents: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+    """Latents (n, c, h, w) as the transformer takes them, (n, 4c, h/2, w/2)."""
+    patches: Tensor = Flux2KleinPipeline._patchify_latents(latents)
+    mean, deviation = mean_and_deviation(norm)
+    return (patches - mean[:, None, None]) / deviation[:, None, None]
+
+
+def mean_and_deviation(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """What the pipeline normalises latents by, (4c,) each."""
+    mean, variance = norm.running_mean, norm.running_var
+    if mean is None or variance is None:
+        raise ValueError("the codec keeps no statistics")
+    return mean, torch.sqrt(variance + norm.eps)
