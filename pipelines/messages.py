@@ -1,11 +1,12 @@
 """What passes between the server and a worker process, and how it is framed.
 
-The two ends share a socket pair. A frame is an 8-byte big-endian length and a pickle: both ends are ours, started from
-the same installation, and nothing else can reach the socket.
+The two ends share a socket pair. A frame is an 8-byte big-endian length and a pickle of some messages, those that came
+up together: both ends are ours, started from the same installation, and nothing else can reach the socket.
 """
 
 import pickle
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -95,20 +96,20 @@ ToWorker = Submit | Cancel | Warm | Keep | Ping
 FromWorker = Ready | Pong | CheckpointState | JobEvent
 
 
-def frame(message: ToWorker | FromWorker) -> bytes:
-    """The message as one frame, header included."""
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:
+    """The messages as one frame, header included."""
+    body = pickle.dumps(messages, protocol=pickle.HIGHEST_PROTOCOL)
     return HEADER.pack(len(body)) + body
 
 
-def read_frame(stream: BinaryIO) -> ToWorker | FromWorker | None:
-    """The next message of a blocking stream, or None when the other end has closed it."""
+def read_frame(stream: BinaryIO) -> Sequence[ToWorker | FromWorker]:
+    """The next messages of a blocking stream; none when the other end has closed it."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
-        return None
+        return ()
     (length,) = HEADER.unpack(header)
     body = stream.read(length)
     if len(body) < length:
-        return None
-    message: ToWorker | FromWorker = pickle.loads(body)
-    return message
+        return ()
+    messages: Sequence[ToWorker | FromWorker] = pickle.loads(body)
+    return messages

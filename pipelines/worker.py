@@ -42,23 +42,30 @@ class Link:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
         self._reader: BinaryIO = self._socket.makefile("rb")
+        self._said: list[FromWorker] = []
 
     def send(self, message: FromWorker) -> None:
-        """Write one message."""
-        try:
-            self._socket.sendall(frame(message))
-        except OSError:
-            os._exit(0)
+        """Have it written, with all else that is said before the event loop goes round: 32 chats' tokens are one."""
+        self._said.append(message)
+        if len(self._said) == 1:
+            asyncio.get_running_loop().call_soon(self._write)
 
-    def receive(self) -> ToWorker:
-        """The next message; the process ends when there can be none."""
+    def receive(self) -> list[ToWorker]:
+        """The next messages; the process ends when there can be none."""
         try:
-            message = read_frame(self._reader)
+            messages = [message for message in read_frame(self._reader) if isinstance(message, ToWorker)]
         except OSError:
-            message = None
-        if not isinstance(message, ToWorker):
+            messages = []
+        if not messages:
             os._exit(0)
-        return message
+        return messages
+
+    def _write(self) -> None:
+        said, self._said = self._said, []
+        try:
+            self._socket.sendall(frame(said))
+        except OSError:
+            os._exit(0)
 
 
 async def serve(link: Link, options: argparse.Namespace) -> None:
@@ -68,7 +75,8 @@ async def serve(link: Link, options: argparse.Namespace) -> None:
 
     def listen() -> None:
         while True:
-            loop.call_soon_threadsafe(inbox.put_nowait, link.receive())
+            for message in link.receive():
+                loop.call_soon_threadsafe(inbox.put_nowait, message)
 
     threading.Thread(target=listen, name="link", daemon=True).start()
 

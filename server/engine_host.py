@@ -213,7 +213,7 @@ class EngineHost(Generic[JobT, EventT]):
 
     def _send(self, message: ToWorker) -> None:
         if self._writer is not None:
-            self._writer.write(frame(message))
+            self._writer.write(frame([message]))
 
     async def _supervise(self) -> None:
         pause_s = 0.0
@@ -256,18 +256,21 @@ class EngineHost(Generic[JobT, EventT]):
                 body = await reader.readexactly(length)
             except (asyncio.IncompleteReadError, ConnectionError):
                 return
-            message: FromWorker = pickle.loads(body)
             self._heard_at = time.monotonic()
-            match message:
-                case Ready():
-                    self.device = message.device
-                    log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
-                case CheckpointState():
-                    self._take_state(message)
-                case JobEvent():
-                    self._deliver(message.job_id, message.event)
+            for message in pickle.loads(body):
+                self._take(message)
             if self.ready:
                 self._was_ready.set()
+
+    def _take(self, message: FromWorker) -> None:
+        match message:
+            case JobEvent():
+                self._deliver(message.job_id, message.event)
+            case CheckpointState():
+                self._take_state(message)
+            case Ready():
+                self.device = message.device
+                log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
 
     def _take_state(self, state: CheckpointState) -> None:
         log.info("checkpoint", name=state.spec.name, state=state.state, detail=state.detail)

@@ -27,6 +27,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import BatchForward
 from pipelines.chat.request import Sequence
 from pipelines.chat.speak import take
+from pipelines.chat.threads import fewest_threads
 from pipelines.outcomes import OutOfTime
 
 
@@ -36,6 +37,7 @@ class Batch:
     def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
         self.checkpoint = checkpoint
         self._forward = BatchForward(checkpoint, most_places)
+        self.threads = fewest_threads(self._forward, checkpoint)
         self._most_rows = checkpoint.spec.max_batch
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []  # row r is in slot r

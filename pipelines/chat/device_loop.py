@@ -72,6 +72,7 @@ class DeviceLoop:
 
     def _step(self, batch: Batch) -> None:
         try:
+            torch.set_num_threads(batch.threads)
             batch.step()
         except Exception as error:
             if is_out_of_memory(error) and batch.halve():

@@ -6,6 +6,7 @@ about it passes through the event loop.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class ChatEngine:
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._tasks: dict[str, Task] = {}
+        self._said: deque[tuple[Task, ChatEvent]] = deque()  # by threads that compute, and not yet told
+        self._telling = False  # the event loop has been asked to tell it
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
         budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
         self._device_loop = DeviceLoop(budget)
@@ -112,8 +115,21 @@ class ChatEngine:
         self._device_loop.add(sequences)
 
     def _poster(self, task: Task) -> Callable[[ChatEvent], None]:
-        """How the device's thread says something about a job."""
-        return lambda event: self._post(self._emit, task, event)
+        """How the device's thread says something about a job. The event loop is woken once for all that a step says."""
+
+        def say(event: ChatEvent) -> None:
+            self._said.append((task, event))
+            if not self._telling:
+                self._telling = True
+                with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
+                    self._loop.call_soon_threadsafe(self._tell)
+
+        return say
+
+    def _tell(self) -> None:
+        self._telling = False  # before the look: what is said from now on asks again
+        while self._said:
+            self._emit(*self._said.popleft())
 
     def _emit(self, task: Task, event: ChatEvent) -> None:
         if not task.over:
@@ -131,10 +147,6 @@ class ChatEngine:
         task.over = True
         if task.request is not None:
             task.request.over = True  # the device's thread drops it before its next step
-
-    def _post(self, call: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
-            self._loop.call_soon_threadsafe(call, *arguments)
 
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:

@@ -16,10 +16,12 @@ from server.flows.moderate import check_pictures, check_texts, guarded
 from server.flows.references import load_references
 from server.services import Services
 
+SOFTWARE = version("darkroom")  # looked up once: it reads files
+
 
 def new_head(model: str, spec: ChatSpec) -> Head:
     """The head of a new answer. Its fingerprint changes with the checkpoint's folder and with this software."""
-    made_by = f"{spec.path}:{spec.dtype}:{version('darkroom')}"
+    made_by = f"{spec.path}:{spec.dtype}:{SOFTWARE}"
     return Head(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         created=int(time.time()),

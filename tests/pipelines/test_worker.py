@@ -24,13 +24,16 @@ class Worker:
         theirs.close()
         self.socket = ours
         self.reader: Any = ours.makefile("rb")
+        self.heard: list[Any] = []
 
     def send(self, *messages: ToWorker) -> None:
         for message in messages:
-            self.socket.sendall(frame(message))
+            self.socket.sendall(frame([message]))
 
     def receive(self) -> Any:
-        return read_frame(self.reader)
+        if not self.heard:
+            self.heard += read_frame(self.reader)
+        return self.heard.pop(0) if self.heard else None
 
     def events(self, *job_ids: str) -> dict[str, list[Event]]:
         """Everything until the last of these jobs has ended."""
