@@ -33,10 +33,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from pipelines.starter.chat.architecture import make_model, save  # noqa: E402
-from pipelines.starter.chat.tokens import make_tokenizer  # noqa: E402
 from tests.harness import Server  # noqa: E402
 
+STARTER = Path(__file__).resolve().parent.parent / "weights" / "starter-chat"
 STREAMS = (1, 8, 32)
 TOKENS = 64
 ROUNDS = 3
@@ -56,10 +55,10 @@ def main() -> None:
     """Print the table, and write the figures as JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--checkpoint", type=Path, help="a transformers folder; an untrained one of the starter's size")
+    parser.add_argument("--checkpoint", type=Path, default=STARTER, help="a transformers folder (starter-chat)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.checkpoint or make_checkpoint(Path(scratch) / "weights" / "bench")
+        folder = options.checkpoint
         with our_server(Path(scratch), folder) as ours, their_server(folder) as theirs:
             systems = {"darkroom": ours, "transformers serve": theirs, "generate": bare(folder)}
             figures = {}
@@ -68,14 +67,6 @@ def main() -> None:
     report(figures)
     if options.json:
         options.json.write_text(json.dumps({str(streams): told(taken) for streams, taken in figures.items()}, indent=2))
-
-
-def make_checkpoint(folder: Path) -> Path:
-    """The starter's network, untrained: how fast weights are does not depend on what they say."""
-    tokenizer = make_tokenizer([" ".join(WORDS)] * 20, merges=60)
-    model = make_model(tokenizer)
-    save(model, tokenizer, folder)
-    return folder
 
 
 def prompts(streams: int) -> list[str]:

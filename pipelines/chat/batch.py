@@ -14,10 +14,9 @@ save a third to half of that, 4 % and 10 % of the whole; all of them, padded to 
 Why not transformers' continuous batching (5.23): it draws from one generator for everyone, so there are no seeds; of
 what a request can ask for it keeps temperature, top_k and top_p apart, but no bias, penalty, grammar or likeliest
 tokens. That it looks slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 1.5 M
-parameters. Once started it kept up with a padded batch of `generate` (1, 8 and 32 streams of 64 tokens: 0.84 to 1.15
-times its speed), and so does this engine (0.83 to 1.4 times). Without flash attention it compares every row's token
-with every row's past, so long contexts should cost it more; that was not measured, and neither was any of this on a
-GPU, where its paged attention may well be the faster one.
+parameters. Once started it is as fast as a padded batch of `generate`. Without flash attention it compares every row's
+token with every row's past, so long contexts should cost it more; that was not measured, and neither was any of this
+on a GPU, where its paged attention may well be the faster one. `make bench-chat` compares the servers.
 """
 
 import time

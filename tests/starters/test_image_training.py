@@ -8,7 +8,7 @@ from safetensors import safe_open
 from torch import nn
 
 from pipelines.checkpoints import load_checkpoint
-from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta_codec
+from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta_codec, beta_transformer
 from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
 from pipelines.starter.training.codecs import Cut, as_pixels, decode, encode
 from pipelines.starter.training.cosines import cosines_of, set_to_cosines
@@ -18,6 +18,7 @@ from pipelines.starter.training.muon import orthogonal
 from pipelines.starter.training.pictures import train_scene
 from pipelines.starter.training.recipes import Recipe, Starter, Training
 from pipelines.starter.training.taking_up import take_up
+from pipelines.starter.training.transformer import set_to_pass
 from pipelines.starter.training.unet import Stage
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
@@ -128,6 +129,21 @@ def test_the_encoder_makes_the_cosines_that_training_reckons_with() -> None:
         made = encode(codec, as_pixels(picture)[None])[0]
     assert (made - cosines_of(picture.reduce(8))).abs().max() < 0.02
     assert made.shape == (32, 384 // 32, 512 // 32)
+
+
+def test_an_untrained_transformer_lets_noise_pass() -> None:
+    torch.manual_seed(0)
+    network, noise = set_to_pass(beta_transformer()), torch.randn(1, 16, 128)
+    with torch.no_grad():
+        drawn = network(
+            hidden_states=noise,
+            timestep=torch.ones(1),
+            encoder_hidden_states=torch.randn(1, 8, 288),
+            txt_ids=torch.zeros(1, 8, 4),
+            img_ids=torch.cartesian_prod(*[torch.arange(n) for n in (1, 4, 4, 1)])[None],
+            return_dict=False,
+        )[0]
+    assert (drawn - noise).abs().mean() < 0.1
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 18), (18, 4)])

@@ -12,7 +12,6 @@ from typing import Any, Final, Literal, cast
 
 import torch
 from diffusers import DiffusionPipeline
-from torch import nn
 from transformers import CLIPTokenizer, Qwen2Tokenizer
 
 from pipelines.starter import architectures
@@ -23,7 +22,7 @@ from pipelines.starter.training.cosines import set_to_cosines
 from pipelines.starter.training.loop import Run, Schedule, device
 from pipelines.starter.training.pictures import SEED
 from pipelines.starter.training.texts import Encoder, train_text, words_to_learn
-from pipelines.starter.training.transformer import TransformerTraining, train_transformer
+from pipelines.starter.training.transformer import TransformerTraining, set_to_pass, train_transformer
 from pipelines.starter.training.unet import Stage, UNetTraining, train_unet
 
 Starter = Literal["alpha", "beta"]
@@ -133,13 +132,14 @@ class Training:
             whole = architectures.klein(codec, network, self._tokenizer(), text)
         return whole.to("cpu", torch.float16)
 
-    def _network(self, place: int) -> nn.Module:
+    def _network(self, place: int) -> Any:
         """What a stage begins with: the one before, or nothing learned."""
         if place:
             before = self.run(self.recipe.stages[place - 1].kind).average
             return before.requires_grad_(True)
-        network: nn.Module = architectures.alpha_unet() if self.starter == "alpha" else architectures.beta_transformer()
-        return network
+        if self.starter == "alpha":
+            return architectures.alpha_unet()
+        return set_to_pass(architectures.beta_transformer())
 
     def _new_codec(self) -> Any:
         if self.starter == "alpha":

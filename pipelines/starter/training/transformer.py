@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import torch
-from diffusers import Flux2KleinPipeline
+from diffusers import Flux2KleinPipeline, Flux2Transformer2DModel
 from torch import Tensor, nn
 
 from pipelines.starter.architectures import BETA_SHIFT
@@ -43,6 +43,29 @@ def reference_size(width: int, height: int) -> Size:
     """What the klein pipeline makes of a reference of this size."""
     scale = min(1.0, (PIXELS_OF_A_REFERENCE / (width * height)) ** 0.5)
     return int(width * scale) // TOKEN_PX * TOKEN_PX, int(height * scale) // TOKEN_PX * TOKEN_PX
+
+
+@torch.no_grad()
+def set_to_pass(network: Flux2Transformer2DModel) -> Flux2Transformer2DModel:
+    """Begin with the velocity of noise without a picture: what comes in goes out, and no layer adds anything yet.
+
+    The network is hardly wider than a token, and would take long to learn that. Layers begin silent as in DiT (Peebles
+    and Xie, 2022): zero are the weights that modulate them.
+    """
+    enter, leave = network.x_embedder, network.proj_out
+    directions = torch.randn(enter.weight.shape)
+    directions -= directions.mean(0)  # what all have in common, the last norm takes away
+    directions = torch.linalg.qr(directions)[0]
+    width, token = directions.shape
+    enter.weight.copy_(directions)
+    leave.weight.copy_((token / width) ** 0.5 * directions.T)
+    modulations = (
+        network.double_stream_modulation_img, network.double_stream_modulation_txt, network.single_stream_modulation,
+        network.norm_out,
+    )  # fmt: skip
+    for modulation in modulations:
+        modulation.linear.weight.zero_()
+    return network
 
 
 class TransformerTraining:
