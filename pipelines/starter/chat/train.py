@@ -22,9 +22,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalL
 
 from pipelines.quiet import quiet_libraries
 from pipelines.starter.chat.architecture import SEED, make_model, save
-from pipelines.starter.chat.muon import Muon
 from pipelines.starter.chat.talk.mix import conversation, conversations
 from pipelines.starter.chat.tokens import make_tokenizer
+from pipelines.starter.muon import Muon
 
 NAME: Final = "starter-chat"
 STEPS: Final = 1750

@@ -2,7 +2,6 @@
 
     pictures    scenes by number, rendered once and kept
     loop        steps, averaged weights, resuming, progress
-    muon        an optimizer
     averages, cosines   what the autoencoders' latents are
     codecs      their decoders
     texts       the two text encoders, taught to understand before there is anything to draw

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pipelines.starter.training.muon import Muon
+from pipelines.starter.muon import Muon
 
 SAVE_EVERY_S: Final = 90.0
 WARM_UP_STEPS: Final = 50

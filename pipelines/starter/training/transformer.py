@@ -15,7 +15,7 @@ from pipelines.starter.training.cosines import latents_of, mean_and_deviation, t
 from pipelines.starter.training.loop import Run, Schedule, device, fast_math
 from pipelines.starter.training.pictures import FULL, rng_for, train_edit, train_scene
 from pipelines.starter.training.texts import Encoder
-from pipelines.starter.training.unet import Stage, train_caption
+from pipelines.starter.training.unet import Stage, standing_out, train_caption
 from pipelines.starter.world.scene import Scene
 
 Task = Literal["draw", "edit", "combine"]
@@ -24,6 +24,7 @@ MIX: Final = (0.5, 0.35, 0.15)
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 SPREAD: Final = {"quarter": 4, "half": 2, "full": 1}  # tokens of a full-sized picture for one of these, along a side
+FAR: Final = 0.7  # in latents that aren't normalised: about a third of the way from black to white
 PIXELS_OF_A_REFERENCE: Final = 1 << 20  # larger ones the klein pipeline reduces to as many
 Size = tuple[int, int]  # width and height in pixels
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
@@ -105,9 +106,10 @@ class TransformerTraining:
                 return_dict=False,
             )[0]
         wanted = (noise - clean).flatten(2).transpose(1, 2)
-        shows = mean_and_deviation(self.norm)[1].square()
-        error: Tensor = (drawn[:, : wanted.shape[1]].float() - wanted).square()
-        return (error * shows / shows.mean()).mean()
+        deviation = mean_and_deviation(self.norm)[1]
+        counts = standing_out(clean * deviation[:, None, None], FAR).flatten(2).transpose(1, 2)
+        error: Tensor = (drawn[:, : wanted.shape[1]].float() - wanted).square() * counts
+        return (error * deviation.square()).mean() / deviation.square().mean()
 
     def _sigmas(self, batch: int) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (batch,))]

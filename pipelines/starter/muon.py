@@ -1,7 +1,8 @@
 """Muon (Jordan et al. 2024): momentum whose matrix is made orthogonal before it is applied, one step size for all.
 
-`torch.optim.Muon` iterates in bfloat16, matrix by matrix. On a processor without bfloat16 that is a quarter of a small
-model's step; in float32, with matrices of one shape side by side, it is a twentieth.
+`torch.optim.Muon` takes matrices alone and iterates in bfloat16, one by one. On a processor without bfloat16 that is a
+quarter of a small model's step; in float32, with matrices of one shape side by side, it is a twentieth. Here a
+convolution is the matrix of its output channels.
 """
 
 from collections import defaultdict
@@ -19,28 +20,28 @@ LIKE_ADAM: Final = 0.2  # a step is as large as AdamW's at the same learning rat
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices [rows, columns] alone."""
+    """For the weights of layers inside a network, [rows, ...] each."""
 
-    def __init__(self, matrices: Iterable[Parameter], lr: float, weight_decay: float) -> None:
-        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+    def __init__(self, weights: Iterable[Parameter], lr: float, weight_decay: float) -> None:
+        super().__init__(weights, {"lr": lr, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Matrices of one shape at a time."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Parameter]] = defaultdict(list)
-            for matrix in group["params"]:
-                shapes[matrix.shape].append(matrix)
-            for shape, matrices in shapes.items():
-                updates = orthogonal(torch.stack([self._direction(matrix) for matrix in matrices]))
+            for weight in group["params"]:
+                shapes[weight.flatten(1).shape].append(weight)
+            for shape, weights in shapes.items():
+                updates = orthogonal(torch.stack([self._direction(weight).flatten(1) for weight in weights]))
                 size = group["lr"] * LIKE_ADAM * max(shape) ** 0.5
-                for matrix, update in zip(matrices, updates, strict=True):
-                    matrix.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update, alpha=size)
+                for weight, update in zip(weights, updates, strict=True):
+                    weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.reshape(weight.shape), alpha=size)
 
-    def _direction(self, matrix: Parameter) -> Tensor:
+    def _direction(self, weight: Parameter) -> Tensor:
         """The gradient, looking ahead by Nesterov's momentum."""
-        gradient = torch.zeros_like(matrix) if matrix.grad is None else matrix.grad
-        momentum: Tensor = self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
+        gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        momentum: Tensor = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
         momentum.lerp_(gradient, 1 - MOMENTUM)
         return gradient.lerp(momentum, MOMENTUM)
 
