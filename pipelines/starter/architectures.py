@@ -33,7 +33,7 @@ from pipelines.starter.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
 
 SEED: Final = 20261121
 LATENT_SCALE: Final = 3.2  # of alpha's averages, which makes their variance about 1
-BETA_SHIFT: Final = 3.0  # of its noise levels: neighbours agree, so layouts show through much noise
+BETA_SHIFT: Final = 2.0  # of its noise levels: neighbours agree, so layouts show through much noise
 READ_LAYERS: Final = 28  # the klein pipeline reads the text encoder's layers 9, 18 and 27
 TAUGHT_LAYERS: Final = 4  # of them, the first ones: enough for what is said about scenes
 

@@ -16,9 +16,9 @@ from pipelines.starter.training.export import write_checkpoint
 from pipelines.starter.training.loop import Run, Schedule
 from pipelines.starter.training.pictures import train_scene
 from pipelines.starter.training.recipes import Recipe, Starter, Training
+from pipelines.starter.training.stages import Stage
 from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import set_to_pass
-from pipelines.starter.training.unet import Stage
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
 

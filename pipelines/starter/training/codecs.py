@@ -22,6 +22,7 @@ NOISE: Final = 0.06
 POOL: Final = (400, 1500)  # full-sized and small pictures that cuttings are taken from
 HELD: Final = 100  # pictures that are open at a time, exchanged bit by bit
 LOOKS: Final = 4  # cuttings looked at to find one with something in it
+LEARNED: Final = ("decoder", "post_quant_conv")  # parts of a codec
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -82,10 +83,15 @@ def decode(codec: nn.Module, latents: Tensor) -> Tensor:
     return pixels
 
 
+def decoder_of(codec: nn.Module) -> dict[str, Tensor]:
+    """The weights that are learned."""
+    return {name: value for name, value in codec.state_dict().items() if name.startswith(LEARNED)}
+
+
 def train_decoder(folder: Path, name: str, codec: nn.Module, schedule: Schedule, cut: Cut, until: float) -> Run:
     """The decoder's run, as far as it got. The latents stay what generators were trained on."""
     for part, parameters in codec.named_parameters():
-        parameters.requires_grad_(part.startswith(("decoder", "post_quant_conv")))
+        parameters.requires_grad_(part.startswith(LEARNED))
     where = device()
     run = Run(folder / f"{name}.pt", channels_last(codec.to(where)), schedule)
     run.train(partial(_loss, run.model, Cuttings(folder, cut)), until)

@@ -2,19 +2,19 @@
 
 As in starter-alpha (averages.py), the encoder isn't learned: its convolutions are set. Each latent is the discrete
 cosine transform of 4 by 4 cells, all 16 numbers of their lightness and the 8 lowest of each of two colours, as JPEG
-would keep them. Resized smoothly they give a rendered scene back with 30 dB; what the decoder learns comes on top.
+would keep them. Resized smoothly they alone give a rendered scene back with 30 dB.
 """
 
 import math
 from functools import cache
 from typing import Any, Final
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKLFlux2, Flux2KleinPipeline
 from PIL import Image
 from torch import Tensor, nn
 
+from pipelines.starter.training.codecs import as_pixels
 from pipelines.starter.training.pictures import size_of, train_scene
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
@@ -23,7 +23,7 @@ DRAWN_PX: Final = 8  # of the picture for a cell
 CELLS: Final = 4  # along a latent's side
 COLOURS: Final = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-0.5, 1.0, -0.5))  # lightness, red to blue, green to purple
 KEPT: Final = (16, 8, 8)  # cosines of each
-MEASURED: Final = 128  # scenes whose latents decide what mean 0 and variance 1 are
+MEASURED: Final = 128  # scenes whose latents decide what mean 0 is, and for lightness variance 1
 CONSTANT: Final = 100.0  # of the channels that make group norms divide by nearly the same number always
 GROUPS: Final = 8  # of the encoder's norms
 
@@ -52,8 +52,7 @@ def latents_of(scene: Scene, width_px: int, height_px: int) -> Tensor:
 
 def cosines_of(reduced: Image.Image) -> Tensor:
     """The latents of a picture that is given reduced by DRAWN_PX."""
-    cells = torch.from_numpy(np.array(reduced)).permute(2, 0, 1).float().div(127.5).sub(1)
-    return nn.functional.conv2d(cells[None], basis(), stride=CELLS)[0]
+    return nn.functional.conv2d(as_pixels(reduced)[None], basis(), stride=CELLS)[0]
 
 
 @torch.no_grad()
@@ -102,25 +101,22 @@ def _past_the_last_norm(encoder: Any, spread: nn.Conv2d, count: int) -> None:
 
 
 def _measure(norm: nn.BatchNorm2d) -> None:
-    """Mean 0 for all, and deviation 1 for the average of a patch; finer waves stay smaller, but by half as much."""
+    """Mean 0 for all, and deviation 1 for the lightness of a patch.
+
+    All are divided by the same, so that noise on latents is as even as noise on cells, and an error counts as it shows:
+    with finer waves made as large as the rest, what is left of the noise was seen in every sky.
+    """
     scenes = [latents_of(train_scene(number), *size_of("full", number)).flatten(1) for number in range(MEASURED)]
     latents = torch.cat(scenes, dim=1)
-    deviation = latents.std(1)
     per_token = norm.num_features // len(latents)
     norm.running_mean.copy_(latents.mean(1).repeat_interleave(per_token))  # type: ignore[union-attr]
-    norm.running_var.copy_((deviation * deviation[0]).repeat_interleave(per_token))  # type: ignore[union-attr]
+    norm.running_var.fill_(latents[0].var())  # type: ignore[union-attr]
 
 
 def tokens_of(latents: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """Latents (n, c, h, w) as the transformer takes them, (n, 4c, h/2, w/2)."""
     patches: Tensor = Flux2KleinPipeline._patchify_latents(latents)
-    mean, deviation = mean_and_deviation(norm)
-    return (patches - mean[:, None, None]) / deviation[:, None, None]
-
-
-def mean_and_deviation(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """What the pipeline normalises latents by, (4c,) each."""
     mean, variance = norm.running_mean, norm.running_var
     if mean is None or variance is None:
         raise ValueError("the codec keeps no statistics")
-    return mean, torch.sqrt(variance + norm.eps)
+    return (patches - mean[:, None, None]) / torch.sqrt(variance + norm.eps)[:, None, None]

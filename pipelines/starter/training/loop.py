@@ -97,7 +97,8 @@ class Run:
                         self.save()
                         saved = time.monotonic()
             finally:
-                self.save()
+                if self.step > first:
+                    self.save()
         if stop():
             sys.exit(f"stopped at step {self.step} of {self.schedule.steps}; the same command goes on from there")
 
@@ -114,6 +115,8 @@ class Run:
 
     def _load(self) -> None:
         state = torch.load(self.file, map_location=next(self.model.parameters()).device, weights_only=True)
+        if not self.optimizers.keys() <= state.keys():
+            raise ValueError(f"{self.file} was written by another version: remove it")
         self.step, self.seconds = state["step"], state["seconds"]
         self.model.load_state_dict(state["model"])
         self.average.load_state_dict(state["average"])
@@ -147,7 +150,7 @@ class Run:
 
 
 def _optimizers(model: nn.Module, rate: float) -> dict[str, Optimizer]:
-    """Muon for the weights of repeated layers, AdamW for what is at the ends and for single numbers."""
+    """Muon for the weights inside, AdamW for embeddings, for what leads in and out, and for single numbers."""
     learned = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     inner = [weight for name, weight in learned if weight.ndim > 1 and INNER.search(name)]
     known = {id(weight) for weight in inner}

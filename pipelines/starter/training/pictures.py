@@ -1,4 +1,4 @@
-"""Scenes by number and their pictures, rendered once and kept as PNG files."""
+"""Scenes and edits by number, and pictures for the decoders, rendered once and kept as PNG files."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ def train_edit(number: int) -> Edit:
         change = pick(rng, WITH_SECOND, (0.7, 0.15, 0.15)) if number % 5 == 0 else None
         before = train_scene(number if change is None else int(rng.integers(1 << 30)))
         edit = sample_edit(rng, before, change)
-        if edit is None or text_split(edit.instruction) != "train":
+        if edit is None or text_split(edit.instruction) != "train" or (edit.reference is None) == (number % 5 == 0):
             continue
         scenes = [edit.after] if edit.reference is None else [edit.after, edit.reference]
         if all(scene_split(scene) == "train" for scene in scenes):

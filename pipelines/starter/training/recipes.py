@@ -17,13 +17,14 @@ from transformers import CLIPTokenizer, Qwen2Tokenizer
 from pipelines.starter import architectures
 from pipelines.starter.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
 from pipelines.starter.training.averages import set_to_averages
-from pipelines.starter.training.codecs import Cut, train_decoder
+from pipelines.starter.training.codecs import Cut, decoder_of, train_decoder
 from pipelines.starter.training.cosines import set_to_cosines
 from pipelines.starter.training.loop import Run, Schedule, device
 from pipelines.starter.training.pictures import SEED
+from pipelines.starter.training.stages import Stage
 from pipelines.starter.training.texts import Encoder, train_text, words_to_learn
 from pipelines.starter.training.transformer import TransformerTraining, set_to_pass, train_transformer
-from pipelines.starter.training.unet import Stage, UNetTraining, train_unet
+from pipelines.starter.training.unet import UNetTraining, train_unet
 
 Starter = Literal["alpha", "beta"]
 Phase = Literal["text", "quarter", "half", "full", "decoder"]
@@ -83,7 +84,7 @@ ON_GPU: Final[dict[Starter, Recipe]] = {
             Stage("full", 64, Schedule(40000, 1.5e-3, 0.7)),
         ),
         decoder=Schedule(12000, 1.5e-3, 0.7),
-        cut=Cut(512, 16),
+        cut=Cut(320, 16),
     ),
 }
 
@@ -123,7 +124,9 @@ class Training:
 
     def pipeline(self) -> DiffusionPipeline:
         """The averages of all phases as a pipeline, in fp16."""
-        codec, encoder = self.run("decoder").average, self._encoder()
+        codec, encoder = self._new_codec(), self._encoder()
+        decoder = decoder_of(self.run("decoder").average)
+        codec.load_state_dict(decoder, strict=False)
         network = self.run(self.recipe.stages[-1].kind).average
         if self.starter == "alpha":
             whole = architectures.stable_diffusion(codec, network, self._tokenizer(), encoder.network)

@@ -9,38 +9,45 @@ from typing import Final, cast
 
 import torch
 from diffusers import DiffusionPipeline
-from torch import nn
+from torch import Tensor
 
+from pipelines.starter.training.codecs import decoder_of
+from pipelines.starter.training.loop import Run
 from pipelines.starter.training.recipes import Phase, Training
 from pipelines.starter.training.texts import Encoder
 
+State = dict[str, Tensor]
 CARD_LINE: Final = re.compile(r"^\| training \| (.*) \|$", re.MULTILINE)
 
 
 def take_up(training: Training, checkpoint: Path) -> None:
-    """Make the states that are missing from a trained checkpoint. Those of a training under way are left alone."""
+    """Make the states that are missing from a trained checkpoint. Those of a training under way are left alone.
+
+    Raises OSError where there is no model card, RuntimeError where the checkpoint is of another architecture; then
+    nothing is written.
+    """
+    said = CARD_LINE.search((checkpoint / "README.md").read_text())
     pipeline = DiffusionPipeline.from_pretrained(checkpoint, torch_dtype=torch.float32, safety_checker=None)
     training.keep_tokenizer(pipeline.tokenizer)
     text = pipeline.text_encoder if training.starter == "alpha" else pipeline.text_encoder.model
     network = pipeline.unet if training.starter == "alpha" else pipeline.transformer
-    learned: dict[Phase, tuple[nn.Module, bool]] = {
-        "text": (text, True),
-        **{stage.kind: (network, stage.kind != "full") for stage in training.recipe.stages},
-        "decoder": (pipeline.vae, False),
+    learned: dict[Phase, tuple[State, bool]] = {
+        "text": (text.state_dict(), True),
+        **{stage.kind: (network.state_dict(), stage.kind != "full") for stage in training.recipe.stages},
+        "decoder": (decoder_of(pipeline.vae), False),
     }
-    for phase, (module, is_finished) in learned.items():
-        _keep(training, phase, module, is_finished=is_finished)
-    said = CARD_LINE.search((checkpoint / "README.md").read_text())
+    missing = [phase for phase in learned if not (training.folder / f"{training.starter}-{phase}.pt").exists()]
+    runs = [_begun(training, phase, *learned[phase]) for phase in missing]
+    for run in runs:
+        run.save()
     training.before.write_text(said[1] if said else "")
 
 
-def _keep(training: Training, phase: Phase, learned: nn.Module, *, is_finished: bool) -> None:
-    if (training.folder / f"{training.starter}-{phase}.pt").exists():
-        return
+def _begun(training: Training, phase: Phase, learned: State, is_finished: bool) -> Run:
     run = training.run(phase)
     for model in (run.model, run.average):
         target = cast("Encoder", model).network if phase == "text" else model
         known = target.state_dict()
-        target.load_state_dict({name: value for name, value in learned.state_dict().items() if name in known})
+        target.load_state_dict({**known, **{name: value for name, value in learned.items() if name in known}})
     run.step = run.schedule.steps if is_finished else 0
-    run.save()
+    return run

@@ -4,40 +4,36 @@ Half of every batch is at exactly the noise levels that drawing in four steps vi
 """
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from diffusers import Flux2KleinPipeline, Flux2Transformer2DModel
 from torch import Tensor, nn
 
 from pipelines.starter.architectures import BETA_SHIFT
-from pipelines.starter.training.cosines import latents_of, mean_and_deviation, tokens_of
+from pipelines.starter.training.cosines import latents_of, tokens_of
 from pipelines.starter.training.loop import Run, Schedule, device, fast_math
 from pipelines.starter.training.pictures import FULL, rng_for, train_edit, train_scene
+from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption
 from pipelines.starter.training.texts import Encoder
-from pipelines.starter.training.unet import Stage, standing_out, train_caption
 from pipelines.starter.world.scene import Scene
 
-Task = Literal["draw", "edit", "combine"]
-TASKS: Final[tuple[Task, ...]] = ("draw", "edit", "combine")
-MIX: Final = (0.5, 0.35, 0.15)
+MIX: Final = {"draw": 0.5, "edit": 0.35, "combine": 0.15}
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
-SPREAD: Final = {"quarter": 4, "half": 2, "full": 1}  # tokens of a full-sized picture for one of these, along a side
-FAR: Final = 0.7  # in latents that aren't normalised: about a third of the way from black to white
+FAR: Final = 0.25  # in latents: about a third of the way from black to white
 PIXELS_OF_A_REFERENCE: Final = 1 << 20  # larger ones the klein pipeline reduces to as many
-Size = tuple[int, int]  # width and height in pixels
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
 
 
-def inference_sigmas(steps: int, shift: float = BETA_SHIFT) -> Tensor:
+def inference_sigmas(steps: int) -> Tensor:
     """The noise levels that a drawing of so many steps visits, from 1 down."""
-    return shifted(torch.linspace(1, 1 / steps, steps), shift)
+    return shifted(torch.linspace(1, 1 / steps, steps))
 
 
-def shifted(even: Tensor, shift: float = BETA_SHIFT) -> Tensor:
+def shifted(even: Tensor) -> Tensor:
     """Noise levels as the scheduler shifts them, towards more noise."""
-    return shift * even / (1 + (shift - 1) * even)
+    return BETA_SHIFT * even / (1 + (BETA_SHIFT - 1) * even)
 
 
 def reference_size(width: int, height: int) -> Size:
@@ -74,20 +70,15 @@ class TransformerTraining:
 
     def __init__(self, norm: nn.BatchNorm2d, encoder: Encoder, stage: Stage) -> None:
         self.norm, self.encoder, self.batch = norm.to(device()), encoder, stage.batch
-        self.spread = SPREAD[stage.kind]
-        step_px = TOKEN_PX * self.spread
-        self.sizes = [
-            (width // self.spread, height // self.spread)
-            for width, height in FULL
-            if width % step_px == height % step_px == 0
-        ]
+        self.spread, self.sizes = stage.spread, stage.sizes(FULL, TOKEN_PX, shortest=4)
+        self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine}
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The error of the predicted velocity, each latent's counting as much as it shows in pixels."""
+        """The error of the predicted velocity, weighted."""
         rng = rng_for(8, step)
-        task = TASKS[int(rng.choice(len(TASKS), p=MIX))]
+        task = str(rng.choice(list(MIX), p=list(MIX.values())))
         size = self.sizes[int(rng.integers(len(self.sizes)))]
-        scenes, texts, given = getattr(self, f"_{task}")(step * self.batch, step)
+        scenes, texts, given = self.asks[task](step * self.batch)
         clean = self._tokens(scenes, size)
         references = [self._tokens(reference, reference_size(*size)) for reference in given]
         sigmas = self._sigmas(len(clean)).to(clean.device)
@@ -106,10 +97,9 @@ class TransformerTraining:
                 return_dict=False,
             )[0]
         wanted = (noise - clean).flatten(2).transpose(1, 2)
-        deviation = mean_and_deviation(self.norm)[1]
-        counts = standing_out(clean * deviation[:, None, None], FAR).flatten(2).transpose(1, 2)
-        error: Tensor = (drawn[:, : wanted.shape[1]].float() - wanted).square() * counts
-        return (error * deviation.square()).mean() / deviation.square().mean()
+        counts = standing_out(clean, FAR).flatten(2).transpose(1, 2)
+        errors: Tensor = counts * (drawn[:, : wanted.shape[1]].float() - wanted).square()
+        return errors.mean()
 
     def _sigmas(self, batch: int) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (batch,))]
@@ -121,7 +111,8 @@ class TransformerTraining:
     def _pack(self, pictures: list[Tensor]) -> tuple[Tensor, Positions]:
         """Tokens and positions of the picture and its references, as the pipeline counts them.
 
-        Small pictures leave positions out, so that they mean the same places in a scene as full-sized ones.
+        Small pictures leave positions out, so that they mean the same places as a full-sized one's. Of references above
+        a megapixel that is not so, since the pipeline reduces them.
         """
         noisy, *references = pictures
         positions = [Flux2KleinPipeline._prepare_latent_ids(noisy)]
@@ -132,15 +123,15 @@ class TransformerTraining:
         tokens = torch.cat([picture.flatten(2).transpose(1, 2) for picture in pictures], dim=1)
         return tokens, torch.cat([ids.cpu() * spread for ids in positions], dim=1)
 
-    def _draw(self, first: int, step: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
+    def _draw(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
         scenes = [train_scene(first + i) for i in range(self.batch)]
-        return scenes, [train_caption(scene, 9, step, i) for i, scene in enumerate(scenes)], []
+        return scenes, [train_caption(scene, 9, first + i) for i, scene in enumerate(scenes)], []
 
-    def _edit(self, first: int, _: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
+    def _edit(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
         edits = [train_edit(5 * (first + i) + 1) for i in range(self.batch)]  # those with one picture
         return [edit.after for edit in edits], [edit.instruction for edit in edits], [[edit.before for edit in edits]]
 
-    def _combine(self, first: int, _: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
+    def _combine(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
         edits = [train_edit(5 * (first + i)) for i in range(self.batch)]  # those with two
         second = [edit.reference for edit in edits if edit.reference is not None]
         befores = [edit.before for edit in edits]
