@@ -4,7 +4,7 @@
 
 The others are `transformers serve --continuous-batching`, over HTTP like ours, and bare `generate`, which gets all
 prompts at once as one padded batch in this process: no HTTP, no stream, nobody who joins later. All three load the
-same folder, answer the same prompts greedily with the same number of tokens, and take turns, so that a machine that
+same folder, answer the same prompts greedily with as many tokens at most, and take turns, so that a machine that
 slows down slows all of them. Read the ratios of the medians.
 """
 
@@ -33,9 +33,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from tests.harness import Server  # noqa: E402
+from tests.harness import REPOSITORY, Server  # noqa: E402
 
-STARTER = Path(__file__).resolve().parent.parent / "weights" / "starter-chat"
+STARTER = REPOSITORY / "weights" / "starter-chat"
 STREAMS = (1, 8, 32)
 TOKENS = 64
 ROUNDS = 3
@@ -57,13 +57,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--checkpoint", type=Path, default=STARTER, help="a transformers folder (starter-chat)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = options.checkpoint
-        with our_server(Path(scratch), folder) as ours, their_server(folder) as theirs:
-            systems = {"darkroom": ours, "transformers serve": theirs, "generate": bare(folder)}
-            figures = {}
-            for streams in STREAMS:
-                figures[streams] = measure(systems, streams)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        our_server(Path(scratch), options.checkpoint) as ours,
+        their_server(options.checkpoint) as theirs,
+    ):
+        systems = {"darkroom": ours, "transformers serve": theirs, "generate": bare(options.checkpoint)}
+        figures = {streams: measure(systems, streams) for streams in STREAMS}
     report(figures)
     if options.json:
         options.json.write_text(json.dumps({str(streams): told(taken) for streams, taken in figures.items()}, indent=2))
@@ -109,7 +109,7 @@ def told(figures: dict[str, Taken]) -> dict[str, dict[str, float]]:
 
 def report(figures: dict[int, dict[str, Taken]]) -> None:
     """The table."""
-    title = f"{TOKENS} tokens a stream, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads"
+    title = f"Up to {TOKENS} tokens a stream, medians of {ROUNDS} rounds, {torch.get_num_threads()} threads"
     table = Table("Streams", "System", "Tokens a second", "First token", "Darkroom is faster by", title=title)
     for streams, systems in figures.items():
         for name, figure in told(systems).items():
@@ -123,8 +123,7 @@ def our_server(scratch: Path, folder: Path) -> Iterator[Run]:
     """`darkroom serve` with this one model."""
     configs, weights = scratch / "model_configs", scratch / "weights"
     configs.mkdir()
-    repository = Path(__file__).resolve().parent.parent
-    for file in (repository / "model_configs").glob("*.toml"):
+    for file in (REPOSITORY / "model_configs").glob("*.toml"):
         (configs / file.name).write_text(file.read_text())
     (configs / "chat.toml").write_text(
         f'default = "bench"\n[[models]]\nname = "bench"\ncheckpoint = {json.dumps(str(folder.resolve()))}\n'
@@ -204,7 +203,7 @@ async def _stream(client: httpx.AsyncClient, base: str, model: str, prompt: str)
             if not first_s and any(choice["delta"].get("content") for choice in chunk["choices"]):
                 first_s = time.perf_counter() - began
             tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    return tokens, first_s or time.perf_counter() - began  # noise may have no text: then its end counts
+    return tokens, first_s or time.perf_counter() - began  # an answer without text counts by its end
 
 
 def bare(folder: Path) -> Run:

@@ -46,9 +46,9 @@ class Link:
 
     def send(self, message: FromWorker) -> None:
         """Have it written, with all else that is said before the event loop goes round: 32 chats' tokens are one."""
-        self._said.append(message)
-        if len(self._said) == 1:
+        if not self._said:
             asyncio.get_running_loop().call_soon(self._write)
+        self._said.append(message)
 
     def receive(self) -> list[ToWorker]:
         """The next messages; the process ends when there can be none."""

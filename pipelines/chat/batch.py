@@ -22,6 +22,8 @@ on a GPU, where its paged attention may well be the faster one. `make bench-chat
 import time
 from collections import deque
 
+import torch
+
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.forward import BatchForward
 from pipelines.chat.request import Sequence
@@ -36,7 +38,7 @@ class Batch:
     def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
         self.checkpoint = checkpoint
         self._forward = BatchForward(checkpoint, most_places)
-        self.threads = fewest_threads(self._forward, checkpoint)
+        self._threads: int | None = None  # of a CPU, that a step is computed on; None until it was measured
         self._most_rows = checkpoint.spec.max_batch
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []  # row r is in slot r
@@ -51,8 +53,12 @@ class Batch:
         """Let it wait for a slot."""
         self._waiting.append(sequence)
 
-    def step(self) -> None:
+    def step(self, most_threads: int) -> None:
         """A token for every row, and a piece of what waits."""
+        if self._threads is None:
+            self._threads = fewest_threads(self._forward, self.checkpoint, most_threads)
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
         self._stop_late_ones()
         self._drop_unwanted()
         self._join()

@@ -21,6 +21,7 @@ class DeviceLoop:
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
+        self._threads = torch.get_num_threads()  # before any checkpoint has asked for fewer
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
         self._batches: dict[ChatCheckpoint, Batch] = {}
         self._solos: dict[ChatCheckpoint, Solo] = {}
@@ -62,7 +63,7 @@ class DeviceLoop:
             if token_bytes:
                 self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes // token_bytes)
             else:
-                self._solos[checkpoint] = Solo(checkpoint)
+                self._solos[checkpoint] = Solo(checkpoint, self._threads)
         return self._batches.get(checkpoint) or self._solos[checkpoint]
 
     def _let_go(self, kept: frozenset[ChatSpec]) -> None:
@@ -72,8 +73,7 @@ class DeviceLoop:
 
     def _step(self, batch: Batch) -> None:
         try:
-            torch.set_num_threads(batch.threads)
-            batch.step()
+            batch.step(self._threads)
         except Exception as error:
             if is_out_of_memory(error) and batch.halve():
                 free_memory(batch.checkpoint.device)

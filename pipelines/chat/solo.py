@@ -22,8 +22,8 @@ from pipelines.outcomes import OutOfTime
 class Solo:
     """A thread that answers."""
 
-    def __init__(self, checkpoint: ChatCheckpoint) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
+        self._checkpoint, self._threads = checkpoint, threads
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="solo chat", daemon=True).start()
 
@@ -36,6 +36,7 @@ class Solo:
         self._inbox.put(None)
 
     def _run(self) -> None:
+        torch.set_num_threads(self._threads)  # a new thread begins with what another has set last
         while (sequence := self._inbox.get()) is not None:
             if sequence.request.over:
                 continue

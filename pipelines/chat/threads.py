@@ -15,17 +15,23 @@ from pipelines.chat.forward import BatchForward
 ROWS: Final = 8
 STEPS: Final = 5  # the fastest counts
 WORTH: Final = 1.3  # how much faster more threads have to be
+LONG_S: Final = 0.02  # a step that takes this long on all threads has work for them
 
 
-def fewest_threads(forward: BatchForward, checkpoint: ChatCheckpoint) -> int:
-    """The fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest. In inference mode."""
-    most: int = torch.get_num_threads()
+def fewest_threads(forward: BatchForward, checkpoint: ChatCheckpoint, most: int) -> int:
+    """The fewest of 1, 2, 4, ... up to `most` threads whose steps are nearly as fast as the fastest.
+
+    To be called in inference mode. Leaves the calling thread with any of these counts.
+    """
     rows = min(ROWS, checkpoint.spec.max_batch)
     if checkpoint.device.type != "cpu" or most == 1 or not forward.slots.reserve(rows, STEPS):
         return most
     candidates = [*(1 << k for k in range(most.bit_length()) if 1 << k < most), most]
-    seconds = {count: _step_s(forward, rows, count) for count in candidates}
-    torch.set_num_threads(most)
+    seconds: dict[int, float] = {}
+    for count in reversed(candidates):
+        seconds[count] = _step_s(forward, rows, count)
+        if seconds[most] > LONG_S:
+            return most
     forward.slots.clear()
     return next(count for count in candidates if seconds[count] <= WORTH * min(seconds.values()))
 

@@ -27,8 +27,7 @@ class Worker:
         self.heard: list[Any] = []
 
     def send(self, *messages: ToWorker) -> None:
-        for message in messages:
-            self.socket.sendall(frame([message]))
+        self.socket.sendall(frame(messages))
 
     def receive(self) -> Any:
         if not self.heard:

@@ -28,7 +28,7 @@ class UNetTraining:
         self.sizes = stage.sizes(SIZES, GRAIN_PX)
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The weighted error of the predicted latents. Half of the times are the noisiest: they decide what there will be."""
+        """The weighted error of the predicted latents. Half of the times are the noisiest, which decide most."""
         clean, texts = self._batch(step)
         noise = torch.randn_like(clean)
         anywhere, early = torch.randint(0, 1000, (self.batch,)), torch.randint(NOISY, 1000, (self.batch,))
