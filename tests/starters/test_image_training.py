@@ -1,24 +1,27 @@
 """The image starters' training, with few steps: it learns, it goes on, and what it writes is an ordinary checkpoint."""
 
+from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 from torch import nn
 
 from pipelines.checkpoints import load_checkpoint
-from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta_codec, beta_transformer
+from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
+from pipelines.starter.training.__main__ import SHARES
 from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
 from pipelines.starter.training.codecs import Cut, as_pixels, decode, encode
 from pipelines.starter.training.cosines import cosines_of, set_to_cosines
 from pipelines.starter.training.export import write_checkpoint
 from pipelines.starter.training.loop import Run, Schedule
-from pipelines.starter.training.pictures import train_scene
-from pipelines.starter.training.recipes import Recipe, Starter, Training
-from pipelines.starter.training.stages import Stage
+from pipelines.starter.training.pictures import FULL, SIZES, train_edit, train_scene
+from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
+from pipelines.starter.training.stages import Stage, standing_out
 from pipelines.starter.training.taking_up import take_up
-from pipelines.starter.training.transformer import set_to_pass
+from pipelines.starter.training.transformer import inference_sigmas, set_to_pass
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
 
@@ -81,28 +84,42 @@ def test_a_new_training_takes_up_what_a_checkpoint_has_learned(checkpoint: Check
     assert "; then; " in (tmp_path / "again" / "README.md").read_text()
 
 
-def test_a_run_that_is_broken_off_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
-    def run(name: str, steps: int) -> Run:
-        torch.manual_seed(0)
-        made = Run(tmp_path / name, nn.Linear(4, 1), Schedule(steps, 0.1))
-        made.train(lambda step: (made.model(torch.full((2, 4), step / 7)) - 1).square().mean() + 0 * torch.randn(()))
-        return made
-
-    whole = run("whole.pt", 8)
+def small_network() -> nn.Module:
+    """With a weight for each of the two optimizers."""
     torch.manual_seed(0)
-    broken = Run(tmp_path / "broken.pt", nn.Linear(4, 1), Schedule(8, 0.1))
+    return nn.Sequential(OrderedDict(layers=nn.Sequential(nn.Linear(4, 4)), out=nn.Linear(4, 1)))
+
+
+def small_loss(model: nn.Module, step: int) -> torch.Tensor:
+    loss: torch.Tensor = (model(torch.full((2, 4), step / 7)) - 1).square().mean() + 0 * torch.randn(())
+    return loss
+
+
+def test_a_run_that_is_broken_off_goes_on_as_if_it_had_not(tmp_path: Path) -> None:
+    whole = Run(tmp_path / "whole.pt", small_network(), Schedule(8, 0.1))
+    assert set(whole.optimizers) == {"adam", "muon"}
+    whole.train(lambda step: small_loss(whole.model, step))
+    broken = Run(tmp_path / "broken.pt", small_network(), Schedule(8, 0.1))
 
     def stop_in_the_middle(step: int) -> torch.Tensor:
-        if step == 5 and not broken.file.exists():
+        if step == 5:
             raise KeyboardInterrupt
-        return (broken.model(torch.full((2, 4), step / 7)) - 1).square().mean() + 0 * torch.randn(())
+        return small_loss(broken.model, step)
 
     with pytest.raises(KeyboardInterrupt):
         broken.train(stop_in_the_middle)
-    again = run("broken.pt", 8)
+    again = Run(tmp_path / "broken.pt", small_network(), Schedule(8, 0.1))
+    assert again.step == 5
+    again.train(lambda step: small_loss(again.model, step))
     assert again.finished
     for one, other in zip(whole.average.parameters(), again.average.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    Run(tmp_path / "old.pt", nn.Linear(4, 1), Schedule(8, 0.1)).save()
+    with pytest.raises(ValueError, match="another version"):
+        Run(tmp_path / "old.pt", small_network(), Schedule(8, 0.1))
 
 
 def test_the_learning_rate_falls_by_the_end_of_the_time() -> None:
@@ -128,6 +145,40 @@ def test_the_encoder_makes_the_cosines_that_training_reckons_with() -> None:
         made = encode(codec, as_pixels(picture)[None])[0]
     assert (made - cosines_of(picture.reduce(8))).abs().max() < 0.02
     assert made.shape == (32, 384 // 32, 512 // 32)
+
+
+def test_noise_levels_in_training_are_those_that_drawing_visits() -> None:
+    scheduler = beta().scheduler
+    scheduler.set_timesteps(sigmas=np.linspace(1, 1 / 4, 4))
+    torch.testing.assert_close(scheduler.sigmas[:-1], inference_sigmas(4))
+
+
+def test_what_is_unlike_its_row_counts_more() -> None:
+    picture = torch.zeros(1, 4, 6, 6) + torch.arange(6.0)[:, None]  # rows like a sky's
+    picture[:, :, 2, 3] -= 9
+    counts = standing_out(picture, far=1.0)
+    assert counts[0, 0, 2, 3] == counts.max() > 5
+    counts[0, 0, 2, 3] = 1
+    assert torch.equal(counts, torch.ones(1, 1, 6, 6))
+
+
+@pytest.mark.parametrize("recipe", [*ON_CPU.values(), *ON_GPU.values()])
+def test_recipes_can_be_followed(recipe: Recipe) -> None:
+    assert recipe.cut.side_px <= min(min(size) for sizes in SIZES.values() for size in sizes)
+    assert recipe.stages[-1].kind == "full"
+    assert all(stage.sizes(FULL, 64, shortest=4) for stage in recipe.stages)
+
+
+@pytest.mark.parametrize(("starter", "shares"), SHARES.items())
+def test_limited_minutes_are_shared_by_all_phases(starter: str, shares: tuple[float, ...]) -> None:
+    assert sum(shares) == pytest.approx(1)
+    for recipes in (ON_CPU, ON_GPU):
+        assert len(recipes["alpha" if starter == "starter-alpha" else "beta"].phases) == len(shares)
+
+
+def test_an_instruction_comes_with_as_many_pictures_as_it_speaks_of() -> None:
+    for number in range(60):
+        assert (train_edit(number).reference is not None) == (number % 5 == 0)
 
 
 def test_an_untrained_transformer_lets_noise_pass() -> None:
