@@ -59,8 +59,8 @@ ON_CPU: Final[dict[Starter, Recipe]] = {
         text=Schedule(3000, 2e-3, 0.6),
         text_batch=32,
         stages=(
-            Stage("quarter", 32, Schedule(8000, 2e-3, 0.3)),
-            Stage("half", 16, Schedule(10000, 2e-3, 0.3)),
+            Stage("quarter", 32, Schedule(8000, 1.5e-3, 0.3)),
+            Stage("half", 16, Schedule(10000, 1.5e-3, 0.3)),
             Stage("full", 8, Schedule(20000, 1.5e-3, 0.7)),
         ),
         decoder=Schedule(8000, 1.5e-3, 0.7),

@@ -74,7 +74,10 @@ class TransformerTraining:
         self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine}
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The error of the predicted velocity, weighted."""
+        """The weighted error of the predicted velocity, times the noise level: that of the picture which follows from it.
+
+        Otherwise the last bit of noise is nearly all that counts, and not what there will be.
+        """
         rng = rng_for(8, step)
         task = str(rng.choice(list(MIX), p=list(MIX.values())))
         size = self.sizes[int(rng.integers(len(self.sizes)))]
@@ -98,8 +101,8 @@ class TransformerTraining:
             )[0]
         wanted = (noise - clean).flatten(2).transpose(1, 2)
         counts = standing_out(clean, FAR).flatten(2).transpose(1, 2)
-        errors: Tensor = counts * (drawn[:, : wanted.shape[1]].float() - wanted).square()
-        return errors.mean()
+        errors: Tensor = sigmas[:, None, None] * (drawn[:, : wanted.shape[1]].float() - wanted)
+        return (counts * errors.square()).mean()
 
     def _sigmas(self, batch: int) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (batch,))]
