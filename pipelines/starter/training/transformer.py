@@ -74,9 +74,9 @@ class TransformerTraining:
         self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine}
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The weighted error of the predicted velocity, times the noise level: that of the picture which follows from it.
+        """The weighted error of the picture that follows from the predicted velocity.
 
-        Otherwise the last bit of noise is nearly all that counts, and not what there will be.
+        The velocity's own error would count most where there is next to no noise, and least where contents are decided.
         """
         rng = rng_for(8, step)
         task = str(rng.choice(list(MIX), p=list(MIX.values())))
