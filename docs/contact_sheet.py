@@ -1,4 +1,4 @@
-"""`python docs/contact_sheet.py http://localhost:8080 KEY OUT.jpg`: the picture in the README, by a running server.
+"""`python docs/contact_sheet.py http://localhost:8080 KEY OUT.jpg [STARTER ...]`: the README's, by a running server.
 
 Every ratio of both families, a chain of edits by instruction, image to image, and one prompt at the three qualities;
 all of it through the HTTP routes, with OpenAI's SDK.
@@ -17,6 +17,7 @@ from rich.progress import track
 
 ALPHA: Final = "alpha-image-2-count"
 BETA: Final = "beta-3.1-flash-image-count"
+STARTERS: Final = ("starter-alpha", "starter-beta")
 COMMON: Final = ("1:1", "3:2", "2:3", "4:3", "3:4", "5:4", "4:5", "16:9", "9:16", "2:1", "1:2", "21:9", "9:21")
 PROMPTS: Final = (
     "a red boat at sea at sunset",
@@ -46,14 +47,19 @@ class Row:
     pictures: Sequence[tuple[Image.Image, str]]
 
 
-def rows(client: OpenAI) -> Iterator[Row]:
-    """All that is drawn."""
+def rows(client: OpenAI, starters: Sequence[str]) -> Iterator[Row]:
+    """All that these draw."""
     strips = (*COMMON, "4:1", "1:4", "8:1", "1:8")
     for name, model, ratios in (("starter-alpha", ALPHA, COMMON), ("starter-beta", BETA, strips)):
+        if name not in starters:
+            continue
         asked = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
         drawn = [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(asked, name)]
         yield Row(f"{name}: every ratio", drawn)
-    yield Row("starter-beta: three turns of one picture", list(chain(client)))
+    if "starter-beta" in starters:
+        yield Row("starter-beta: three turns of one picture", list(chain(client)))
+    if "starter-alpha" not in starters:
+        return
     prompt, start = "a large blue house on the left, snow, at night", PROMPTS[1]
     picture = generate(client, ALPHA, start, "3:2")
     changed = [
@@ -123,9 +129,9 @@ def sheet(drawn: Sequence[Row]) -> Image.Image:
 
 def main() -> None:
     """The command."""
-    base, key, out = sys.argv[1:]
+    base, key, out, *starters = sys.argv[1:]
     client = OpenAI(base_url=f"{base}/v1", api_key=key, timeout=600)
-    sheet(list(rows(client))).save(out, quality=88)
+    sheet(list(rows(client, starters or STARTERS))).save(out, quality=88)
 
 
 if __name__ == "__main__":
