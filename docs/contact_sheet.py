@@ -49,17 +49,22 @@ class Row:
 
 def rows(client: OpenAI, starters: Sequence[str]) -> Iterator[Row]:
     """All that these draw."""
-    strips = (*COMMON, "4:1", "1:4", "8:1", "1:8")
-    for name, model, ratios in (("starter-alpha", ALPHA, COMMON), ("starter-beta", BETA, strips)):
-        if name not in starters:
-            continue
-        asked = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
-        drawn = [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(asked, name)]
-        yield Row(f"{name}: every ratio", drawn)
+    if "starter-alpha" in starters:
+        yield Row("starter-alpha: every ratio", every_ratio(client, ALPHA, COMMON))
+        yield from by_strength_and_quality(client)
     if "starter-beta" in starters:
+        yield Row("starter-beta: every ratio", every_ratio(client, BETA, (*COMMON, "4:1", "1:4", "8:1", "1:8")))
         yield Row("starter-beta: three turns of one picture", list(chain(client)))
-    if "starter-alpha" not in starters:
-        return
+
+
+def every_ratio(client: OpenAI, model: str, ratios: Sequence[str]) -> list[tuple[Image.Image, str]]:
+    """A picture each."""
+    asked = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
+    return [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(asked, model)]
+
+
+def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
+    """What only starter-alpha has: strengths, and qualities that differ."""
     prompt, start = "a large blue house on the left, snow, at night", PROMPTS[1]
     picture = generate(client, ALPHA, start, "3:2")
     changed = [

@@ -31,9 +31,9 @@ def fewest_threads(forward: BatchForward, checkpoint: ChatCheckpoint, most: int)
     for count in reversed(candidates):
         seconds[count] = _step_s(forward, rows, count)
         if seconds[most] > LONG_S:
-            return most
+            break
     forward.slots.clear()
-    return next(count for count in candidates if seconds[count] <= WORTH * min(seconds.values()))
+    return next(count for count in sorted(seconds) if seconds[count] <= WORTH * min(seconds.values()))
 
 
 def _step_s(forward: BatchForward, rows: int, threads: int) -> float:

@@ -35,7 +35,10 @@ def main() -> None:
     for name in arguments.names or SHARES:
         training = Training("alpha" if name == "starter-alpha" else "beta", arguments.weights / ".training")
         if arguments.onward:
-            take_up(training, arguments.weights / name)
+            try:
+                take_up(training, arguments.weights / name)
+            except OSError as error:
+                sys.exit(f"--onward needs a trained checkpoint: {error}")
         for phase, share in zip(training.recipe.phases, SHARES[name], strict=True):
             minutes = float("inf") if arguments.minutes is None else share * arguments.minutes
             training.go_on((phase,), minutes)

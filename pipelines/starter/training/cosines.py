@@ -80,7 +80,9 @@ def set_to_cosines(codec: AutoencoderKLFlux2) -> AutoencoderKLFlux2:
     _past_the_last_norm(encoder, last.resnets[0].conv_shortcut, len(weights))
     for channel in range(2 * len(weights)):
         codec.quant_conv.weight[channel, channel] = 1
-    _measure(codec.bn)
+    mean, variance = _statistics()
+    codec.bn.running_mean.copy_(mean.repeat_interleave(codec.bn.num_features // len(mean)))
+    codec.bn.running_var.fill_(variance)
     return codec
 
 
@@ -100,17 +102,16 @@ def _past_the_last_norm(encoder: Any, spread: nn.Conv2d, count: int) -> None:
         bias[(group + 1) * width - 1] = -CONSTANT
 
 
-def _measure(norm: nn.BatchNorm2d) -> None:
-    """Mean 0 for all, and deviation 1 for the lightness of a patch.
+@cache
+def _statistics() -> tuple[Tensor, Tensor]:
+    """Each latent's mean, (32,), and the variance that is called 1: that of a patch's lightness.
 
     All are divided by the same, so that noise on latents is as even as noise on cells, and an error counts as it shows:
     with finer waves made as large as the rest, what is left of the noise was seen in every sky.
     """
     scenes = [latents_of(train_scene(number), *size_of("full", number)).flatten(1) for number in range(MEASURED)]
     latents = torch.cat(scenes, dim=1)
-    per_token = norm.num_features // len(latents)
-    norm.running_mean.copy_(latents.mean(1).repeat_interleave(per_token))  # type: ignore[union-attr]
-    norm.running_var.fill_(latents[0].var())  # type: ignore[union-attr]
+    return latents.mean(1), latents[0].var()
 
 
 def tokens_of(latents: Tensor, norm: nn.BatchNorm2d) -> Tensor:

@@ -37,16 +37,20 @@ class UNetTraining:
         is_tile = self.has_tiles and rng.random() < TILES
         clean, texts = self._batch(step, rng, enlarged=int(rng.integers(2, 4)) if is_tile else 1)
         noise = torch.randn_like(clean)
-        anywhere, early = torch.randint(0, 1000, (self.batch,)), torch.randint(NOISY, 1000, (self.batch,))
-        times = torch.where(torch.rand(self.batch) < 0.5, anywhere, early).to(clean.device)
-        if is_tile:
-            times = torch.randint(0, TILE_NOISE, (self.batch,)).to(clean.device)
+        times = (self._tile_times() if is_tile else self._times()).to(clean.device)
         with fast_math(device()):
             with torch.no_grad():
                 said = self.encoder(self.encoder.tokens(texts))
             drawn = network(self.scheduler.add_noise(clean, noise, times), times, encoder_hidden_states=said).sample
         errors: Tensor = standing_out(clean, FAR) * (drawn.float() - clean).square()
         return errors.mean()
+
+    def _times(self) -> Tensor:
+        anywhere, early = torch.randint(0, 1000, (self.batch,)), torch.randint(NOISY, 1000, (self.batch,))
+        return torch.where(torch.rand(self.batch) < 0.5, anywhere, early)
+
+    def _tile_times(self) -> Tensor:
+        return torch.randint(0, TILE_NOISE, (self.batch,))
 
     def _batch(self, step: int, rng: np.random.Generator, enlarged: int) -> tuple[Tensor, list[str]]:
         """Scenes that were never drawn before, or cuttings of enlarged ones.
