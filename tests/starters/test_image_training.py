@@ -19,7 +19,7 @@ from pipelines.starter.training.export import write_checkpoint
 from pipelines.starter.training.loop import Run, Schedule
 from pipelines.starter.training.pictures import FULL, SIZES, train_edit, train_scene
 from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
-from pipelines.starter.training.stages import Stage, standing_out
+from pipelines.starter.training.stages import Stage, standing_out, unlike
 from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import inference_sigmas, set_to_pass
 from pipelines.starter.world.render import render
@@ -79,7 +79,7 @@ def test_a_new_training_takes_up_what_a_checkpoint_has_learned(checkpoint: Check
             for name in old.keys():  # noqa: SIM118
                 if name.startswith("model.layers.") and int(name.split(".")[2]) >= TAUGHT_LAYERS:
                     continue  # at random, and adds nothing
-                torch.testing.assert_close(new.get_tensor(name), old.get_tensor(name), rtol=0.01, atol=0.01)
+                assert torch.equal(new.get_tensor(name), old.get_tensor(name)), name
     assert training.go_on()
     assert "; then; " in (tmp_path / "again" / "README.md").read_text()
 
@@ -160,6 +160,17 @@ def test_what_is_unlike_its_row_counts_more() -> None:
     assert counts[0, 0, 2, 3] == counts.max() > 5
     counts[0, 0, 2, 3] = 1
     assert torch.equal(counts, torch.ones(1, 1, 6, 6))
+
+
+def test_pictures_differ_where_they_were_changed() -> None:
+    before = torch.rand(1, 4, 6, 6)
+    after = before.clone()
+    after[:, :, 2, 3] += 0.5
+    after[:, :, 4, 4] += 5
+    differing = unlike(after, before, far=1.0)
+    assert differing[0, 0, 2, 3] == pytest.approx(0.5)
+    assert differing[0, 0, 4, 4] == 1
+    assert differing.count_nonzero() == 2
 
 
 @pytest.mark.parametrize("recipe", [*ON_CPU.values(), *ON_GPU.values()])

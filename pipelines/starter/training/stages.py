@@ -53,6 +53,10 @@ def standing_out(values: Tensor, far: float) -> Tensor:
 
     Skies and grounds fill their rows. Without this, objects, which are small, are learned long after them.
     """
-    away = (values - values.median(dim=3, keepdim=True).values).square().mean(1, keepdim=True).sqrt()
-    counts: Tensor = 1 + OBJECTS * (away / far).clamp(max=1)
-    return counts
+    return 1 + OBJECTS * unlike(values, values.median(dim=3, keepdim=True).values, far)
+
+
+def unlike(values: Tensor, others: Tensor, far: float) -> Tensor:
+    """How far each place of (n, c, h, w) is from the other picture's, (n, 1, h, w), from 0 to 1 at `far` and beyond."""
+    away: Tensor = (values - others).square().mean(1, keepdim=True).sqrt() / far
+    return away.clamp(max=1)

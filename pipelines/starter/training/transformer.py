@@ -14,7 +14,7 @@ from pipelines.starter.architectures import BETA_SHIFT
 from pipelines.starter.training.cosines import latents_of, tokens_of
 from pipelines.starter.training.loop import Run, Schedule, device, fast_math
 from pipelines.starter.training.pictures import FULL, rng_for, train_edit, train_scene
-from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption
+from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption, unlike
 from pipelines.starter.training.texts import Encoder
 from pipelines.starter.world.scene import Scene
 
@@ -22,6 +22,7 @@ MIX: Final = {"draw": 0.55, "edit": 0.37, "combine": 0.08}  # a second reference
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
+CHANGES: Final = 6.0  # how much more a place counts that an edit changes: to copy the rest is easily learned
 PIXELS_OF_A_REFERENCE: Final = 1 << 20  # larger ones the klein pipeline reduces to as many
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
 
@@ -100,7 +101,10 @@ class TransformerTraining:
                 return_dict=False,
             )[0]
         wanted = (noise - clean).flatten(2).transpose(1, 2)
-        counts = standing_out(clean, FAR).flatten(2).transpose(1, 2)
+        counts = standing_out(clean, FAR)
+        if given:
+            counts = counts + CHANGES * unlike(clean, self._tokens(given[0], size), FAR)
+        counts = counts.flatten(2).transpose(1, 2)
         errors: Tensor = sigmas[:, None, None] * (drawn[:, : wanted.shape[1]].float() - wanted)
         return (counts * errors.square()).mean()
 
