@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.harness import REPOSITORY, Server
 
-MAKE = "from pathlib import Path; from tests.tiny_chat_checkpoints import make_{0}; make_{0}(Path({1!r}))"
+KINDS = ("qwen", "llama", "llava")
+MAKE = "from pathlib import Path; from tests.tiny_chat_checkpoints import make_{0}; make_{0}(Path({1!r}) / 'tiny-{0}')"
 CONTEXT = 512
 LOCAL = """
 default = "small"
@@ -36,9 +37,8 @@ def make_chat_weights(folder: Path) -> Path:
     """Three chat checkpoints, and empty folders where the catalog's pictures would come from: nobody draws here."""
     for starter in ("starter-alpha", "starter-beta"):
         (folder / starter).mkdir(parents=True)
-    for kind in ("qwen", "llama", "llava"):
-        code = MAKE.format(kind, str(folder / f"tiny-{kind}"))
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
+    code = "\n".join(MAKE.format(kind, str(folder)) for kind in KINDS)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
     return folder
 
 

@@ -79,20 +79,6 @@ def talking(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_config
     running.stop()
 
 
-@pytest.fixture
-def make_server(tmp_path: Path, weights: Path, configs: Path) -> Iterator[Callable[..., Server]]:
-    """Servers of a test's own, to break."""
-    made: list[Server] = []
-
-    def make(**settings: str) -> Server:
-        made.append(Server(tmp_path / f"home{len(made)}", weights, configs, settings))
-        return made[-1].start()
-
-    yield make
-    for one in made:
-        one.kill()
-
-
 TINY = """
 checkpoint = "tiny"
 family = "alpha"
@@ -133,6 +119,20 @@ def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path])
 
     def make(**settings: str) -> Server:
         made.append(Server(tmp_path_factory.mktemp("home"), *tiny, settings))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture
+def make_server(tmp_path: Path, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
+    """Servers with that catalog of a test's own, to break."""
+    made: list[Server] = []
+
+    def make(**settings: str) -> Server:
+        made.append(Server(tmp_path / f"home{len(made)}", *tiny, settings))
         return made[-1].start()
 
     yield make

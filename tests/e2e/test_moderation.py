@@ -46,7 +46,8 @@ def strict(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Pat
     blades = make_text_classifier(folder / "blades")
     grim = make_picture_classifier(folder / "grim")
     (folder / "policy.toml").write_text(POLICY.format(blades=blades, grim=grim))
-    server = Server(tmp_path_factory.mktemp("home"), weights, configs, {"moderation": str(folder / "policy.toml")})
+    settings = {"moderation": str(folder / "policy.toml"), "preload": "false"}
+    server = Server(tmp_path_factory.mktemp("home"), weights, configs, settings)
     yield server.start()
     server.stop()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.response_shapes import check_response
 from tests.e2e.test_faults import assert_clean, books, until
 from tests.e2e.test_responses_by_sdk import DRAW, MODEL, drawn
-from tests.harness import Server
+from tests.harness import Server, charges
 from tests.tiny_classifiers import make_picture_classifier
 
 LARGE: Any = {"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}
@@ -37,10 +37,10 @@ threshold = 0.5
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path, weights: Path, chat_configs: Path) -> Iterator[Server]:
-    """A server of a test's own, to break."""
-    running = Server(tmp_path / "home", weights, chat_configs, {"preload": "false"}).start()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
+    """A server to break, which every test leaves running."""
+    running = Server(tmp_path_factory.mktemp("home"), weights, chat_configs, {"preload": "false"}).start()
     yield running
     running.kill()
 
@@ -50,6 +50,7 @@ def drawing(server: Server) -> bool:
 
 
 def test_a_background_response_does_not_survive_kill_9_but_says_so(server: Server) -> None:
+    before = charges(server)
     response = server.openai().responses.create(background=True, **SLOW)
     until(lambda: drawing(server), limit_s=300)
     server.kill()
@@ -63,12 +64,13 @@ def test_a_background_response_does_not_survive_kill_9_but_says_so(server: Serve
         stream = client.get(f"/v1/responses/{response.id}", params={"stream": "true"}).text
     assert "event: response.failed" in stream
     assert stream.endswith("data: [DONE]\n\n")
-    assert "img_" not in books(server)
+    assert charges(server) == before
     assert_clean(server)
     assert server.openai().responses.create(model=MODEL, input="hello", max_output_tokens=16).id
 
 
 def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works(server: Server) -> None:
+    before = charges(server)
     response = server.openai().responses.create(background=True, **SLOW)
     until(lambda: drawing(server), limit_s=300)
     os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
@@ -76,17 +78,18 @@ def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works
     failed = server.openai().responses.retrieve(response.id)
     assert failed.error is not None
     assert failed.error.code == "server_error"
-    assert "img_" not in books(server)
+    assert charges(server) == before
     assert drawn(server.openai(timeout=900).responses.create(model=MODEL, input="a boat", **DRAW)).result
     assert_clean(server)
 
 
 def test_a_client_that_leaves_ends_its_response_uncharged(server: Server) -> None:
+    before = charges(server)
     with server.http() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/v1/responses", json=SLOW, timeout=5)
     until(lambda: server.readiness()["jobs"] == 0 and server.readiness()["chat"]["jobs"] == 0, limit_s=300)
     time.sleep(1)
-    assert "img_" not in books(server)
+    assert charges(server) == before
     assert_clean(server)
 
 

@@ -25,22 +25,23 @@ SAME = 1.0  # pictures that were drawn in a batch and alone differ by rounding
 Pixels = npt.NDArray[np.uint8]
 
 
-@pytest.fixture
-def server(tmp_path: Path, weights: Path, configs: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
     """A server with a catalog and weights of its own, to change."""
-    shutil.copytree(configs, tmp_path / "configs")
-    (tmp_path / "weights").mkdir()
+    own = tmp_path_factory.mktemp("own")
+    shutil.copytree(configs, own / "configs")
+    (own / "weights").mkdir()
     for folder in weights.iterdir():
-        (tmp_path / "weights" / folder.name).symlink_to(folder)
-    running = Server(tmp_path / "home", tmp_path / "weights", tmp_path / "configs").start()
+        (own / "weights" / folder.name).symlink_to(folder)
+    running = Server(own / "home", own / "weights", own / "configs").start()
     yield running
     running.kill()
 
 
 @pytest.fixture
-def other(server: Server, weights: Path) -> Path:
+def other(server: Server, weights: Path, tmp_path: Path) -> Path:
     """The same architecture as starter-beta with other numbers in its transformer."""
-    folder = server.weights / "retrained"
+    folder = server.weights / f"retrained-{tmp_path.name}"
     shutil.copytree(weights / "starter-beta", folder)
     file = next((folder / "transformer").glob("*.safetensors"))
     save_file({name: tensor * 0.5 for name, tensor in load_file(file).items()}, file, {"format": "pt"})
@@ -94,38 +95,6 @@ class Load:
                 self.failures.append(error)
 
 
-def test_a_swap_under_load_fails_no_call_and_outlives_the_server(server: Server, other: Path) -> None:
-    before = draw(server)
-    with Load(server) as load:
-        swapped = darkroom(server, "swap", MODEL, "retrained")
-    assert swapped.returncode == 0, swapped.stderr
-    assert "Flux2KleinPipeline" in swapped.stdout
-    assert "sha256" in swapped.stdout
-    assert not load.failures
-    after = draw(server)
-    assert apart(before, after) > 5 * SAME
-    assert all(min(apart(drawn, before), apart(drawn, after)) < SAME for drawn in load.drawn), "each by one of the two"
-    assert "retrained" in server.readiness()["checkpoints"]
-    server.stop()
-    assert apart(draw(server.start()), after) < SAME
-
-
-def test_a_broken_checkpoint_changes_nothing_and_says_why(server: Server, other: Path) -> None:
-    before, readiness = draw(server), server.readiness()["checkpoints"]
-    file = next((other / "transformer").glob("*.safetensors"))
-    whole = file.read_bytes()
-    for damage, reason in ((whole[: len(whole) // 2], "retrained"), (b"", "safetensors")):
-        file.write_bytes(damage)
-        swapped = darkroom(server, "swap", MODEL, str(other))
-        assert swapped.returncode == 1
-        assert "Nothing has changed" in swapped.stderr
-        assert reason in swapped.stderr
-    assert darkroom(server, "swap", MODEL, "nowhere").returncode == 1
-    assert darkroom(server, "swap", "nobody", "starter-beta").returncode == 1
-    assert apart(draw(server), before) < SAME
-    assert server.readiness()["checkpoints"] == readiness
-
-
 def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
     file = server.configs / ITS_FILE
     text = file.read_text()
@@ -136,13 +105,47 @@ def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
     assert refused.returncode == 1
     assert file.name in refused.stderr
     assert apart(draw(server), before) < SAME
-    file.write_text(re.sub(r"(?m)^steps( *= *)2", r"steps\g<1>3", text))
+    file.write_text(re.sub(r"(?m)^steps( *= *)2", r"steps\g<1>1", text))
     with Load(server) as load:
         changed = darkroom(server, "reload")
     assert changed.returncode == 0, changed.stderr
     assert MODEL in changed.stdout
     assert not load.failures
     assert apart(draw(server), before) > SAME
+    file.write_text(text)
+    assert darkroom(server, "reload").returncode == 0
+
+
+def test_a_swap_under_load_fails_no_call_and_outlives_the_server(server: Server, other: Path) -> None:
+    before = draw(server)
+    with Load(server) as load:
+        swapped = darkroom(server, "swap", MODEL, other.name)
+    assert swapped.returncode == 0, swapped.stderr
+    assert "Flux2KleinPipeline" in swapped.stdout
+    assert "sha256" in swapped.stdout
+    assert not load.failures
+    after = draw(server)
+    assert apart(before, after) > 5 * SAME
+    assert all(min(apart(drawn, before), apart(drawn, after)) < SAME for drawn in load.drawn), "each by one of the two"
+    assert other.name in server.readiness()["checkpoints"]
+    server.stop()
+    assert apart(draw(server.start()), after) < SAME
+
+
+def test_a_broken_checkpoint_changes_nothing_and_says_why(server: Server, other: Path) -> None:
+    before, readiness = draw(server), server.readiness()["checkpoints"]
+    file = next((other / "transformer").glob("*.safetensors"))
+    whole = file.read_bytes()
+    for damage, reason in ((whole[: len(whole) // 2], other.name), (b"", "safetensors")):
+        file.write_bytes(damage)
+        swapped = darkroom(server, "swap", MODEL, str(other))
+        assert swapped.returncode == 1
+        assert "Nothing has changed" in swapped.stderr
+        assert reason in swapped.stderr
+    assert darkroom(server, "swap", MODEL, "nowhere").returncode == 1
+    assert darkroom(server, "swap", "nobody", "starter-beta").returncode == 1
+    assert apart(draw(server), before) < SAME
+    assert server.readiness()["checkpoints"] == readiness
 
 
 def test_the_admin_routes_need_the_admin_key(server: Server) -> None:

@@ -1,6 +1,5 @@
 """Tiny checkpoints, and an engine to draw with them."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from pipelines.quiet import quiet_libraries
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads wait for each other longer than such small layers take
 quiet_libraries()
 
 import torch  # noqa: E402
