@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pipelines.starter.training.codecs import as_pixels
+from pipelines.starter.training.enlarging import set_to_enlarge
 from pipelines.starter.training.pictures import size_of, train_scene
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
@@ -24,8 +25,7 @@ CELLS: Final = 4  # along a latent's side
 COLOURS: Final = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-0.5, 1.0, -0.5))  # lightness, red to blue, green to purple
 KEPT: Final = (16, 8, 8)  # cosines of each
 MEASURED: Final = 128  # scenes whose latents decide what mean 0 is, and for lightness variance 1
-CONSTANT: Final = 100.0  # of the channels that make group norms divide by nearly the same number always
-GROUPS: Final = 8  # of the encoder's norms
+CONSTANT: Final = 100.0  # of the channels that make the last norm divide by nearly the same number always
 
 
 @cache
@@ -57,7 +57,7 @@ def cosines_of(reduced: Image.Image) -> Tensor:
 
 @torch.no_grad()
 def set_to_cosines(codec: AutoencoderKLFlux2) -> AutoencoderKLFlux2:
-    """The encoder as it stays, and the statistics that the pipeline normalises its latents by."""
+    """The encoder as it stays, the statistics that the pipeline normalises its latents by, and the decoder's start."""
     encoder = codec.encoder
     for module in (*encoder.modules(), codec.quant_conv):
         if isinstance(module, nn.Conv2d):
@@ -83,23 +83,22 @@ def set_to_cosines(codec: AutoencoderKLFlux2) -> AutoencoderKLFlux2:
     mean, variance = _statistics()
     codec.bn.running_mean.copy_(mean.repeat_interleave(codec.bn.num_features // len(mean)))
     codec.bn.running_var.fill_(variance)
+    codec.post_quant_conv.weight.copy_(torch.eye(len(weights))[:, :, None, None])
+    codec.post_quant_conv.bias.zero_()
+    set_to_enlarge(codec.decoder, basis().mean((2, 3)))
     return codec
 
 
 def _past_the_last_norm(encoder: Any, spread: nn.Conv2d, count: int) -> None:
-    """Each number twice, with either sign: silu(x) - silu(-x) is x. Two constants in each group decide its norm."""
-    width = spread.out_channels // GROUPS
-    pairs = width // 2 - 1
-    gain = CONSTANT * math.sqrt(2 / width)
+    """Each number twice, with either sign: silu(x) - silu(-x) is x. Two constants decide the norm."""
+    gain = CONSTANT * math.sqrt(2 / spread.out_channels)
     for number in range(count):
-        plus = number // pairs * width + 2 * (number % pairs)
+        plus = 2 * number
         spread.weight[plus, number], spread.weight[plus + 1, number] = 1, -1
         encoder.conv_out.weight[number, plus, 1, 1] = gain
         encoder.conv_out.weight[number, plus + 1, 1, 1] = -gain
     bias: Any = spread.bias
-    for group in range(GROUPS):
-        bias[(group + 1) * width - 2] = CONSTANT
-        bias[(group + 1) * width - 1] = -CONSTANT
+    bias[-2], bias[-1] = CONSTANT, -CONSTANT
 
 
 @cache

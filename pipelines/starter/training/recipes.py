@@ -64,7 +64,7 @@ ON_CPU: Final[dict[Starter, Recipe]] = {
             Stage("full", 8, Schedule(20000, 1e-3, 0.8)),
         ),
         decoder=Schedule(8000, 1.5e-3, 0.7),
-        cut=Cut(256, 1),
+        cut=Cut(192, 2),
     ),
 }
 ON_GPU: Final[dict[Starter, Recipe]] = {
