@@ -15,8 +15,9 @@ TALKS: dict[Split, list[Script]] = {split: list(islice(conversations(3, split), 
 ALL = [script for scripts in TALKS.values() for script in scripts]
 WORDINGS = (
     pictures.ASKS, pictures.NEXT_ASKS, pictures.CHANGES, pictures.PLAIN_CHANGES, calling.NAMED, calling.PAIRS,
-    calling.DOINGS, calling.SIMPLE_DOINGS, chatter.SAYINGS, chatter.UNKNOWN_ASKS, *chatter.SUMS.values(),
-    *(asks for asks, _ in topics.TOPICS), *(function.wordings for function in functions.FUNCTIONS),
+    calling.DOINGS, calling.SIMPLE_DOINGS, calling.MANNERS, chatter.SAYINGS, chatter.UNKNOWN_ASKS,
+    *chatter.SUMS.values(), *(asks for asks, _ in topics.TOPICS),
+    *(function.wordings for function in functions.FUNCTIONS),
 )  # fmt: skip
 
 

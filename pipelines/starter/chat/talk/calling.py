@@ -11,12 +11,18 @@ from pipelines.starter.chat.talk.functions import FUNCTIONS, Function, Maker, Sl
 from pipelines.starter.chat.talk.script import Script
 from pipelines.starter.chat.talk.words import chance, made_up, phrase, pick
 
+LEADS: Final = (
+    "call", "Call", "use", "run", "execute", "Invoke", "do", "Try", "trigger", "Please call", "please use",
+    "Can you run", "Could you call", "I want you to use", "now run", "go and call", "perform", "Start", "apply",
+    "I need you to run",
+)  # fmt: skip
+CALLED: Final = (
+    "{f} with {a}", "{f} with {a}.", "{f}: {a}", "{f} using {a}", "{f}, {a}", "the {f} function, {a}",
+    "the tool {f} with {a}", "{f} for {a}", "{f} and give it {a}", "{f} {a}",
+)  # fmt: skip
 NAMED: Final = (  # {f} the function, {a} the arguments with their values
-    "call {f} with {a}", "Call {f} with {a}.", "use {f} with {a}", "Please use {f}: {a}", "run {f} with {a}",
-    "{f}: {a}",
-    "Run the {f} function, {a}", "{f} with {a} please", "I need {f} with {a}", "Can you call {f}? {a}",
-    "execute {f}, {a}",
-    "Invoke {f} using {a}", "do {f} with {a}", "Try {f} for {a}", "{f} {a}",
+    "{f}: {a}", "{f} {a}", "{f}, {a}", "{f}({a})", "{f} with {a} please", "I need {f} with {a}",
+    "Can you call {f}? {a}", *(f"{lead} {called}" for lead in LEADS for called in CALLED),
 )  # fmt: skip
 PAIRS: Final = (
     "{n} {v}",
@@ -28,13 +34,22 @@ PAIRS: Final = (
     "{n} is {v}",
     'the {n} "{v}"',
 )
-DOINGS: Final = (  # {f} "set volume", {t} "volume", {a} as above, {v} the only value
-    "{f} with {a}", "Please {f}, {a}", "can you {f}: {a}", "{f}, {a}", "I want to {f} with {a}", "Could you {f}? {a}",
-    "{f} {a}", "now {f} with {a}", "help me {f}, {a}",
+REQUESTS: Final = (  # {} an order such as "set volume"
+    "{}", "Please {}", "can you {}", "I want to {}", "Could you {}", "now {}", "help me {}", "let's {}", "I need to {}",
+    "would you {}", "go ahead and {}", "I'd like you to {}",
 )  # fmt: skip
-SIMPLE_DOINGS: Final = (
-    "{f} {v}", "{verb} the {t} {v}", "{verb} {t} to {v}", "{verb} the {t} to {v}", "Please {verb} the {t} to {v}.",
-    "{verb} {t} {v}", "Can you {verb} the {t} {v}?", "I want to {verb} the {t}: {v}", "{verb} a {t} for {v}",
+DOINGS: Final = tuple(  # {f} "set volume", {t} "volume", {a} as above, {v} the only value
+    request.format("{f}") + given
+    for request in REQUESTS
+    for given in (" with {a}", ", {a}", ": {a}", " {a}", " using {a}", "? {a}")
+)
+SIMPLE_DOINGS: Final = tuple(
+    request.format(order)
+    for request in REQUESTS
+    for order in (
+        "{f} {v}", "{verb} the {t} {v}", "{verb} {t} to {v}", "{verb} the {t} to {v}.", "{verb} the {t}: {v}",
+        "{verb} a {t} for {v}", "{verb} my {t} {v}, please", "{verb} the {t} with {v}",
+    )
 )  # fmt: skip
 RESULTS_TEXT: Final = "Result: {}."
 FAILED: Final = "That failed: {}."
@@ -42,6 +57,11 @@ NO_FUNCTION: Final = "I can't do that without a tool for it."
 TEXTS: Final[tuple[Maker, ...]] = (phrase, words.person, words.city, words.code, made_up, words.any_word)
 VALUES: Final[tuple[Maker, ...]] = (
     words.whole, words.decimal, phrase, words.any_word, words.person, words.city, words.code,
+)  # fmt: skip
+MANNERS: Final = (  # around whole sentences
+    "Hi! {}", "hello, {}", "Hey, {}", "ok, {}", "OK. {}", "now {}", "Thanks. {}", "Great! {}", "{} Thanks!",
+    "{} please", "please: {}", "One more thing: {}", "and {}", "next, {}", "So, {}", "Listen: {}", "Hmm. {}",
+    "{} Quickly, please.", "well, {}", "Question: {}", "I have a wish: {}", "{} now", "right, {}", "also: {}",
 )  # fmt: skip
 ARITHMETIC: Final = frozenset({"add", "multiply", "calculate"})
 
@@ -133,7 +153,8 @@ def _any_slot(rng: np.random.Generator, name: str) -> Slot:
 def _asked(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
     if chosen.source is not None and chance(script.rng, 0.9):
         text = script.wording(chosen.source.wordings).format(**{key: said(value) for key, value in values.items()})
-        return text[0].lower() + text[1:] if chance(script.rng, 0.15) else text
+        text = text[0].lower() + text[1:] if chance(script.rng, 0.15) else text
+        return script.wording(MANNERS).format(text) if chance(script.rng, 0.3) else text
     rng = script.rng
     pair = script.wording(PAIRS)
     joint = pick(rng, (" and ", ", ", ", "))
