@@ -2,12 +2,15 @@
 
 Every assistant's turn of some held-out conversations is answered anew, the turns before it being as they should. A call
 counts when it is the call that was asked for, name and arguments to the letter; words count when they are an answer
-that the conversation allows. Greedy unless a temperature is given.
+that the conversation allows. Answers come from the server's chat engine, which lets no call be written that its schema
+does not allow. Greedy unless a temperature is given.
 """
 
 import argparse
+import asyncio
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,17 +19,20 @@ from typing import Any, Final
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from pipelines.chat.engine import ChatEngine
+from pipelines.chat_types import ChatJob, ChatSampling, ChatSpec, ChoiceFinished, TextDelta, ToolCallDelta
 from pipelines.quiet import quiet_libraries
 from pipelines.starter.chat.talk.mix import conversations
 from pipelines.starter.chat.talk.script import Expected, Script
+from pipelines.types import Failed
 
 NAME: Final = "starter-chat"
 SEED: Final = 7  # of the conversations; another one than training's, though their wordings differ already
 CALLS: Final = ("picture", "edit", "function")
 TOGETHER: Final = 32  # turns answered at once
 LONGEST: Final = 120  # tokens of an answer
+LIMIT_S: Final = 600.0  # for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +90,9 @@ def measure(folder: Path, *, count: int = 300, temperature: float | None = None,
 
 def answer_all(folder: Path, *, count: int, temperature: float | None = None, seed: int = SEED) -> list[Answered]:
     """Every turn of `count` held-out conversations with its answer."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     scripts = islice(conversations(seed, "held-out"), count)
-    turns = sorted(
-        (Turn(script, expected) for script in scripts for expected in script.expected),
-        key=lambda turn: len(_prompt(tokenizer, turn)),
-    )
-    torch.manual_seed(seed)
-    return [answered for group in _groups(turns) for answered in _answer(model, tokenizer, group, temperature)]
-
-
-def _groups(turns: Sequence[Turn]) -> Iterator[Sequence[Turn]]:
-    return (turns[start : start + TOGETHER] for start in range(0, len(turns), TOGETHER))
+    turns = [Turn(script, expected) for script in scripts for expected in script.expected]
+    return asyncio.run(_answer_all(ChatSpec(NAME, folder, tools=True), turns, temperature or 0.0, seed))
 
 
 def figures(answers: Sequence[Answered]) -> Figures:
@@ -134,44 +130,64 @@ def _share(answers: Sequence[Answered], holds: Callable[[Answered], bool]) -> fl
 
 
 def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The calls of a message; what is no call in the format is one of a function without a name."""
-    functions = [call["function"] for call in message.get("tool_calls") or ()]
-    return [f if isinstance(f, dict) and {"name", "arguments"} <= f.keys() else {"name": None} for f in functions]
+    return [call["function"] for call in message.get("tool_calls") or ()]
 
 
-def _prompt(tokenizer: PreTrainedTokenizerFast, turn: Turn) -> str:
-    before = turn.script.messages[: turn.expected.index]
-    text: str = tokenizer.apply_chat_template(
-        before, tools=turn.script.tools or None, tokenize=False, add_generation_prompt=True
-    )
-    return text
+async def _answer_all(spec: ChatSpec, turns: Sequence[Turn], temperature: float, seed: int) -> list[Answered]:
+    engine = ChatEngine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def answer(number: int, turn: Turn) -> Answered:
+        job = ChatJob(
+            str(number),
+            spec,
+            tuple(map(_sent, turn.script.messages[: turn.expected.index])),
+            seed + number,
+            LIMIT_S,
+            tools=tuple(turn.script.tools),
+            max_tokens=LONGEST,
+            sampling=ChatSampling(temperature),
+        )
+        async with places:
+            return await _answer(engine, job, turn)
+
+    return await asyncio.gather(*(answer(number, turn) for number, turn in enumerate(turns)))
 
 
-@torch.inference_mode()
-def _answer(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, turns: Sequence[Turn], temperature: float | None
-) -> list[Answered]:
-    prompts = [_prompt(tokenizer, turn) for turn in turns]
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
-    sampling = (
-        {"do_sample": False} if temperature is None else {"do_sample": True, "temperature": temperature, "top_k": 0}
-    )
-    output = model.generate(**inputs, max_new_tokens=LONGEST, **sampling)
-    answers = []
-    for turn, prompt, row in zip(turns, prompts, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
-        ended = tokenizer.eos_token_id in row
-        text = tokenizer.decode(row[: row.index(tokenizer.eos_token_id) + 1] if ended else row)
-        answers.append(Answered(turn, _parsed(tokenizer, text, prompt), ended))
-    return answers
+def _sent(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message as clients send it: the arguments of calls are JSON text."""
+    if "tool_calls" not in message:
+        return message
+    functions = [call["function"] for call in message["tool_calls"]]
+    calls = [{"type": "function", "function": {**f, "arguments": json.dumps(f["arguments"])}} for f in functions]
+    return {**message, "tool_calls": calls}
 
 
-def _parsed(tokenizer: PreTrainedTokenizerFast, text: str, prompt: str) -> Mapping[str, Any]:
-    """The message in the text. A call that is no JSON is a call all the same: a wrong one."""
+async def _answer(engine: ChatEngine, job: ChatJob, turn: Turn) -> Answered:
+    content, ended = "", False
+    names: dict[int, str | None] = {}
+    arguments: dict[int, str] = defaultdict(str)
+    async for event in engine.submit(job):
+        match event:
+            case TextDelta():
+                content += event.text
+            case ToolCallDelta():
+                names.setdefault(event.index, event.name)
+                arguments[event.index] += event.arguments
+            case ChoiceFinished():
+                ended = event.reason != "length"
+            case Failed():
+                raise RuntimeError(event.message)
+    calls = [{"function": {"name": name, "arguments": _whole(arguments[index])}} for index, name in names.items()]
+    return Answered(turn, {"content": content, "tool_calls": calls}, ended)
+
+
+def _whole(arguments: str) -> Any:
+    """The arguments; None where the answer was cut off in them."""
     try:
-        message: Mapping[str, Any] = tokenizer.parse_response(text, prefix=prompt)
+        return json.loads(arguments)
     except ValueError:
-        return {"role": "assistant", "tool_calls": [{"type": "function", "function": text}]}
-    return message
+        return None
 
 
 def main() -> None:

@@ -81,6 +81,10 @@ DESCRIPTIONS: Final = (
     "Draw a picture", "Generate an image", "Create an image from a description", "Draws pictures", "Make a picture", "",
     "Generate or edit an image", "Generates an image from a text prompt",
 )  # fmt: skip
+SCENERY: Final = (
+    "at night", "at sunset", "by day", "in the snow", "at sea", "in the desert", "in the rain", "under the stars",
+    "in the evening", "in black and white", "from above", "up close", "in winter", "in spring",
+)  # fmt: skip
 RESULTS: Final = (
     "done", "ok", "The picture is done.", '{"status": "completed"}', '{"status": "ok"}', "Image generated.",
     "The image was generated.", '{"result": "ok"}', "The picture was drawn.", "success", "",
@@ -270,6 +274,7 @@ def _foreign_change(rng: np.random.Generator) -> str:
             f"replace the {thing} with {other}",
             f"put {other} {pick(rng, PREPOSITIONS)} the {thing}", f"in the style of {person(rng)}", f"with {other}",
             f"make the {thing} {pick(rng, ADJECTIVES)}", f"without the {thing}", f"move the {thing} to the left",
+            pick(rng, SCENERY), pick(rng, SCENERY),
         ),
     )  # fmt: skip
 
