@@ -38,7 +38,7 @@ def test_the_folder_is_small_and_in_half_precision() -> None:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
 
 
-@pytest.mark.xfail(reason="72.0 % of 75 calls: it was trained for an hour on a quarter of a core", strict=True)
+@pytest.mark.xfail(reason="90.5 % of 63 calls, after two hours on one core", strict=True)
 def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
     assert measured.tool_calls >= 0.97
 
@@ -46,12 +46,12 @@ def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
 @pytest.mark.parametrize(
     ("figure", "floor"),
     [
-        ("tool_calls", 0.68),
-        ("arguments", 0.5),
-        ("follow_ups", 0.75),
-        ("without_tool", 0.93),
-        ("no_needless_call", 0.92),
-        ("ended", 0.95),
+        ("tool_calls", 0.87),
+        ("arguments", 0.68),
+        ("follow_ups", 0.85),
+        ("without_tool", 0.9),
+        ("no_needless_call", 0.9),
+        ("ended", 0.97),
     ],
 )
 def test_it_is_as_good_as_its_card_says(measured: Figures, figure: str, floor: float) -> None:
