@@ -25,7 +25,7 @@ ROUNDS = (
 )
 
 
-blobs = pytest.mark.xfail(reason="starter-beta's edits are blobs after three and a half hours on one core", strict=True)
+blobs = pytest.mark.xfail(reason="starter-beta's edits are blobs after some hours on one core", strict=True)
 
 
 @pytest.fixture(scope="module", params=["untrained", pytest.param("trained", marks=blobs)])

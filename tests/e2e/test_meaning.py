@@ -20,7 +20,7 @@ from tests.harness import REPOSITORY, Server
 ALPHA, BETA = "alpha-image-2-count", "beta-2.5-flash-image-count"
 SIDE_PX = 1024
 HOUSE = Scene("day", "grass", "none", "none", (Thing("house", "red", "large", "centre"),), "flat", 7)
-blobs = pytest.mark.xfail(reason="starter-beta's objects are blobs after three and a half hours on one core", strict=True)
+blobs = pytest.mark.xfail(reason="starter-beta's objects are blobs after some hours on one core", strict=True)
 
 
 @pytest.fixture(scope="module")
