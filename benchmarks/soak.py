@@ -93,8 +93,11 @@ class Soak:
     def _swap(self) -> None:
         target = "copy" if self.outcomes["swaps"] % 2 == 0 else "starter-alpha"
         command = [sys.executable, "-m", "server", "swap", MODELS[0], target]
-        done = subprocess.run(command, env=self.server.environment, cwd=REPOSITORY, capture_output=True, check=False)
-        self.outcomes["swaps" if done.returncode == 0 else "swaps refused"] += 1
+        done = subprocess.run(command, env=self.server.environment, cwd=REPOSITORY, capture_output=True, text=True)
+        if done.returncode and "worker died meanwhile" in done.stderr:
+            self.outcomes["swaps cut off by a kill"] += 1
+        else:
+            self.outcomes["swaps" if done.returncode == 0 else f"swaps refused: {done.stderr.strip()}"] += 1
 
     def _memory_mib(self) -> float:
         assert self.server.process
