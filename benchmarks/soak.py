@@ -26,7 +26,7 @@ from PIL import Image
 from rich.console import Console
 
 from server.settings import Settings
-from tests.harness import REPOSITORY, Server
+from tests.harness import Server
 
 THREADS = 4
 CALL_LIMIT_S = 900.0  # a call that takes longer hangs
@@ -92,8 +92,7 @@ class Soak:
 
     def _swap(self) -> None:
         target = "copy" if self.outcomes["swaps"] % 2 == 0 else "starter-alpha"
-        command = [sys.executable, "-m", "server", "swap", MODELS[0], target]
-        done = subprocess.run(command, env=self.server.environment, cwd=REPOSITORY, capture_output=True, text=True)
+        done = self.server.darkroom("swap", MODELS[0], target)
         if done.returncode and "worker died meanwhile" in done.stderr:
             self.outcomes["swaps cut off by a kill"] += 1
         else:
@@ -154,10 +153,7 @@ def main() -> None:
         soak = Soak(server, time.monotonic() + 60 * minutes)
         try:
             soak.run(console.print)
-            checked = subprocess.run(
-                [sys.executable, "-m", "server", "ledger", "--check"], env=server.environment, cwd=REPOSITORY,
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            checked = server.darkroom("ledger", "--check")
             lives = httpx.get(f"{server.base}/readyz", trust_env=False).status_code
         finally:
             server.kill()

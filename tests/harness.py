@@ -101,7 +101,7 @@ class Server:
             env={**self.environment, "COLUMNS": "200"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=START_LIMIT_S,  # a swap loads a checkpoint
             cwd=REPOSITORY,
             check=False,
         )

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -112,32 +113,31 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return weights, configs
 
 
+@contextmanager
+def making_servers(tiny: tuple[Path, Path], home: Callable[[], Path]) -> Iterator[Callable[..., Server]]:
+    """What starts servers with that catalog. They end with it at the latest."""
+    with ExitStack() as ends:
+
+        def make(**settings: str) -> Server:
+            made = Server(home(), *tiny, settings)
+            ends.callback(made.kill)
+            return made.start()
+
+        yield make
+
+
 @pytest.fixture(scope="module")
 def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
-    """Servers with that catalog, which end with their file at the latest."""
-    made: list[Server] = []
-
-    def make(**settings: str) -> Server:
-        made.append(Server(tmp_path_factory.mktemp("home"), *tiny, settings))
-        return made[-1].start()
-
-    yield make
-    for one in made:
-        one.kill()
+    """Tiny servers for a whole file."""
+    with making_servers(tiny, lambda: tmp_path_factory.mktemp("home")) as make:
+        yield make
 
 
 @pytest.fixture
-def make_server(tmp_path: Path, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
-    """Servers with that catalog of a test's own, to break."""
-    made: list[Server] = []
-
-    def make(**settings: str) -> Server:
-        made.append(Server(tmp_path / f"home{len(made)}", *tiny, settings))
-        return made[-1].start()
-
-    yield make
-    for one in made:
-        one.kill()
+def make_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
+    """Tiny servers of a test's own, to break."""
+    with making_servers(tiny, lambda: tmp_path_factory.mktemp("home")) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,6 @@ import base64
 import io
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from tests.harness import REPOSITORY, Server
+from tests.harness import Server
 
 MODEL = "beta-2.5-flash-image-count"
 ITS_FILE = "beta-2.5-flash.toml"
@@ -46,11 +44,6 @@ def other(server: Server, weights: Path, tmp_path: Path) -> Path:
     file = next((folder / "transformer").glob("*.safetensors"))
     save_file({name: tensor * 0.5 for name, tensor in load_file(file).items()}, file, {"format": "pt"})
     return folder
-
-
-def darkroom(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "server", *arguments]
-    return subprocess.run(command, env=server.environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
 def apart(one: Pixels, other: Pixels) -> float:
@@ -99,27 +92,27 @@ def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
     file = server.configs / ITS_FILE
     text = file.read_text()
     before = draw(server)
-    assert "already" in darkroom(server, "reload").stdout
+    assert "already" in server.darkroom("reload").stdout
     file.write_text(text.replace("[[models]]", "[[models]\n", 1))
-    refused = darkroom(server, "reload")
+    refused = server.darkroom("reload")
     assert refused.returncode == 1
     assert file.name in refused.stderr
     assert apart(draw(server), before) < SAME
     file.write_text(re.sub(r"(?m)^steps( *= *)2", r"steps\g<1>1", text))
     with Load(server) as load:
-        changed = darkroom(server, "reload")
+        changed = server.darkroom("reload")
     assert changed.returncode == 0, changed.stderr
     assert MODEL in changed.stdout
     assert not load.failures
     assert apart(draw(server), before) > SAME
     file.write_text(text)
-    assert darkroom(server, "reload").returncode == 0
+    assert server.darkroom("reload").returncode == 0
 
 
 def test_a_swap_under_load_fails_no_call_and_outlives_the_server(server: Server, other: Path) -> None:
     before = draw(server)
     with Load(server) as load:
-        swapped = darkroom(server, "swap", MODEL, other.name)
+        swapped = server.darkroom("swap", MODEL, other.name)
     assert swapped.returncode == 0, swapped.stderr
     assert "Flux2KleinPipeline" in swapped.stdout
     assert "sha256" in swapped.stdout
@@ -138,12 +131,12 @@ def test_a_broken_checkpoint_changes_nothing_and_says_why(server: Server, other:
     whole = file.read_bytes()
     for damage, reason in ((whole[: len(whole) // 2], other.name), (b"", "safetensors")):
         file.write_bytes(damage)
-        swapped = darkroom(server, "swap", MODEL, str(other))
+        swapped = server.darkroom("swap", MODEL, str(other))
         assert swapped.returncode == 1
         assert "Nothing has changed" in swapped.stderr
         assert reason in swapped.stderr
-    assert darkroom(server, "swap", MODEL, "nowhere").returncode == 1
-    assert darkroom(server, "swap", "nobody", "starter-beta").returncode == 1
+    assert server.darkroom("swap", MODEL, "nowhere").returncode == 1
+    assert server.darkroom("swap", "nobody", "starter-beta").returncode == 1
     assert apart(draw(server), before) < SAME
     assert server.readiness()["checkpoints"] == readiness
 

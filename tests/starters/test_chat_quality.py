@@ -49,8 +49,8 @@ def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
         ("tool_calls", 0.87),
         ("arguments", 0.68),
         ("follow_ups", 0.85),
-        ("without_tool", 0.9),
-        ("no_needless_call", 0.9),
+        ("without_tool", 0.93),
+        ("no_needless_call", 0.91),
         ("ended", 0.97),
     ],
 )

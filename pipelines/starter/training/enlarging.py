@@ -14,7 +14,7 @@ from diffusers.models.upsampling import Upsample2D
 from torch import Tensor, nn
 
 CONSTANT: Final = 30.0
-COLOURS: Final = range(3)
+COLOURS: Final = range(3)  # the channels that are colours; next to them, where it ends, the same with the other sign
 SMOOTH: Final = (0.25, 0.5, 0.25)  # after each pixel was doubled: linear interpolation
 
 
@@ -30,7 +30,7 @@ def set_to_enlarge(decoder: nn.Module, means: Tensor) -> None:
             module.weight[-2:] = 0  # the constants are for norms alone
     enter: Any = decoder.conv_in
     _clear(enter)
-    enter.weight[:3, :, 1, 1] = means.T
+    enter.weight[: len(COLOURS), :, 1, 1] = means.T
     _hold_constants(enter)
     for module in decoder.modules():
         if isinstance(module, ResnetBlock2D):
@@ -63,18 +63,18 @@ def _pass_on(convolution: Any, colours: Tensor) -> None:
 def _leave(decoder: Any) -> None:
     """Each colour with either sign, since silu(x) - silu(-x) is x."""
     shortcut = decoder.up_blocks[-1].resnets[0].conv_shortcut
-    for colour in COLOURS:
-        shortcut.weight[3 + colour] = 0
-        shortcut.weight[3 + colour, colour] = -1
     decoder.conv_out.weight.zero_()
     for colour in COLOURS:
+        other = len(COLOURS) + colour
+        shortcut.weight[other] = 0
+        shortcut.weight[other, colour] = -1
         decoder.conv_out.weight[colour, colour, 1, 1] = 1
-        decoder.conv_out.weight[colour, 3 + colour, 1, 1] = -1
+        decoder.conv_out.weight[colour, other, 1, 1] = -1
 
 
 def _clear(convolution: Any) -> None:
     """Nothing random makes colours or constants, and constants make nothing random."""
-    convolution.weight[:3], convolution.weight[-2:] = 0, 0
+    convolution.weight[: len(COLOURS)], convolution.weight[-2:] = 0, 0
     if convolution.in_channels == convolution.out_channels or convolution.kernel_size == (1, 1):
         convolution.weight[:, -2:] = 0
 
