@@ -22,6 +22,7 @@ from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, 
 from pipelines.starter.training.stages import Stage, standing_out, unlike
 from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import inference_sigmas, set_to_pass
+from pipelines.starter.training.unet import as_enlarged
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
 
@@ -171,6 +172,15 @@ def test_pictures_differ_where_they_were_changed() -> None:
     assert differing[0, 0, 2, 3] == pytest.approx(0.5)
     assert differing[0, 0, 4, 4] == 1
     assert differing.count_nonzero() == 2
+
+
+def test_tiles_begin_softer_than_they_should_end() -> None:
+    stripes = torch.tensor([-1.0, 1.0]).repeat_interleave(6)[None, None, None].expand(1, 4, 12, 12)
+    soft = as_enlarged(stripes, 3)
+    assert soft.shape == stripes.shape
+    assert 0 < soft.diff(dim=3).abs().max() < 0.8 < stripes.diff(dim=3).abs().max()
+    assert soft.mean() == pytest.approx(0, abs=1e-6)
+    assert torch.equal(as_enlarged(stripes, 1), stripes)
 
 
 @pytest.mark.parametrize("recipe", [*ON_CPU.values(), *ON_GPU.values()])

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from diffusers import DDIMScheduler
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pipelines.starter.training.averages import latents_of
 from pipelines.starter.training.loop import Run, Schedule, channels_last, device, fast_math
@@ -35,13 +36,15 @@ class UNetTraining:
         """The weighted error of the predicted latents. Half of the times are the noisiest, which decide most."""
         rng = rng_for(6, step)
         is_tile = self.has_tiles and rng.random() < TILES
-        clean, texts = self._batch(step, rng, enlarged=int(rng.integers(2, 4)) if is_tile else 1)
+        enlarged = int(rng.integers(2, 4)) if is_tile else 1
+        clean, texts = self._batch(step, rng, enlarged)
+        start = torch.lerp(clean, as_enlarged(clean, enlarged), torch.rand(len(clean), 1, 1, 1, device=clean.device))
         noise = torch.randn_like(clean)
         times = (self._tile_times() if is_tile else self._times()).to(clean.device)
         with fast_math(device()):
             with torch.no_grad():
                 said = self.encoder(self.encoder.tokens(texts))
-            drawn = network(self.scheduler.add_noise(clean, noise, times), times, encoder_hidden_states=said).sample
+            drawn = network(self.scheduler.add_noise(start, noise, times), times, encoder_hidden_states=said).sample
         errors: Tensor = standing_out(clean, FAR) * (drawn.float() - clean).square()
         return errors.mean()
 
@@ -64,6 +67,15 @@ class UNetTraining:
         height, width = drawn.shape[2] // enlarged, drawn.shape[3] // enlarged
         top, left = int(rng.integers(drawn.shape[2] - height + 1)), int(rng.integers(drawn.shape[3] - width + 1))
         return drawn[:, :, top : top + height, left : left + width].to(device()), texts
+
+
+def as_enlarged(latents: Tensor, times: int) -> Tensor:
+    """Latents (n, c, h, w) as soft as if they had been drawn so many times smaller: what a tile has to sharpen."""
+    if times == 1:
+        return latents
+    size = latents.shape[2:]
+    small = functional.interpolate(latents, (-(-size[0] // times), -(-size[1] // times)), mode="area")
+    return functional.interpolate(small, size, mode="bilinear")
 
 
 def train_unet(
