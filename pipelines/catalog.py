@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from pipelines.chat_catalog import ChatCatalog, read_chat
+from pipelines.plan import takes_two_passes
 from pipelines.sizes import SizeRules, Tier
 from pipelines.strict_toml import Strict, read_toml
 from pipelines.types import (
@@ -309,7 +310,7 @@ def _checkpoint(
         max_area_px=file.max_area_px,
         sampling=Sampling(**file.sampling.model_dump()),
         runtime=_runtime(file.runtime, weights),
-        refined=max(areas) > file.max_area_px,
+        refined=takes_two_passes(max(areas), file.native_area_px, file.max_area_px),
         version=files_version(path),
     )
 

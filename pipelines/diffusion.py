@@ -26,6 +26,7 @@ Pixels = NDArray[np.uint8]
 Look = Callable[[int], Pixels | None]  # what row i looks like so far, if that can be told
 OnStep = Callable[[Look], None]
 MAX_SEED = 2**63
+SAME_SHAPE = 0.03  # of a ratio of sides: sizes on the grid differ by less from the ratio they stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,8 @@ class Drawing:
         if not job.references:
             return self._call("", seeds, size, watch)
         if job.checkpoint.conditioning == "native" and job.mask is None:
-            references = [_image(reference) for reference in job.references]
-            return self._call("", seeds, size, watch, image=references)
+            first, *others = [_image(reference) for reference in job.references]
+            return self._call("", seeds, size, watch, image=[_in_place(first, job, size), *others])
         canvases = [ImageOps.fit(_image(row.job.references[0]), size, Image.Resampling.LANCZOS) for row in self.rows]
         others = [_image(reference) for reference in job.references[1:]]
         if job.mask is not None:
@@ -219,6 +220,16 @@ def _guidance(accepted: Mapping[str, Any], jobs: Sequence[ImageJob]) -> dict[str
 
 def _image(picture: Picture) -> Image.Image:
     return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data)
+
+
+def _in_place(reference: Image.Image, job: ImageJob, drawn: tuple[int, int]) -> Image.Image:
+    """A reference of the picture's own shape at the size that is drawn, so that what it shows is at the same places.
+
+    A pipeline with native references crops other sizes to its multiple, and what was drawn smaller has moved.
+    """
+    shapes = (reference.width * job.height_px) / (reference.height * job.width_px)
+    same_shape = abs(shapes - 1) < SAME_SHAPE
+    return reference.resize(drawn, Image.Resampling.LANCZOS) if same_shape else reference
 
 
 def _fitted(mask: Picture, size: tuple[int, int]) -> Image.Image:

@@ -1,10 +1,11 @@
 """How a picture of a given size is drawn by a checkpoint that has a native area. Pure.
 
 A size near the native area is drawn as it is. A smaller one is drawn at the native area and reduced. A larger one is
-drawn at the native area, enlarged, and redrawn tile by tile, each tile a native-sized picture, so that the memory it
-takes does not grow with the picture.
+drawn at the native area and enlarged; unless it is only a little larger it is then redrawn tile by tile, each tile a
+native-sized picture, so that the memory it takes does not grow with the picture.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Literal
 from pipelines.types import CheckpointSpec
 
 SMALL = 0.5  # of the native area: below it a checkpoint draws badly, and its picture is reduced instead
+SLIGHT = 1.8  # times the native area: so little is enlarged without being redrawn
 WEAKEST = 0.01  # strength: less asks for a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
 
@@ -33,21 +35,35 @@ class Plan:
 
     width: int
     height: int
-    finish: Literal["crop", "reduce", "refine"]
+    finish: Literal["crop", "resize", "refine"]
     tiles: tuple[Tile, ...] = ()
 
 
 def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
     """The way to a picture of width x height pixels with a pipeline whose sides are multiples of `multiple`."""
     area = width * height
-    if area > spec.max_area_px:
-        scale = math.sqrt(spec.native_area_px / area)
-        tiles = cover(width, height, _down(math.isqrt(spec.native_area_px), multiple), multiple)
-        return Plan(_near(width * scale, multiple), _near(height * scale, multiple), "refine", tiles)
-    if area < spec.native_area_px * SMALL:
-        scale = math.sqrt(spec.native_area_px / area)
-        return Plan(_near(width * scale, multiple), _near(height * scale, multiple), "reduce")
-    return Plan(_up(width, multiple), _up(height, multiple), "crop")
+    if spec.native_area_px * SMALL <= area <= spec.max_area_px:
+        return Plan(_up(width, multiple), _up(height, multiple), "crop")
+    drawn = fitting(width, height, spec.native_area_px, multiple)
+    if not takes_two_passes(area, spec.native_area_px, spec.max_area_px):
+        return Plan(*drawn, "resize")
+    return Plan(*drawn, "refine", cover(width, height, _down(math.isqrt(spec.native_area_px), multiple), multiple))
+
+
+def takes_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
+    """Whether a picture of this area is redrawn in tiles."""
+    return area_px > max(max_area_px, SLIGHT * native_area_px)
+
+
+def fitting(width: int, height: int, area_px: int, multiple: int) -> tuple[int, int]:
+    """The sides nearest to this shape that are multiples of `multiple` and have at most this area, if any have."""
+    scale = math.sqrt(area_px / (width * height)) / multiple
+    sides = [{max(1, math.floor(side * scale + 1e-9)), math.ceil(side * scale - 1e-9)} for side in (width, height)]
+    fits = [(w, h) for w, h in itertools.product(*sides) if w * h * multiple**2 <= area_px]
+    best = min(
+        fits or [(min(sides[0]), min(sides[1]))], key=lambda size: abs(math.log(size[0] / size[1] * height / width))
+    )
+    return best[0] * multiple, best[1] * multiple
 
 
 def cover(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
@@ -90,10 +106,6 @@ def _starts(length: int, tile: int) -> Sequence[int]:
         return [0]
     count = math.ceil((length - tile) / (tile * (1 - OVERLAP))) + 1
     return [round(i * (length - tile) / (count - 1)) for i in range(count)]
-
-
-def _near(length: float, multiple: int) -> int:
-    return max(1, round(length / multiple)) * multiple
 
 
 def _up(length: int, multiple: int) -> int:

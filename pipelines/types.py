@@ -75,7 +75,7 @@ class CheckpointSpec:
     max_area_px: int = 1_850_000  # the largest area it draws well in one pass
     sampling: Sampling = field(default_factory=Sampling)
     runtime: Runtime = field(default_factory=Runtime)
-    refined: bool = False  # some model draws above max_area_px, which takes an image-to-image or inpaint pipeline
+    refined: bool = False  # some model draws in two passes, which takes an image-to-image or inpaint pipeline
     version: int = 0  # newest change of its files, in ns: other files under the same path are another checkpoint
 
 

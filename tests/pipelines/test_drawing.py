@@ -76,6 +76,16 @@ def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[s
     assert not np.array_equal(two, other)
 
 
+def test_a_reference_of_the_pictures_shape_lies_on_what_is_drawn(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    """The pipeline itself takes a larger reference as it is, or cuts it to whole tokens."""
+    larger, same, other = (
+        draw(loaded("klein"), job("klein", references=(plain_picture(width, height),)))
+        for width, height in ((96, 96), (64, 64), (128, 64))
+    )
+    assert np.array_equal(larger, same)
+    assert not np.array_equal(other, same)
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_mask_leaves_the_rest_exactly_as_it_was(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
     drawn = draw(loaded(name), job(name, references=(plain_picture(),), mask=left_half(), strength=1.0))

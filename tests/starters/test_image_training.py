@@ -9,7 +9,9 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from pipelines.catalog import load_catalog
 from pipelines.checkpoints import load_checkpoint
+from pipelines.plan import plan_picture
 from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
 from pipelines.starter.training.__main__ import SHARES
 from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
@@ -21,10 +23,18 @@ from pipelines.starter.training.pictures import FULL, SIZES, train_edit, train_s
 from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
 from pipelines.starter.training.stages import Stage, standing_out, unlike
 from pipelines.starter.training.taking_up import take_up
-from pipelines.starter.training.transformer import inference_sigmas, set_to_pass
+from pipelines.starter.training.transformer import (
+    MIX,
+    TransformerTraining,
+    drawn_sizes,
+    inference_sigmas,
+    set_to_pass,
+    sharpened,
+)
 from pipelines.starter.training.unet import as_enlarged
 from pipelines.starter.world.render import render
 from pipelines.types import CheckpointSpec
+from tests.harness import REPOSITORY
 
 FEW = Recipe(
     text=Schedule(2, 1e-3),
@@ -200,6 +210,41 @@ def test_limited_minutes_are_shared_by_all_phases(starter: str, shares: tuple[fl
 def test_an_instruction_comes_with_as_many_pictures_as_it_speaks_of() -> None:
     for number in range(60):
         assert (train_edit(number).reference is not None) == (number % 5 == 0)
+
+
+def test_every_size_is_trained_as_the_server_has_it_drawn() -> None:
+    model = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights").models["beta-2.5-flash-image-count"]
+    plans = [plan_picture(model.checkpoint, *size, 64) for size in FULL if min(size) > 512]
+    sizes = drawn_sizes(Stage("full", 8, Schedule(1, 1e-3)))
+    assert {(plan.width, plan.height) for plan in plans} <= set(sizes)
+    assert all(width * height <= 1 << 20 for width, height in sizes)
+
+
+@pytest.fixture(scope="module")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> TransformerTraining:
+    encoder = Training("beta", tmp_path_factory.mktemp("flow"), FEW).run("text").average
+    return TransformerTraining(set_to_cosines(beta_codec()).bn, encoder, Stage("full", 1, Schedule(1, 1e-3)))
+
+
+@pytest.mark.parametrize("task", MIX)
+def test_every_task_has_a_loss(flow: TransformerTraining, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "tasks", {task: 1.0})
+    with torch.no_grad():
+        assert 0 < flow.loss(set_to_pass(beta_transformer()), 3) < 10
+
+
+def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) -> None:
+    clean, start = flow._tiles([train_scene(3)], (512, 512), np.random.default_rng(1))
+    assert clean.shape == start.shape == (1, 128, 8, 8)
+    assert start.std() < clean.std()
+    assert (start - clean).square().mean() < 0.1 * clean.var()
+
+
+def test_attention_is_sharper_among_more_tokens() -> None:
+    before, after = (Stage(kind, 1, Schedule(1, 1e-3)) for kind in ("half", "full"))
+    network = sharpened(beta_transformer(), before, after)
+    assert network.transformer_blocks[0].attn.norm_q.weight.mean().item() == pytest.approx(1.11, abs=0.01)
+    assert network.single_transformer_blocks[0].attn.norm_k.weight.mean().item() == pytest.approx(1.11, abs=0.01)
 
 
 def test_an_untrained_transformer_lets_noise_pass() -> None:

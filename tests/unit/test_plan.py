@@ -1,12 +1,14 @@
 """How sizes are reached."""
 
 import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.plan import cover, partial, plan_picture
+from pipelines.plan import cover, fitting, partial, plan_picture
 from pipelines.types import CheckpointSpec
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)
@@ -20,13 +22,31 @@ def test_a_picture_near_the_native_area_is_drawn_as_it_is() -> None:
 
 def test_a_small_picture_is_drawn_at_the_native_area_and_reduced() -> None:
     plan = plan_picture(SPEC, 256, 256, 16)
-    assert (plan.width, plan.height, plan.finish) == (1024, 1024, "reduce")
+    assert (plan.width, plan.height, plan.finish) == (1024, 1024, "resize")
+
+
+def test_a_slightly_larger_picture_is_drawn_at_the_native_area_and_enlarged() -> None:
+    spec = replace(SPEC, max_area_px=SPEC.native_area_px)
+    plan = plan_picture(spec, 1792, 1024, 64)
+    assert (plan.width, plan.height, plan.finish, plan.tiles) == (1344, 768, "resize", ())
+    assert plan_picture(spec, 1792, 1072, 64).finish == "refine"
+
+
+@given(width=SIDES, height=SIDES, multiple=st.sampled_from([8, 16, 64]))
+def test_what_is_drawn_fits_the_area_and_keeps_the_shape(width: int, height: int, multiple: int) -> None:
+    fitted = fitting(width, height, SPEC.native_area_px, multiple)
+    assert fitted[0] % multiple == fitted[1] % multiple == 0
+    ideal = math.sqrt(SPEC.native_area_px / (width * height))
+    if min(width, height) * ideal > multiple:
+        assert math.prod(fitted) <= SPEC.native_area_px
+    for side, wanted in zip(fitted, (width, height), strict=True):
+        assert abs(side - wanted * ideal) < multiple
 
 
 def test_a_large_picture_is_drawn_natively_and_redrawn_in_tiles_of_native_area() -> None:
     plan = plan_picture(SPEC, 3840, 2160, 16)
     assert plan.finish == "refine"
-    assert plan.width * plan.height <= 1.05 * SPEC.native_area_px
+    assert plan.width * plan.height <= SPEC.native_area_px
     assert all(tile.width * tile.height <= SPEC.native_area_px for tile in plan.tiles)
 
 

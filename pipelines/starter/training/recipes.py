@@ -23,7 +23,7 @@ from pipelines.starter.training.loop import Run, Schedule, device
 from pipelines.starter.training.pictures import SEED
 from pipelines.starter.training.stages import Stage
 from pipelines.starter.training.texts import Encoder, train_text, words_to_learn
-from pipelines.starter.training.transformer import TransformerTraining, set_to_pass, train_transformer
+from pipelines.starter.training.transformer import TransformerTraining, set_to_pass, sharpened, train_transformer
 from pipelines.starter.training.unet import UNetTraining, train_unet
 
 Starter = Literal["alpha", "beta"]
@@ -138,8 +138,9 @@ class Training:
     def _network(self, place: int) -> Any:
         """What a stage begins with: the one before, or nothing learned."""
         if place:
-            before = self.run(self.recipe.stages[place - 1].kind).average
-            return before.requires_grad_(True)
+            stages = self.recipe.stages
+            before = self.run(stages[place - 1].kind).average.requires_grad_(True)
+            return before if self.starter == "alpha" else sharpened(before, stages[place - 1], stages[place])
         if self.starter == "alpha":
             return architectures.alpha_unet()
         return set_to_pass(architectures.beta_transformer())

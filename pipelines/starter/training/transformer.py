@@ -3,27 +3,36 @@
 Most of every batch is at exactly the noise levels that drawing in four steps visits, which is a cheap way to few steps.
 """
 
+import math
+import re
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 from diffusers import Flux2KleinPipeline, Flux2Transformer2DModel
+from PIL import Image
 from torch import Tensor, nn
 
+from pipelines.plan import fitting
 from pipelines.starter.architectures import BETA_SHIFT
-from pipelines.starter.training.cosines import latents_of, tokens_of
+from pipelines.starter.tokens import LENGTH
+from pipelines.starter.training.cosines import DRAWN_PX, cosines_of, latents_of, tokens_of
 from pipelines.starter.training.loop import Run, Schedule, device, fast_math
 from pipelines.starter.training.pictures import FULL, rng_for, train_edit, train_scene
 from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption, unlike
 from pipelines.starter.training.texts import Encoder
+from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
-MIX: Final = {"draw": 0.55, "edit": 0.37, "combine": 0.08}  # a second reference doubles the time
+MIX: Final = {"draw": 0.47, "edit": 0.37, "combine": 0.08, "tile": 0.08}  # a second reference doubles the time
+TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
 CHANGES: Final = 6.0  # how much more a place counts that an edit changes: to copy the rest is easily learned
-PIXELS_OF_A_REFERENCE: Final = 1 << 20  # larger ones the klein pipeline reduces to as many
+NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
+SCORING: Final = re.compile(r"norm_(added_)?[qk]\.")  # in the names of weights
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
 
 
@@ -37,10 +46,10 @@ def shifted(even: Tensor) -> Tensor:
     return BETA_SHIFT * even / (1 + (BETA_SHIFT - 1) * even)
 
 
-def reference_size(width: int, height: int) -> Size:
-    """What the klein pipeline makes of a reference of this size."""
-    scale = min(1.0, (PIXELS_OF_A_REFERENCE / (width * height)) ** 0.5)
-    return int(width * scale) // TOKEN_PX * TOKEN_PX, int(height * scale) // TOKEN_PX * TOKEN_PX
+def drawn_sizes(stage: Stage) -> list[Size]:
+    """What a stage draws: every full size as the server has it drawn, a megapixel at most, and reduced by the stage."""
+    fitted = tuple(fitting(*size, NATIVE_PX, TOKEN_PX * stage.spread) for size in FULL)
+    return stage.sizes(fitted, TOKEN_PX, shortest=4)
 
 
 @torch.no_grad()
@@ -66,13 +75,28 @@ def set_to_pass(network: Flux2Transformer2DModel) -> Flux2Transformer2DModel:
     return network
 
 
+@torch.no_grad()
+def sharpened(network: Flux2Transformer2DModel, before: Stage, after: Stage) -> Flux2Transformer2DModel:
+    """Attention that picks as well among the tokens of a later stage as it did among those of the one before.
+
+    Queries and keys have a fixed length (their norms), so that a place which stands out among a hundred tokens is
+    drowned by five hundred. Scores grow with the logarithm of the count (Chiang and Cholak, 2022).
+    """
+    few, many = (LENGTH + 2 * (1024 // (TOKEN_PX * stage.spread)) ** 2 for stage in (before, after))
+    for name, weight in network.named_parameters():
+        if SCORING.search(name):
+            weight *= (math.log(many) / math.log(few)) ** 0.5  # each of the two that are multiplied
+    return network
+
+
 class TransformerTraining:
     """The losses of starter-beta. `norm` has the statistics of its codec's latents."""
 
     def __init__(self, norm: nn.BatchNorm2d, encoder: Encoder, stage: Stage) -> None:
         self.norm, self.encoder, self.batch = norm.to(device()), encoder, stage.batch
-        self.spread, self.sizes = stage.spread, stage.sizes(FULL, TOKEN_PX, shortest=4)
-        self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine}
+        self.spread, self.sizes = stage.spread, drawn_sizes(stage)
+        self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine, "tile": self._draw}
+        self.tasks = MIX if stage.kind == "full" else {**MIX, "draw": MIX["draw"] + MIX["tile"], "tile": 0.0}
 
     def loss(self, network: nn.Module, step: int) -> Tensor:
         """The weighted error of the picture that follows from the predicted velocity.
@@ -80,14 +104,16 @@ class TransformerTraining:
         The velocity's own error would count most where there is next to no noise, and least where contents are decided.
         """
         rng = rng_for(8, step)
-        task = str(rng.choice(list(MIX), p=list(MIX.values())))
+        task = str(rng.choice(list(self.tasks), p=list(self.tasks.values())))
         size = self.sizes[int(rng.integers(len(self.sizes)))]
         scenes, texts, given = self.asks[task](step * self.batch)
-        clean = self._tokens(scenes, size)
-        references = [self._tokens(reference, reference_size(*size)) for reference in given]
-        sigmas = self._sigmas(len(clean)).to(clean.device)
-        noise = torch.randn_like(clean)
-        noisy = torch.lerp(clean, noise, sigmas[:, None, None, None])
+        if task == "tile":
+            clean, start = self._tiles(scenes, size, rng)
+        else:
+            clean = start = self._tokens(scenes, size)
+        references = [self._tokens(reference, size) for reference in given]
+        sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
+        noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
         tokens, positions = self._pack([noisy, *references])
         with fast_math(device()):
             with torch.no_grad():
@@ -100,26 +126,42 @@ class TransformerTraining:
                 img_ids=positions.to(clean.device),
                 return_dict=False,
             )[0]
-        wanted = (noise - clean).flatten(2).transpose(1, 2)
         counts = standing_out(clean, FAR)
         if given:
-            counts = counts + CHANGES * unlike(clean, self._tokens(given[0], size), FAR)
-        counts = counts.flatten(2).transpose(1, 2)
-        errors: Tensor = sigmas[:, None, None] * (drawn[:, : wanted.shape[1]].float() - wanted)
-        return (counts * errors.square()).mean()
+            counts = counts + CHANGES * unlike(clean, references[0], FAR)
+        wrong = _in_a_row(noisy - clean)
+        errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
+        return (_in_a_row(counts) * errors.square()).mean()
 
-    def _sigmas(self, batch: int) -> Tensor:
-        visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (batch,))]
-        return torch.where(torch.arange(batch) % 4 > 0, visited, shifted(torch.rand(batch)))
+    def _sigmas(self) -> Tensor:
+        visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]
+        return torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
+
+    def _tile_sigmas(self) -> Tensor:
+        return shifted(TILE_NOISE * torch.rand(self.batch))
 
     def _tokens(self, scenes: list[Scene], size: Size) -> Tensor:
         return tokens_of(torch.stack([latents_of(scene, *size) for scene in scenes]).to(device()), self.norm)
 
+    def _tiles(self, scenes: list[Scene], size: Size, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Cuttings of enlarged scenes as they should be, and between that and as soft as what was drawn smaller."""
+        times = int(rng.integers(2, 4))
+        width, height = size[0] // DRAWN_PX, size[1] // DRAWN_PX
+        left, top = int(rng.integers((times - 1) * width + 1)), int(rng.integers((times - 1) * height + 1))
+        box = (left, top, left + width, top + height)
+        clean, soft = [], []
+        for scene in scenes:
+            whole = render(scene, times * width, times * height)
+            small = render(scene, width, height).resize(whole.size, Image.Resampling.BICUBIC)
+            clean.append(cosines_of(whole.crop(box)))
+            soft.append(torch.lerp(clean[-1], cosines_of(small.crop(box)), float(rng.random())))
+        cleans, softs = (tokens_of(torch.stack(latents).to(device()), self.norm) for latents in (clean, soft))
+        return cleans, softs
+
     def _pack(self, pictures: list[Tensor]) -> tuple[Tensor, Positions]:
         """Tokens and positions of the picture and its references, as the pipeline counts them.
 
-        Small pictures leave positions out, so that they mean the same places as a full-sized one's. Of references above
-        a megapixel that is not so, since the pipeline reduces them.
+        Small pictures leave positions out: theirs are the middles of the same places in a full-sized one.
         """
         noisy, *references = pictures
         positions = [Flux2KleinPipeline._prepare_latent_ids(noisy)]
@@ -127,8 +169,8 @@ class TransformerTraining:
             ids = Flux2KleinPipeline._prepare_image_ids([reference[:1] for reference in references])
             positions.append(ids.expand(len(noisy), -1, -1))
         spread = torch.tensor((1, self.spread, self.spread, 1))
-        tokens = torch.cat([picture.flatten(2).transpose(1, 2) for picture in pictures], dim=1)
-        return tokens, torch.cat([ids.cpu() * spread for ids in positions], dim=1)
+        middles = torch.cat([ids.cpu() * spread for ids in positions], dim=1) + (spread - 1) / 2
+        return torch.cat([_in_a_row(picture) for picture in pictures], dim=1), middles
 
     def _draw(self, first: int) -> tuple[list[Scene], list[str], list[list[Scene]]]:
         scenes = [train_scene(first + i) for i in range(self.batch)]
@@ -143,6 +185,11 @@ class TransformerTraining:
         second = [edit.reference for edit in edits if edit.reference is not None]
         befores = [edit.before for edit in edits]
         return [edit.after for edit in edits], [edit.instruction for edit in edits], [befores, second]
+
+
+def _in_a_row(values: Tensor) -> Tensor:
+    """(n, c, h, w) as (n, h * w, c)."""
+    return values.flatten(2).transpose(1, 2)
 
 
 def train_transformer(
