@@ -13,8 +13,8 @@ from PIL import Image
 
 from pipelines.starter.world.checker import judge
 from pipelines.starter.world.claims import Claims, ThingClaim
-from tests.e2e.test_faults import assert_clean, books
-from tests.harness import REPOSITORY, Server
+from tests.e2e.test_faults import assert_clean
+from tests.harness import REPOSITORY, Server, charges
 
 ROUNDS = (
     ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),
@@ -68,5 +68,5 @@ def test_five_rounds_draw_and_edit_what_was_asked(server: tuple[Server, bool]) -
             assert judge(picture, claims).obeys, f"round {number + 1}: {words!r} as {call.revised_prompt!r}"
             assert response.output_text
         previous = response.id
-    assert books(running).count("img_") == len(ROUNDS)
+    assert charges(running) == len(ROUNDS)
     assert_clean(running)

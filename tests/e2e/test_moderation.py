@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.test_faults import QUICK, assert_clean, books, post
-from tests.harness import Server
+from tests.e2e.test_faults import QUICK, assert_clean, post
+from tests.harness import Server, charges
 from tests.tiny_classifiers import make_picture_classifier, make_text_classifier
 
 POLICY = """
@@ -64,7 +64,7 @@ def test_a_refusal_names_the_policy_and_costs_nothing(
     strict: Server, body: dict[str, Any], policy: str, stage: str
 ) -> None:
     files = set((strict.home / "results").rglob("*.png"))
-    charged = books(strict).count("img_")
+    charged = charges(strict)
     answer = post(strict, body)
     assert answer.status_code == 400
     error = answer.json()["error"]
@@ -72,7 +72,7 @@ def test_a_refusal_names_the_policy_and_costs_nothing(
     assert policy in error["message"]
     assert error["moderation_details"]["moderation_stage"] == stage
     assert set((strict.home / "results").rglob("*.png")) == files
-    assert books(strict).count("img_") == charged
+    assert charges(strict) == charged
     assert_clean(strict)
     report = strict.darkroom("moderation", "--entries", "1").stdout
     assert policy in report

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_faults import books
-from tests.harness import Server
+from tests.harness import Server, charges
 
 IMAGE: Any = {"type": "image_generation"}
 UNSUPPORTED = "unsupported_value"
@@ -99,11 +98,11 @@ def test_what_is_not_there_is_said(talking: Server, method: str, path: str, stat
 
 
 def test_a_synchronous_response_is_neither_cancelled_nor_streamed_again(talking: Server) -> None:
-    charged = books(talking).count("img_")
+    charged = charges(talking)
     with talking.http() as client:
         response = client.post("/v1/responses", json={"input": "hello", "max_output_tokens": 16}).json()
         cancelled = client.post(f"/v1/responses/{response['id']}/cancel")
         streamed = client.get(f"/v1/responses/{response['id']}", params={"stream": "true"})
     assert (cancelled.status_code, streamed.status_code) == (400, 400)
     assert "Cannot cancel a synchronous response." in cancelled.json()["error"]["message"]
-    assert books(talking).count("img_") == charged
+    assert charges(talking) == charged

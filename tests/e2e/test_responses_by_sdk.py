@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from tests.e2e.response_shapes import check_event, check_response
-from tests.e2e.test_faults import assert_clean, books
+from tests.e2e.test_faults import assert_clean
 from tests.e2e.test_images_by_sdk import picture
-from tests.harness import Server
+from tests.harness import Server, charges
 
 MODEL = "starter-chat"
 IMAGE: Any = {"type": "image_generation", "size": "256x256"}
@@ -74,7 +74,7 @@ def test_a_response_draws_in_the_place_that_it_has(talking: Server) -> None:
 
 
 def test_a_picture_is_drawn_stored_and_charged_once(talking: Server) -> None:
-    before = books(talking).count("img_")
+    before = charges(talking)
     response = talking.openai().responses.create(model=MODEL, input="draw a red boat", **DRAW)
     call = drawn(response)
     assert call.status == "completed"
@@ -82,7 +82,7 @@ def test_a_picture_is_drawn_stored_and_charged_once(talking: Server) -> None:
     assert call.revised_prompt
     assert call.size == "256x256"
     assert httpx.get(call.url, trust_env=False).content == base64.b64decode(call.result)
-    assert books(talking).count("img_") == before + 1
+    assert charges(talking) == before + 1
     assert drawn(talking.openai().responses.retrieve(response.id)).result == call.result
     assert_clean(talking)
 
@@ -131,12 +131,12 @@ def test_a_picture_is_named_by_its_id_alone(talking: Server) -> None:
 
 
 def test_nothing_to_edit_is_told_in_the_item(talking: Server) -> None:
-    before = books(talking).count("img_")
+    before = charges(talking)
     edit: Any = {**DRAW, "tools": [{**IMAGE, "action": "edit"}]}
     call = drawn(talking.openai().responses.create(model=MODEL, input="make it blue", **edit))
     assert (call.status, call.result) == ("failed", None)
     assert "no picture to edit" in call.error.message
-    assert books(talking).count("img_") == before
+    assert charges(talking) == before
 
 
 def test_a_stream_tells_every_event_in_order(talking: Server) -> None:
@@ -207,7 +207,7 @@ def test_a_background_response_is_polled_and_its_stream_read_from_the_middle(tal
 
 def test_a_background_response_is_cancelled_uncharged(talking: Server) -> None:
     client = talking.openai()
-    before = books(talking).count("img_")
+    before = charges(talking)
     slow: Any = [{"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}]
     response = client.responses.create(
         model=MODEL, input="a city", background=True, tools=slow, tool_choice="required", max_output_tokens=64
@@ -216,7 +216,7 @@ def test_a_background_response_is_cancelled_uncharged(talking: Server) -> None:
     assert cancelled.status == "cancelled"
     assert client.responses.cancel(response.id).status == "cancelled"
     assert client.responses.retrieve(response.id).status == "cancelled"
-    assert books(talking).count("img_") == before
+    assert charges(talking) == before
     assert_clean(talking)
 
 
@@ -272,7 +272,7 @@ def test_an_empty_budget_is_said_and_nothing_is_charged(talking: Server) -> None
 
 
 def test_a_retry_with_the_same_idempotency_key_gets_the_first_answer_and_is_charged_once(talking: Server) -> None:
-    before = books(talking).count("img_")
+    before = charges(talking)
     body: Any = {"model": MODEL, "input": "draw a red boat", **DRAW}
     with talking.http() as client:
         answers = [client.post("/v1/responses", json=body, headers={"Idempotency-Key": "once"}) for _ in range(2)]
@@ -280,7 +280,7 @@ def test_a_retry_with_the_same_idempotency_key_gets_the_first_answer_and_is_char
     assert answers[0].json() == answers[1].json()
     assert "idempotency-replayed" in answers[1].headers
     assert other.status_code == 422
-    assert books(talking).count("img_") == before + 1
+    assert charges(talking) == before + 1
 
 
 def test_an_answer_can_be_kept_alive_by_spaces(talking: Server) -> None:
