@@ -208,11 +208,12 @@ def train(
 def measure(
     count: Annotated[int, typer.Option(min=1, help="Captions, and as many edits and conversations.")] = 200,
     sheet: Annotated[Path | None, typer.Option(help="Where to write some of the pictures, as PNG.")] = None,
+    cards: Annotated[bool, typer.Option("--cards", help="Write the figures into the model cards too.")] = False,
 ) -> None:
     """Show what the starters get right of captions, edits and conversations that training never saw."""
     from server.serving import measure_starters
 
-    raise typer.Exit(measure_starters(_settings(), count, sheet))
+    raise typer.Exit(measure_starters(_settings(), count, sheet, cards=cards))
 
 
 def _settings() -> "Settings":

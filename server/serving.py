@@ -78,12 +78,10 @@ def train_starters(weights: Path, names: Sequence[str], minutes: float | None, *
     return 0
 
 
-def measure_starters(settings: Settings, count: int, sheet: Path | None) -> int:
+def measure_starters(settings: Settings, count: int, sheet: Path | None, *, cards: bool) -> int:
     """Measure them in another process. Returns its exit status."""
-    picture = [] if sheet is None else ["--sheet", str(sheet)]
-    return _starter_command(
-        "measuring", str(settings.weights), str(settings.model_configs), "--count", str(count), *picture
-    )
+    options = ["--count", str(count), *(["--sheet", str(sheet)] if sheet else []), *(["--cards"] if cards else [])]
+    return _starter_command("measuring", str(settings.weights), str(settings.model_configs), *options)
 
 
 def _starter_command(module: str, *arguments: str) -> int:

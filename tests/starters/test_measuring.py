@@ -2,11 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from pipelines.starter.measuring.obedience import Ask, adherence, edit_adherence, held_out_captions, held_out_edits
+from pipelines.starter.measuring.obedience import (
+    Ask,
+    Share,
+    adherence,
+    edit_adherence,
+    held_out_captions,
+    held_out_edits,
+)
+from pipelines.starter.measuring.report import Measured, write_into_card
+from pipelines.starter.training.export import CARD
 from pipelines.starter.world.captions import Caption
 from pipelines.starter.world.edits import Edit
 from pipelines.starter.world.render import render
@@ -74,3 +84,11 @@ def test_an_edit_is_what_it_leaves_alone_too(edits: list[tuple[Ask, Edit]]) -> N
 
 def test_what_is_asked_was_held_out(captions: list[tuple[Ask, Caption]]) -> None:
     assert all(text_split(ask.prompt) == scene_split(ask.scene) == "held-out" for ask, _ in captions)
+
+
+def test_a_card_says_what_was_measured(tmp_path: Path) -> None:
+    card = tmp_path / "README.md"
+    card.write_text(CARD)
+    write_into_card(card, Measured({"sky": Share(7, 9)}, 29.04))
+    assert "| quality | held-out captions and edits: sky 7 of 9; autoencoder 29.0 dB |\n" in card.read_text()
+    assert len(card.read_text().splitlines()) == len(CARD.splitlines())

@@ -1,4 +1,4 @@
-"""`python -m pipelines.starter.measuring WEIGHTS MODEL_CONFIGS [--count N] [--sheet FILE]`: what starters get right.
+"""`python -m pipelines.starter.measuring WEIGHTS MODEL_CONFIGS [--count N] [--sheet FILE] [--cards]`: what is right.
 
 Each image starter of the catalog by the first of its 1K models; then starter-chat if it is there.
 """
@@ -25,7 +25,7 @@ from pipelines.starter.measuring.obedience import (
     held_out_edits,
 )
 from pipelines.starter.measuring.painting import Painter, codec_psnr
-from pipelines.starter.measuring.report import Measured, table, write_sheet
+from pipelines.starter.measuring.report import Measured, table, write_into_card, write_sheet
 from pipelines.starter.world.contact_sheet import CELL_PX
 
 CHAT: Final = "starter-chat"
@@ -82,16 +82,20 @@ def main() -> None:
     parser.add_argument("configs", type=Path)
     parser.add_argument("--count", type=int, default=200, help="captions, and as many edits")
     parser.add_argument("--sheet", type=Path, help="where to write some of the pictures, as PNG")
+    parser.add_argument("--cards", action="store_true", help="write the figures into the model cards too")
     arguments = parser.parse_args()
     quiet_libraries()
     gallery = Gallery()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
+        models = starter_models(arguments.configs, arguments.weights)
         measured = {
-            model.checkpoint.name: measure_image_starter(model, arguments.count, gallery, progress)
-            for model in starter_models(arguments.configs, arguments.weights)
+            model.checkpoint.name: measure_image_starter(model, arguments.count, gallery, progress) for model in models
         }
     Console().print(table(measured))
+    if arguments.cards:
+        for model in models:
+            write_into_card(model.checkpoint.path / "README.md", measured[model.checkpoint.name])
     if arguments.sheet is not None:
         write_sheet(gallery.pictures, arguments.sheet)
         print(f"Pictures: {arguments.sheet}", file=sys.stderr)

@@ -22,7 +22,7 @@ A small checkpoint of the [starter world](../../weights.md): flat, poster-like s
 | training | {training} |
 | hardware | {hardware} |
 | weights | fp16 safetensors, averages over the training steps |
-| quality | `darkroom starters measure` prints it |
+| quality | not measured yet: `darkroom starters measure --cards` |
 | licence | the repository's; the pictures it learned from are the repository's own |
 """
 
