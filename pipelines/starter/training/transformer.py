@@ -25,7 +25,7 @@ from pipelines.starter.training.texts import Encoder
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
-MIX: Final = {"draw": 0.47, "edit": 0.37, "combine": 0.08, "tile": 0.08}  # a second reference doubles the time
+MIX: Final = {"draw": 0.5, "edit": 0.4, "combine": 0.04, "tile": 0.06}  # a second reference doubles the time
 TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
