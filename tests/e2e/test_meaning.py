@@ -98,11 +98,7 @@ def test_an_instruction_changes_what_it_says_and_no_more(client: OpenAI) -> None
 @pytest.mark.parametrize(
     ("model", "size"),
     [
-        pytest.param(
-            "alpha-image-2-hd-count",
-            "2048x2048",
-            marks=pytest.mark.xfail(reason="outlines are soft after two hours of training on one core", strict=True),
-        ),
+        ("alpha-image-2-hd-count", "2048x2048"),
         ("alpha-image-2-4k-count", "16:9"),
     ],
 )
