@@ -25,10 +25,7 @@ ROUNDS = (
 )
 
 
-blobs = pytest.mark.xfail(reason="starter-beta's edits are blobs after some hours on one core", strict=True)
-
-
-@pytest.fixture(scope="module", params=["untrained", pytest.param("trained", marks=blobs)])
+@pytest.fixture(scope="module", params=["untrained", "trained"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path
 ) -> Iterator[tuple[Server, bool]]:

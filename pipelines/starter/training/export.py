@@ -56,4 +56,5 @@ def _spent(run: Run) -> str:
 def _hardware() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    return f"{torch.get_num_threads()} threads of a {platform.machine()} processor, float32"
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)} of a {platform.machine()} processor, float32"
