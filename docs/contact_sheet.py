@@ -73,7 +73,7 @@ def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
     ]
     yield Row(f"starter-alpha: a picture as “{prompt}”", [(picture, "before"), *changed])
     qualities = [
-        (generate(client, ALPHA, PROMPTS[6], "3:2", quality), quality) for quality in ("low", "medium", "high")
+        (generate(client, ALPHA, PROMPTS[6], "3:2", quality=quality), quality) for quality in ("low", "medium", "high")
     ]
     yield Row("starter-alpha: low, medium and high quality", qualities)
 
@@ -87,9 +87,9 @@ def chain(client: OpenAI) -> Iterator[tuple[Image.Image, str]]:
         yield picture, instruction
 
 
-def generate(client: OpenAI, model: str, prompt: str, ratio: str, quality: str = "high") -> Image.Image:
+def generate(client: OpenAI, model: str, prompt: str, ratio: str, **options: str) -> Image.Image:
     """Text to image."""
-    asked = {"size": ratio, "quality": quality, "response_format": "b64_json", "seed": 7}
+    asked = {"size": ratio, "response_format": "b64_json", "seed": 7, **options}
     return _picture(client.images.generate(model=model, prompt=prompt, extra_body=asked).data)
 
 
