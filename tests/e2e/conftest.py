@@ -114,12 +114,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @contextmanager
-def making_servers(tiny: tuple[Path, Path], home: Callable[[], Path]) -> Iterator[Callable[..., Server]]:
+def making_servers(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
     """What starts servers with that catalog. They end with it at the latest."""
     with ExitStack() as ends:
 
         def make(**settings: str) -> Server:
-            made = Server(home(), *tiny, settings)
+            made = Server(homes.mktemp("home"), *tiny, settings)
             ends.callback(made.kill)
             return made.start()
 
@@ -129,14 +129,14 @@ def making_servers(tiny: tuple[Path, Path], home: Callable[[], Path]) -> Iterato
 @pytest.fixture(scope="module")
 def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
     """Tiny servers for a whole file."""
-    with making_servers(tiny, lambda: tmp_path_factory.mktemp("home")) as make:
+    with making_servers(tmp_path_factory, tiny) as make:
         yield make
 
 
 @pytest.fixture
 def make_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
     """Tiny servers of a test's own, to break."""
-    with making_servers(tiny, lambda: tmp_path_factory.mktemp("home")) as make:
+    with making_servers(tmp_path_factory, tiny) as make:
         yield make
 
 

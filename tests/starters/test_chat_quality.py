@@ -50,7 +50,7 @@ def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
         ("arguments", 0.68),
         ("follow_ups", 0.85),
         ("without_tool", 0.93),
-        ("no_needless_call", 0.91),
+        ("no_needless_call", 0.92),
         ("ended", 0.97),
     ],
 )

@@ -82,7 +82,7 @@ def sharpened(network: Flux2Transformer2DModel, before: Stage, after: Stage) -> 
     Queries and keys have a fixed length (their norms), so that a place which stands out among a hundred tokens is
     drowned by five hundred. Scores grow with the logarithm of the count (Chiang and Cholak, 2022).
     """
-    few, many = (LENGTH + 2 * (1024 // (TOKEN_PX * stage.spread)) ** 2 for stage in (before, after))
+    few, many = (LENGTH + 2 * NATIVE_PX // (TOKEN_PX * stage.spread) ** 2 for stage in (before, after))
     for name, weight in network.named_parameters():
         if SCORING.search(name):
             weight *= (math.log(many) / math.log(few)) ** 0.5  # each of the two that are multiplied
