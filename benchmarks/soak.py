@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-from openai import APIConnectionError, APIStatusError, OpenAI
+from openai import APIConnectionError, APIError, APIStatusError, OpenAI
 from PIL import Image
 from rich.console import Console
 
@@ -79,6 +79,10 @@ class Soak:
                 self.outcomes[f"{call.__name__} {error.status_code} {error.code}"] += 1
             except APIConnectionError as error:
                 self.outcomes[f"{call.__name__} {type(error).__name__}"] += 1
+            except APIError as error:  # an event of a stream that had begun
+                self.outcomes[f"{call.__name__} event {error.code}"] += 1
+            except Exception as error:
+                self.outcomes[f"{call.__name__} broke: {error!r}"] += 1
 
     def _every(self, seconds: float, work: Callable[[], None]) -> None:
         while time.monotonic() + seconds < self.until:
@@ -166,7 +170,7 @@ def amiss(soak: Soak, checked: subprocess.CompletedProcess[str], lives: int) -> 
     """What should not be."""
     third = len(soak.memory_mib) // 3
     early, late = max(soak.memory_mib[: third + 1]), max(soak.memory_mib[-third - 1 :])
-    never = ("hung", "Connection", "Timeout", "refused", " 500 engine", " 400 ")
+    never = ("hung", "Connection", "Timeout", "refused", "broke", " 500 engine", " event engine", " 400 ")
     unexpected = {name: count for name, count in soak.outcomes.items() if count and any(word in name for word in never)}
     return [
         *([f"unexpected: {unexpected}"] if unexpected else []),
