@@ -1,9 +1,10 @@
 """`make soak`: mixed traffic against a real server for a while, then the books.
 
 Pictures of every tier, edits, streams, cut calls, killed workers and swaps, on a few threads. Every minute it says how
-many calls ended how, and the memory of the server and its workers. At the end: no call may hang, none may end in a way
-that is not an answer of the server, memory may not have grown by more than a tenth since the first third, and the
-ledger is clean.
+many calls ended how, and the most memory that the server and its workers had. At the end: no call may hang, none may
+end in a way that is not an answer of the server, and the ledger is clean. Workers are killed in the first half only,
+because a new one hides what the old one leaked: in the last quarter neither the server nor its workers may have a tenth
+more than in the quarter before.
 """
 
 import io
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
 import httpx
@@ -32,9 +34,22 @@ THREADS = 4
 CALL_LIMIT_S = 900.0  # a call that takes longer hangs
 KILL_EVERY_S = 240.0
 SWAP_EVERY_S = 150.0
+LOOK_EVERY_S = 5.0  # at memory
 GROWTH = 1.1
 MODELS = ("alpha-image-2-count", "beta-2.5-flash-image-count", "beta-3-pro-image-count")
 LARGE = ("alpha-image-2-hd-count", "beta-3.1-flash-image-4k-count")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident, in MiB."""
+
+    server: float
+    workers: float
+
+    def most(self, other: "Memory") -> "Memory":
+        """The larger ones."""
+        return Memory(max(self.server, other.server), max(self.workers, other.workers))
 
 
 @dataclass
@@ -44,22 +59,25 @@ class Soak:
     server: Server
     until: float
     outcomes: Counter[str] = field(default_factory=Counter)
-    memory_mib: list[float] = field(default_factory=list)
-    last_kill: float = 0.0
+    memory: list[Memory] = field(default_factory=list)  # the most of every minute
 
     def run(self, say: Callable[[str], None]) -> None:
         """Until the time is over and every call has ended."""
+        half_time = (time.monotonic() + self.until) / 2
         threads = [threading.Thread(target=self._caller, args=(seed,), daemon=True) for seed in range(THREADS)]
         threads += [
-            threading.Thread(target=self._every, args=(KILL_EVERY_S, self._kill_worker), daemon=True),
-            threading.Thread(target=self._every, args=(SWAP_EVERY_S, self._swap), daemon=True),
+            threading.Thread(target=self._every, args=(KILL_EVERY_S, half_time, self._kill_worker), daemon=True),
+            threading.Thread(target=self._every, args=(SWAP_EVERY_S, self.until, self._swap), daemon=True),
         ]
         for thread in threads:
             thread.start()
         while time.monotonic() < self.until:
-            time.sleep(min(60, max(0, self.until - time.monotonic())))
-            self.memory_mib.append(self._memory_mib())
-            say(f"{self.memory_mib[-1]:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
+            most, minute = self._memory(), time.monotonic() + 60
+            while time.monotonic() < min(minute, self.until):
+                time.sleep(LOOK_EVERY_S)
+                most = most.most(self._memory())
+            self.memory.append(most)
+            say(f"{most.server:.0f} and {most.workers:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
         for thread in threads:
             thread.join(CALL_LIMIT_S)
             self.outcomes["hung"] += thread.is_alive()
@@ -84,8 +102,8 @@ class Soak:
             except Exception as error:
                 self.outcomes[f"{call.__name__} broke: {error!r}"] += 1
 
-    def _every(self, seconds: float, work: Callable[[], None]) -> None:
-        while time.monotonic() + seconds < self.until:
+    def _every(self, seconds: float, until: float, work: Callable[[], None]) -> None:
+        while time.monotonic() + seconds < until:
             time.sleep(seconds)
             work()
 
@@ -102,10 +120,17 @@ class Soak:
         else:
             self.outcomes["swaps" if done.returncode == 0 else f"swaps refused: {done.stderr.strip()}"] += 1
 
-    def _memory_mib(self) -> float:
+    def _memory(self) -> Memory:
         assert self.server.process
-        top = psutil.Process(self.server.process.pid)
-        return sum(process.memory_info().rss for process in (top, *top.children(recursive=True))) / 2**20
+        server = psutil.Process(self.server.process.pid)
+        return Memory(_resident_mib(server), sum(_resident_mib(child) for child in server.children(recursive=True)))
+
+
+def _resident_mib(process: psutil.Process) -> float:
+    try:
+        return float(process.memory_info().rss) / 2**20
+    except psutil.NoSuchProcess:  # killed meanwhile
+        return 0.0
 
 
 def _small(client: OpenAI, chance: random.Random) -> None:
@@ -168,13 +193,15 @@ def main() -> None:
 
 def amiss(soak: Soak, checked: subprocess.CompletedProcess[str], lives: int) -> list[str]:
     """What should not be."""
-    third = len(soak.memory_mib) // 3
-    early, late = max(soak.memory_mib[: third + 1]), max(soak.memory_mib[-third - 1 :])
+    quarter = max(1, len(soak.memory) // 4)
+    after = reduce(Memory.most, soak.memory[-quarter:])
+    before = reduce(Memory.most, soak.memory[-2 * quarter : -quarter] or soak.memory)
     never = ("hung", "Connection", "Timeout", "refused", "broke", " 500 engine", " event engine", " 400 ")
     unexpected = {name: count for name, count in soak.outcomes.items() if count and any(word in name for word in never)}
     return [
         *([f"unexpected: {unexpected}"] if unexpected else []),
-        *([f"memory grew from {early:.0f} to {late:.0f} MiB"] if late > GROWTH * early else []),
+        *([f"the server grew: {before} to {after}"] if after.server > GROWTH * before.server else []),
+        *([f"workers grew: {before} to {after}"] if after.workers > GROWTH * before.workers else []),
         *([f"the ledger: {checked.stderr}"] if checked.returncode else []),
         *([f"readyz answers {lives}"] if lives != 200 else []),
     ]
