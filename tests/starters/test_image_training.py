@@ -1,6 +1,7 @@
 """The image starters' training, with few steps: it learns, it goes on, and what it writes is an ordinary checkpoint."""
 
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +32,10 @@ from pipelines.starter.training.transformer import (
     set_to_pass,
     sharpened,
 )
+from pipelines.starter.training.understanding import QUESTIONS, Understanding, misunderstood, shown
 from pipelines.starter.training.unet import as_enlarged
 from pipelines.starter.world.render import render
+from pipelines.starter.world.scene import Scene, Thing
 from pipelines.types import CheckpointSpec
 from tests.harness import REPOSITORY
 
@@ -230,7 +233,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> TransformerTraining:
 def test_every_task_has_a_loss(flow: TransformerTraining, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "tasks", {task: 1.0})
     with torch.no_grad():
-        assert 0 < flow.loss(set_to_pass(beta_transformer()), 3) < 10
+        assert 0 < flow.loss(Understanding(set_to_pass(beta_transformer())), 3) < 10
 
 
 def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) -> None:
@@ -238,6 +241,29 @@ def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) ->
     assert clean.shape == start.shape == (1, 128, 8, 8)
     assert start.std() < clean.std()
     assert (start - clean).square().mean() < 0.1 * clean.var()
+
+
+def test_tokens_are_asked_what_stands_there() -> None:
+    boat = Thing("boat", "red", "large", "left")
+    scene = Scene("sunset", "sea", "none", "sun", (boat,), "flat", 0)
+    answers = shown([[scene, scene], [scene, scene]], columns=16, rows=16)
+    kinds = answers["kind"][1, :256].view(16, 16)
+    there, nothing = QUESTIONS["kind"].index("boat"), QUESTIONS["kind"].index("nothing")
+    picture = np.array(render(scene, 1024, 1024))
+    bare = np.array(render(replace(scene, things=(replace(boat, place="right"),)), 1024, 1024))
+    drawn = torch.from_numpy((picture != bare).any(2))[:, :512].view(16, 64, 8, 64).float().mean((1, 3))
+    assert (drawn[kinds[:, :8] == there]).mean() > 0.5 > 0.05 > drawn[kinds[:, :8] == nothing].mean()
+    assert (kinds[:, 8:] == nothing).all()
+    assert torch.equal(answers["kind"][0, :256], answers["kind"][1, 256:])
+    assert (answers["sky"] == QUESTIONS["sky"].index("sunset")).all()
+
+
+def test_who_answers_rightly_has_understood() -> None:
+    answers = shown([[train_scene(3)]], columns=8, rows=6)
+    counts = [len(values) for values in QUESTIONS.values()]
+    right = [nn.functional.one_hot(answers[q].clamp(min=0), n) for q, n in zip(QUESTIONS, counts, strict=True)]
+    assert misunderstood(20 * torch.cat(right, dim=-1).float(), answers) < 0.01
+    assert misunderstood(torch.zeros(1, 48, sum(counts)), answers) > 1
 
 
 def test_attention_is_sharper_among_more_tokens() -> None:

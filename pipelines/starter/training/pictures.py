@@ -45,6 +45,15 @@ def train_scene(number: int) -> Scene:
             return scene
 
 
+def crowded_scene(number: int) -> Scene:
+    """Scene `number` of the training set's scenes with an object in every place, which have most to tell."""
+    rng = rng_for(10, number)
+    while True:
+        scene = sample_scene(rng)
+        if not scene.free_places and scene_split(scene) == "train":
+            return scene
+
+
 def train_edit(number: int) -> Edit:
     """An edit of scene `number`, with nothing in it that is held out. Every fifth one has a second picture."""
     rng = rng_for(2, number)

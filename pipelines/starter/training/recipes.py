@@ -24,6 +24,7 @@ from pipelines.starter.training.pictures import SEED
 from pipelines.starter.training.stages import Stage
 from pipelines.starter.training.texts import Encoder, train_text, words_to_learn
 from pipelines.starter.training.transformer import TransformerTraining, set_to_pass, sharpened, train_transformer
+from pipelines.starter.training.understanding import Understanding
 from pipelines.starter.training.unet import UNetTraining, train_unet
 
 Starter = Literal["alpha", "beta"]
@@ -127,12 +128,12 @@ class Training:
         codec, encoder = self._new_codec(), self._encoder()
         decoder = decoder_of(self.run("decoder").average)
         codec.load_state_dict(decoder, strict=False)
-        network = self.run(self.recipe.stages[-1].kind).average
+        drawer: Any = self.run(self.recipe.stages[-1].kind).average
         if self.starter == "alpha":
-            whole = architectures.stable_diffusion(codec, network, self._tokenizer(), encoder.network)
+            whole = architectures.stable_diffusion(codec, drawer, self._tokenizer(), encoder.network)
         else:
             text = architectures.qwen_text(encoder.network.cpu())
-            whole = architectures.klein(codec, network, self._tokenizer(), text)
+            whole = architectures.klein(codec, drawer.network, self._tokenizer(), text)
         return whole.to("cpu", torch.float16)
 
     def _network(self, place: int) -> Any:
@@ -143,7 +144,7 @@ class Training:
             return before if self.starter == "alpha" else sharpened(before, stages[place - 1], stages[place])
         if self.starter == "alpha":
             return architectures.alpha_unet()
-        return set_to_pass(architectures.beta_transformer())
+        return Understanding(set_to_pass(architectures.beta_transformer()))
 
     def _new_codec(self) -> Any:
         if self.starter == "alpha":

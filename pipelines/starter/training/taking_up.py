@@ -5,7 +5,7 @@ Encoders stay as they are, since generators know no others; what draws is traine
 
 import re
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import torch
 from diffusers import DiffusionPipeline
@@ -15,6 +15,7 @@ from pipelines.starter.training.codecs import decoder_of
 from pipelines.starter.training.loop import Run
 from pipelines.starter.training.recipes import Phase, Training
 from pipelines.starter.training.texts import Encoder
+from pipelines.starter.training.understanding import Understanding
 
 State = dict[str, Tensor]
 CARD_LINE: Final = re.compile(r"^\| training \| (.*) \|$", re.MULTILINE)
@@ -46,7 +47,7 @@ def take_up(training: Training, checkpoint: Path) -> None:
 def _begun(training: Training, phase: Phase, learned: State, is_finished: bool) -> Run:
     run = training.run(phase)
     for model in (run.model, run.average):
-        target = cast("Encoder", model).network if phase == "text" else model
+        target = model.network if isinstance(model, Encoder | Understanding) else model
         known = target.state_dict()
         target.load_state_dict({**known, **{name: value for name, value in learned.items() if name in known}})
     run.step = run.schedule.steps if is_finished else 0

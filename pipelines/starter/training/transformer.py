@@ -1,12 +1,13 @@
 """starter-beta's transformer: rectified flow, from noise, a prompt and up to two reference pictures to latents.
 
 Most of every batch is at exactly the noise levels that drawing in four steps visits, which is a cheap way to few steps.
+Beside the picture, the network is asked what its tokens show (understanding.py).
 """
 
 import math
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from pipelines.starter.architectures import BETA_SHIFT
 from pipelines.starter.tokens import LENGTH
 from pipelines.starter.training.cosines import DRAWN_PX, cosines_of, latents_of, tokens_of
 from pipelines.starter.training.loop import Run, Schedule, device, fast_math
-from pipelines.starter.training.pictures import FULL, rng_for, train_edit, train_scene
+from pipelines.starter.training.pictures import FULL, crowded_scene, rng_for, train_edit, train_scene
 from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption, unlike
 from pipelines.starter.training.texts import Encoder
+from pipelines.starter.training.understanding import Understanding, misunderstood, shown
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
@@ -31,6 +33,7 @@ STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
 CHANGES: Final = 6.0  # how much more a place counts that an edit changes: to copy the rest is easily learned
+ASKED: Final = 0.05  # how much it counts what was misunderstood
 NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
 SCORING: Final = re.compile(r"norm_(added_)?[qk]\.")  # in the names of weights
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
@@ -76,7 +79,7 @@ def set_to_pass(network: Flux2Transformer2DModel) -> Flux2Transformer2DModel:
 
 
 @torch.no_grad()
-def sharpened(network: Flux2Transformer2DModel, before: Stage, after: Stage) -> Flux2Transformer2DModel:
+def sharpened(network: nn.Module, before: Stage, after: Stage) -> nn.Module:
     """Attention that picks as well among the tokens of a later stage as it did among those of the one before.
 
     Queries and keys have a fixed length (their norms), so that a place which stands out among a hundred tokens is
@@ -85,7 +88,7 @@ def sharpened(network: Flux2Transformer2DModel, before: Stage, after: Stage) -> 
     few, many = (LENGTH + 2 * NATIVE_PX // (TOKEN_PX * stage.spread) ** 2 for stage in (before, after))
     for name, weight in network.named_parameters():
         if SCORING.search(name):
-            weight *= (math.log(many) / math.log(few)) ** 0.5  # each of the two that are multiplied
+            weight.mul_((math.log(many) / math.log(few)) ** 0.5)  # each of the two that are multiplied
     return network
 
 
@@ -98,8 +101,8 @@ class TransformerTraining:
         self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine, "tile": self._draw}
         self.tasks = MIX if stage.kind == "full" else {**MIX, "draw": MIX["draw"] + MIX["tile"], "tile": 0.0}
 
-    def loss(self, network: nn.Module, step: int) -> Tensor:
-        """The weighted error of the picture that follows from the predicted velocity.
+    def loss(self, model: Understanding, step: int) -> Tensor:
+        """The weighted error of the picture that follows from the predicted velocity, and what was misunderstood.
 
         The velocity's own error would count most where there is next to no noise, and least where contents are decided.
         """
@@ -114,24 +117,28 @@ class TransformerTraining:
         references = [self._tokens(reference, size) for reference in given]
         sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
         noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
-        tokens, positions = self._pack([noisy, *references])
+        looked_at = [crowded_scene(step * self.batch + i) for i in range(self.batch)]
+        seen = [noisy[:, :, :0], self._tokens(looked_at, size)]
         with fast_math(device()):
             with torch.no_grad():
                 said = self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)  # the three layers that are read agree
-            drawn = network(
-                hidden_states=tokens,
-                timestep=sigmas,
-                encoder_hidden_states=said,
-                txt_ids=Flux2KleinPipeline._prepare_text_ids(said).to(clean.device),
-                img_ids=positions.to(clean.device),
-                return_dict=False,
-            )[0]
+            drawn, of_picture, of_references = model(
+                clean.shape[2] * clean.shape[3], **self._inputs([noisy, *references], sigmas, said)
+            )
+            of_seen = model.look(**self._inputs(seen, sigmas, said))
         counts = standing_out(clean, FAR)
         if given:
             counts = counts + CHANGES * unlike(clean, references[0], FAR)
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
-        return (_in_a_row(counts) * errors.square()).mean()
+        rows, columns = clean.shape[2:]
+        wrongly = misunderstood(of_seen, shown([looked_at], columns, rows))
+        if given:
+            wrongly = wrongly + misunderstood(of_references, shown(given, columns, rows))
+        if task != "tile":  # a cutting: what stands where, its scene doesn't say
+            before = shown(given[:1], columns, rows) if given else None
+            wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
+        return (_in_a_row(counts) * errors.square()).mean() + ASKED * wrongly
 
     def _sigmas(self) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]
@@ -157,6 +164,16 @@ class TransformerTraining:
             soft.append(torch.lerp(clean[-1], cosines_of(small.crop(box)), float(rng.random())))
         cleans, softs = (tokens_of(torch.stack(latents).to(device()), self.norm) for latents in (clean, soft))
         return cleans, softs
+
+    def _inputs(self, pictures: list[Tensor], sigmas: Tensor, said: Tensor) -> dict[str, Tensor]:
+        tokens, positions = self._pack(pictures)
+        return {
+            "hidden_states": tokens,
+            "timestep": sigmas,
+            "encoder_hidden_states": said,
+            "txt_ids": Flux2KleinPipeline._prepare_text_ids(said).to(tokens.device),
+            "img_ids": positions.to(tokens.device),
+        }
 
     def _pack(self, pictures: list[Tensor]) -> tuple[Tensor, Positions]:
         """Tokens and positions of the picture and its references, as the pipeline counts them.
@@ -193,9 +210,9 @@ def _in_a_row(values: Tensor) -> Tensor:
 
 
 def train_transformer(
-    folder: Path, name: str, network: nn.Module, training: TransformerTraining, schedule: Schedule, until: float
+    folder: Path, name: str, model: Understanding, training: TransformerTraining, schedule: Schedule, until: float
 ) -> Run:
     """The transformer's run, as far as it got."""
-    run = Run(folder / f"{name}.pt", network.to(device()), schedule)
-    run.train(lambda step: training.loss(run.model, step), until)
+    run = Run(folder / f"{name}.pt", model.to(device()), schedule)
+    run.train(lambda step: training.loss(cast("Understanding", run.model), step), until)
     return run

@@ -34,7 +34,7 @@ def _draw_thing(canvas: Canvas, scene: Scene, thing: Thing, layout: Layout) -> N
         wide = 0.3 if thing.kind in {"rocket", "flower", "tree"} else 0.42
         canvas.fill(ellipse(box.x, box.y, wide * box.unit, 0.045 * box.unit), mix(ground, (0, 0, 0), 0.2))
     colours = paint(thing.colour)
-    pieces = [Piece(_placed(part.outline, box), colours[part.role]) for part in parts_of(thing.kind)]
+    pieces = [Piece(placed(part.outline, box), colours[part.role]) for part in parts_of(thing.kind)]
     canvas.layer(pieces, glow=_glow(thing), rim=_rim(scene, thing, ground))
     if thing.kind == "boat" and scene.ground == "sea":
         _draw_bow_wave(canvas, box, ground)
@@ -75,5 +75,6 @@ def _draw_bow_wave(canvas: Canvas, box: Box, sea: RGB) -> None:
     canvas.trace(crest, mix(sea, (255, 255, 255), 0.45), max(0.6, 0.018 * box.unit))
 
 
-def _placed(outline: Points, box: Box) -> Points:
+def placed(outline: Points, box: Box) -> Points:
+    """An object's outline in pixels, where it stands."""
     return np.stack([box.x + box.unit * outline[:, 0], box.y - box.unit * outline[:, 1]], axis=1)
