@@ -134,6 +134,8 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
     Run(tmp_path / "old.pt", nn.Linear(4, 1), Schedule(8, 0.1)).save()
     with pytest.raises(ValueError, match="another version"):
         Run(tmp_path / "old.pt", small_network(), Schedule(8, 0.1))
+    with pytest.raises(ValueError, match="another version"):
+        Run(tmp_path / "old.pt", nn.Sequential(nn.Linear(4, 1)), Schedule(8, 0.1))
 
 
 def test_the_learning_rate_falls_by_the_end_of_the_time() -> None:

@@ -115,7 +115,7 @@ class Run:
 
     def _load(self) -> None:
         state = torch.load(self.file, map_location=next(self.model.parameters()).device, weights_only=True)
-        if not self.optimizers.keys() <= state.keys():
+        if not self.optimizers.keys() <= state.keys() or state["model"].keys() != self.model.state_dict().keys():
             raise ValueError(f"{self.file} was written by another version: remove it")
         self.step, self.seconds = state["step"], state["seconds"]
         self.model.load_state_dict(state["model"])
