@@ -268,6 +268,15 @@ def test_who_answers_rightly_has_understood() -> None:
     assert misunderstood(torch.zeros(1, 48, sum(counts)), answers) > 1
 
 
+def test_what_an_edit_changes_is_asked_for_most() -> None:
+    edit = train_edit(1)
+    after, before = (shown([[scene]], columns=8, rows=6) for scene in (edit.after, edit.before))
+    counts = [len(values) for values in QUESTIONS.values()]
+    as_before = [nn.functional.one_hot(before[q].clamp(min=0), n) for q, n in zip(QUESTIONS, counts, strict=True)]
+    scores = 20 * torch.cat(as_before, dim=-1).float()
+    assert misunderstood(scores, after, before) > 2 * misunderstood(scores, after) > 0
+
+
 def test_attention_is_sharper_among_more_tokens() -> None:
     before, after = (Stage(kind, 1, Schedule(1, 1e-3)) for kind in ("half", "full"))
     network = sharpened(beta_transformer(), before, after)
