@@ -7,7 +7,7 @@ Beside the picture, the network is asked what its tokens show (understanding.py)
 import math
 import re
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import torch
@@ -214,5 +214,5 @@ def train_transformer(
 ) -> Run:
     """The transformer's run, as far as it got."""
     run = Run(folder / f"{name}.pt", model.to(device()), schedule)
-    run.train(lambda step: training.loss(cast("Understanding", run.model), step), until)
+    run.train(lambda step: training.loss(model, step), until)
     return run
