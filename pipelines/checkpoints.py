@@ -72,10 +72,12 @@ class Checkpoint:
         accepted = inspect.signature(self.kind.__call__).parameters
         own = accepted.get("guidance_scale")
         blank_only = "true_cfg_scale" in accepted and own is not None and own.default is not None
+        distilled = bool(self.config.get("is_distilled"))  # such a pipeline takes guidance, and leaves it alone
         return Abilities(
             img2img=self.task_class("Img2Img") is not None,
             inpaint=self.task_class("Inpaint") is not None,
-            negative_prompt="negative_prompt" in accepted and not blank_only and not self.config.get("is_distilled"),
+            negative_prompt="negative_prompt" in accepted and not blank_only and not distilled,
+            guidance=not distilled and ("guidance_scale" in accepted or "true_cfg_scale" in accepted),
         )
 
     @property

@@ -58,6 +58,8 @@ class Drawing:
         if not self.checkpoint.abilities.negative_prompt and any(row.job.negative_prompt for row in self.rows):
             raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
         job, plan = self.job, self.plan
+        if not self.checkpoint.abilities.guidance and job.guidance != job.checkpoint.sampling.guidance:
+            raise UnsupportedTask("it draws without guidance", "guidance")
         size = (job.width_px, job.height_px)
         drawn = self._first_pass(plan)
         if plan.finish == "crop":

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,15 @@ DESCRIPTION = 0x010E  # EXIF ImageDescription, which viewers of JPEG and WebP sh
 PNG_LEVEL = 3  # a third of the time of the default for a few per cent more bytes
 
 
-def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str, str], seed: int) -> EncodedImage:
-    """The file of a picture of shape (height, width, 3), with its metadata inside."""
+def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
+    """The file of a picture of shape (height, width, 3), with its metadata inside: what is empty is left out."""
     image = Image.fromarray(pixels)
-    facts = {**metadata, "seed": str(seed)}
+    facts = {name: value for name, value in {**metadata, "seed": seed}.items() if value not in (None, "", {})}
     file = io.BytesIO()
     if encoding.format == "png":
         info = PngInfo()
         for name, value in facts.items():
-            info.add_itxt(name, value)
+            info.add_itxt(name, value if isinstance(value, str) else json.dumps(value))
         image.save(file, "PNG", pnginfo=info, compress_level=PNG_LEVEL)
     else:
         exif = Image.Exif()

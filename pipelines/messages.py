@@ -71,6 +71,7 @@ class Abilities:
     img2img: bool
     inpaint: bool
     negative_prompt: bool
+    guidance: bool
     unit_s: float | None = None  # of device time for a step of a megapixel, as seen while warming
 
 

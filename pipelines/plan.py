@@ -14,7 +14,7 @@ from typing import Literal
 from pipelines.types import CheckpointSpec
 
 SMALL = 0.5  # of the native area: below it a checkpoint draws badly, and its picture is reduced instead
-SLIGHT = 1.8  # times the native area: so little is enlarged without being redrawn
+SLIGHT = 1.85e6 / 2**20  # times the native area: what a native megapixel takes to the largest 1K picture
 WEAKEST = 0.01  # strength: less asks for a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
 

@@ -6,7 +6,7 @@ A job is resolved: no field means "default". All of it can cross a process bound
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
@@ -115,7 +115,7 @@ class ImageJob:
     references: tuple[Picture, ...]
     mask: Picture | None  # mode "L", the size of the first reference; 255 is painted, 0 is kept
     encoding: Encoding
-    metadata: Mapping[str, str]  # written into every file; the engine adds each picture's own seed
+    metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of running, not of waiting
     loras: tuple[tuple[str, float], ...] = ()  # names in the checkpoint's lora_folder, and weights
     previews: int = 0  # how many pictures to come are shown on the way, evenly spread over the steps

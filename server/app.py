@@ -85,7 +85,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                 await services.upstreams.close()
                 services.database.dispose()
 
-    app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False)
+    # no pages of docs: their scripts would come from the internet
+    app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
     app.state.services = services
     for module in (images, chat, responses, models, results, health, console, admin, unsupported):
         app.include_router(module.router)
@@ -171,7 +172,7 @@ def _handle_errors(app: FastAPI) -> None:
 
 def _translate(error: Exception) -> ApiError:
     if isinstance(error, HTTPException) and error.status_code == 404:
-        return NotFound("Unknown request URL. The routes are listed at /docs.", code="unknown_url")
+        return NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})

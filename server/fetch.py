@@ -30,6 +30,10 @@ class FetchFailed(Exception):
     """A URL that it tried and could not."""
 
 
+class FetchTooLarge(Exception):
+    """A file that is larger than may be."""
+
+
 def is_public(address: Address) -> bool:
     """Whether an address is on the internet, also when it is wrapped in an IPv6 one."""
     if isinstance(address, ipaddress.IPv6Address):
@@ -59,7 +63,7 @@ async def fetch_image(
     ports: tuple[int, ...] = (443,),
     ca_file: str | None = None,
 ) -> bytes:
-    """The body behind a URL. Raises FetchRefused before anything is sent, FetchFailed after."""
+    """The body behind a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge after."""
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
@@ -114,7 +118,7 @@ async def _bounded(answer: httpcore.Response, max_bytes: int) -> bytes:
     async for chunk in answer.aiter_stream():
         body += chunk
         if len(body) > max_bytes:
-            raise FetchFailed(f"the file is larger than {max_bytes // 1024**2} MiB.")
+            raise FetchTooLarge(f"the file is larger than {max_bytes // 1024**2} MiB.")
     return bytes(body)
 
 

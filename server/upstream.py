@@ -94,7 +94,23 @@ def _whole(upstream: Upstream, answer: httpx.Response) -> Answer:
         message = f"The server behind model `{upstream.model}` refuses this server's key; its operator can mend it."
         raise EngineFailure(message, code="upstream_refused")
     headers = {name: answer.headers[name] for name in PASSED_HEADERS if name in answer.headers}
-    return Answer(answer.status_code, _object(upstream, answer.content), headers)
+    body = _object(upstream, answer.content)
+    return Answer(answer.status_code, body if answer.is_success else _error_body(answer, body), headers)
+
+
+def _error_body(answer: httpx.Response, body: Json) -> Json:
+    """The upstream's error in the shape of ours: others leave fields out, or have another body altogether."""
+    error = body.get("error", body.get("detail", body))
+    told = error if isinstance(error, dict) else {"message": error}
+    message = told.get("message")
+    return {
+        "error": {
+            "message": message if isinstance(message, str) else json.dumps(error),
+            "type": str(told.get("type") or ("invalid_request_error" if answer.is_client_error else "server_error")),
+            "param": told.get("param"),
+            "code": told.get("code"),
+        }
+    }
 
 
 async def _chunks(upstream: Upstream, answer: httpx.Response) -> AsyncIterator[Json]:

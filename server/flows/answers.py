@@ -16,6 +16,7 @@ from server.flows.running import RunningCall
 from server.services import Services
 from server.wire.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 
+PARAMETERS = ("model", "checkpoint", "steps", "guidance", "strength", "negative_prompt", "loras")
 EventKind = Literal["image_generation", "image_edit"]
 
 
@@ -39,15 +40,7 @@ def build_result(
         quality=shape.quality,
         size=shape.size,
         usage=_usage(job),
-        parameters={
-            "model": model.name,
-            "checkpoint": job.checkpoint.name,
-            "seed": job.seed,
-            "steps": job.steps,
-            "guidance": job.guidance,
-            "strength": job.strength if job.references else None,
-            "negative_prompt": job.negative_prompt,
-        },
+        parameters={"seed": job.seed, **{name: job.metadata[name] for name in PARAMETERS}},
     )
     return ImageResult(job.id, answer, tuple(result.name for result in stored), call.response_format)
 
@@ -107,6 +100,7 @@ def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -
         image_index=position,
         url=item.url,
         seed=item.seed,
+        parameters=answer.parameters,
     )
 
 

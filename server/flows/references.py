@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pipelines.pixels import DecodedPicture, PictureError, decode_data_uri, decode_mask, decode_picture
 from pipelines.types import Picture
 from server.errors import ApiError, BadImageRequest, BadRequest, TooLarge
-from server.fetch import FetchFailed, FetchRefused, fetch_image
+from server.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
 from server.services import Services
 
 MAX_FILE_BYTES = 50 * 1024**2
@@ -89,6 +89,8 @@ async def _fetched(services: Services, reference: Reference) -> bytes:
         )
     except (FetchRefused, FetchFailed) as error:
         raise BadRequest(f"{reference.field}: {error}", param=reference.field, code="invalid_image_url") from error
+    except FetchTooLarge as error:
+        raise TooLarge(f"{reference.field}: {error}", param=reference.field) from error
 
 
 def _refusal(error: PictureError, field: str) -> ApiError:

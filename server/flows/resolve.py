@@ -79,9 +79,16 @@ def check_options(call: ImageCall, model: ImageModel, max_n: int, abilities: Abi
     if call.background == "transparent":
         message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
         raise BadRequest(message, param="background", code="unsupported_value")
-    if call.output_compression is not None and call.output_format == "png":
+    if call.output_compression not in {None, 100} and call.output_format == "png":  # 100 is OpenAI's default
         message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
         raise BadRequest(message, param="output_compression", code="unsupported_parameter")
+    if call.strength is not None and not _heeds_strength(call, model):
+        message = (
+            f"'strength' means nothing here: model `{model.name}` heeds it with a mask alone. Leave it out."
+            if call.references
+            else "'strength' is how far a reference image is redrawn: send 'image' too, or leave it out."
+        )
+        raise BadRequest(message, param="strength", code="unsupported_parameter")
     if abilities is not None:
         _check_abilities(call, model, abilities)
     most = model.checkpoint.max_references
@@ -91,10 +98,18 @@ def check_options(call: ImageCall, model: ImageModel, max_n: int, abilities: Abi
         raise BadRequest(message, param="image", code="array_above_max_length")
 
 
+def _heeds_strength(call: ImageCall, model: ImageModel) -> bool:
+    """Whether this is redrawn from a picture; native references are only looked at."""
+    return bool(call.references) and (call.mask is not None or model.checkpoint.conditioning == "img2img")
+
+
 def _check_abilities(call: ImageCall, model: ImageModel, abilities: Abilities) -> None:
     if call.negative_prompt and not abilities.negative_prompt:
         message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
+    if call.guidance is not None and not abilities.guidance:
+        message = f"Model `{model.name}` draws without guidance: leave it out."
+        raise BadRequest(message, param="guidance", code="unsupported_parameter")
     if call.mask is not None and not abilities.inpaint:
         message = f"Model `{model.name}` takes no mask: leave it out."
         raise BadRequest(message, param="mask", code="unsupported_parameter")
@@ -140,11 +155,21 @@ def resolve(
     guidance = sampling.guidance if call.guidance is None else call.guidance
     usual = sampling.strength if mask is None else 1.0  # what is masked is to be painted anew
     strength = usual if call.strength is None else call.strength
+    negative_prompt = sampling.negative_prompt if call.negative_prompt is None else call.negative_prompt
+    used = {
+        "model": model.name,
+        "checkpoint": model.checkpoint.name,
+        "steps": steps,
+        "guidance": guidance,
+        "strength": strength if _heeds_strength(call, model) else None,
+        "negative_prompt": negative_prompt,
+        "loras": dict(sorted(call.loras.items())),
+    }
     return ImageJob(
         id=call_id,
         checkpoint=model.checkpoint,
         prompt=call.prompt,
-        negative_prompt=sampling.negative_prompt if call.negative_prompt is None else call.negative_prompt,
+        negative_prompt=negative_prompt,
         width_px=size.width_px,
         height_px=size.height_px,
         n=call.n,
@@ -155,19 +180,7 @@ def resolve(
         references=tuple(reference.picture for reference in references),
         mask=mask,
         encoding=Encoding(call.output_format, 100 if call.output_compression is None else call.output_compression),
-        metadata={
-            "prompt": call.prompt,
-            "model": model.name,
-            "checkpoint": model.checkpoint.name,
-            "steps": str(steps),
-            "guidance": f"{guidance:g}",
-            **(
-                {"loras": ", ".join(f"{name}:{weight:g}" for name, weight in sorted(call.loras.items()))}
-                if call.loras
-                else {}
-            ),
-            "software": "Darkroom",
-        },
+        metadata={"prompt": call.prompt, **used, "software": "Darkroom"},
         time_limit_s=time_limit_s,
         loras=tuple(sorted(call.loras.items())),
         previews=call.partial_images,

@@ -31,6 +31,7 @@ MAX_FILES = 64  # more than the rule allows, so that the rule can say what is wr
 MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
+MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
@@ -58,7 +59,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
     _require_multipart(request)
     async with request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form:
         files = [name for name, value in form.multi_items() if isinstance(value, UploadFile)]
-        texts = {name: value for name, value in form.multi_items() if isinstance(value, str)}
+        texts = _folded({name: value for name, value in form.multi_items() if isinstance(value, str)})
         if misplaced := [name for name in texts if _is_file_field(name)]:
             raise BadRequest(
                 f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0]
@@ -97,6 +98,15 @@ def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[st
 
 def _is_file_field(name: str) -> bool:
     return name == "mask" or IMAGE_FIELD.fullmatch(name) is not None
+
+
+def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
+    """An object's fields, which SDKs write as `loras[style]`, as an object."""
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        if found := MEMBER.fullmatch(name):
+            values.setdefault(found["field"], {})[found["member"]] = text
+    return {**values, **{name: text for name, text in texts.items() if not MEMBER.fullmatch(name)}}
 
 
 def _call(

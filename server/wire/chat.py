@@ -59,7 +59,7 @@ class StreamOptions(Shape):
     """What a stream tells besides the answer."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None  # nothing is added to events
 
 
 class FunctionShape(Shape):

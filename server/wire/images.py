@@ -133,6 +133,7 @@ class CompletedEvent(_ImageEvent):
     usage: Usage
     url: str | None
     seed: int
+    parameters: dict[str, Any]
 
 
 class ImageProgress(BaseModel):

@@ -68,7 +68,7 @@ class Reasoning(Shape):
 class StreamOptions(Shape):
     """What a stream tells besides the answer."""
 
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None  # nothing is added to events
 
 
 MetaKey = Annotated[str, Field(max_length=64)]

@@ -1,6 +1,7 @@
 """From a body to a typed value, or to the error that OpenAI gives for it."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -11,6 +12,7 @@ from server.errors import BadRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # a half of a character, if its other half is missing
 TYPE_NAMES = {
     str: "a string",
     bool: "a boolean",
@@ -57,6 +59,8 @@ def parse_json(raw: bytes) -> dict[str, Any]:
     """The JSON object in a body. Raises MalformedBody."""
     try:
         value = json.loads(raw)
+        if SURROGATE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedBody(f"We could not parse the JSON body of your request: {error}") from error
     if not isinstance(value, dict):

@@ -89,6 +89,15 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("steps over 200", body(steps=201), 400, "integer_above_max_value", "steps"),
     ("strength over 1", body(strength=1.5), 400, "decimal_above_max_value", "strength"),
     ("strength of 0", body(strength=0.0), 400, "decimal_below_min_value", "strength"),
+    ("strength of no picture", body(strength=0.5), 400, "unsupported_parameter", "strength"),
+    (
+        "strength of native references",
+        body(model=BETA, image=[uri(png())], strength=0.5),
+        400,
+        "unsupported_parameter",
+        "strength",
+    ),
+    ("guidance of a distilled model", body(model=BETA, guidance=5.0), 400, "unsupported_parameter", "guidance"),
     ("17 references", body(model=BETA, image=[uri(png())] * 17), 400, "array_above_max_length", "image"),
     ("2 references on img2img", body(image=[uri(png())] * 2), 400, "array_above_max_length", "image"),
     ("image of a wrong type", body(image=5), 400, "invalid_type", "image"),
@@ -125,7 +134,9 @@ def test_a_bad_body_is_refused_by_field(
     assert_error(answer, status, code, param)
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"42", b'"x"', b"{", b"\xff\xfe", b"null", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"42", b'"x"', b"{", b"\xff\xfe", b"null", b"[" * 100_000, b'{"model": "\\ud800"}']
+)
 def test_a_body_that_is_no_json_object_is_refused(server: Server, raw: bytes) -> None:
     with server.http() as client:
         answer = client.post("/v1/images/generations", content=raw, headers={"Content-Type": "application/json"})

@@ -4,6 +4,7 @@ import base64
 import io
 
 import httpx
+import openai
 import pytest
 from PIL import Image
 
@@ -77,9 +78,28 @@ def test_the_researchers_extensions_are_used_and_written_into_the_file(server: S
     assert answer.model_extra is not None
     assert extras.items() <= answer.model_extra["parameters"].items()
     assert answer.data
-    text = str(opened(server, answer.data[0].url).info)
-    assert "a tree" in text
-    assert "11" in text
+    written = opened(server, answer.data[0].url).info
+    assert written["prompt"] == "a tree"
+    assert {name: written[name] for name in extras} == {name: str(value) for name, value in extras.items()}
+    assert "strength" not in written
+
+
+def test_an_edit_says_how_strong_it_was(server: Server) -> None:
+    answer = server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"strength": 0.4})
+    assert answer.model_extra is not None
+    assert answer.model_extra["parameters"]["strength"] == 0.4
+    assert answer.data
+    assert opened(server, answer.data[0].url).info["strength"] == "0.4"
+
+
+def test_adapters_of_a_form_are_not_overlooked(server: Server) -> None:
+    with pytest.raises(openai.BadRequestError, match="LoRA") as raised:
+        server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"loras": {"style": 0.8}})
+    assert raised.value.param == "loras"
+
+
+def test_the_default_compression_of_clients_is_no_error_with_png(server: Server) -> None:
+    assert server.openai().images.generate(prompt="a tree", size=SMALL, output_compression=100).data
 
 
 def test_steps_follow_quality(server: Server) -> None:

@@ -49,7 +49,7 @@ def test_what_an_sdk_says_is_what_a_job_gets() -> None:
         body(
             temperature=0, top_p=0.5, presence_penalty=1, frequency_penalty=-2, logit_bias={"7": -100},
             max_completion_tokens=5, stop="end", n=3, seed=-1, logprobs=True, top_logprobs=2, stream=True,
-            stream_options={"include_usage": True, "include_obfuscation": False},
+            stream_options={"include_usage": True, "include_obfuscation": True},
         )
     )  # fmt: skip
     sampling = call.sampling
@@ -177,8 +177,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (body(stream="true"), "stream", "invalid_type"),
     (body(stream_options={"include_usage": True}), "stream_options", "invalid_parameter_combination"),
     (body(stream=True, stream_options={"include_usage": 1}), "stream_options.include_usage", "invalid_type"),
-    (body(stream=True, stream_options={"include_obfuscation": True}), "stream_options.include_obfuscation",
-     "invalid_value"),
+    (body(stream=True, stream_options={"include_obfuscation": 1}), "stream_options.include_obfuscation",
+     "invalid_type"),
     (body(tools=[{"type": "web_search"}]), "tools[0].type", "invalid_value"),
     (body(tools=[tool("two words")]), "tools[0].function.name", "invalid_value"),
     (body(tools=[tool("a"), tool("a")]), "tools[1].function.name", "invalid_value"),

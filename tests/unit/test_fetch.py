@@ -14,7 +14,7 @@ from threading import Thread
 import pytest
 
 from server import fetch
-from server.fetch import FetchFailed, FetchRefused, fetch_image, is_public
+from server.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, is_public
 
 REFUSED_URLS = [
     "http://example.com/a.png", "ftp://example.com/a", "file:///etc/passwd", "gopher://x", "//example.com/a", "",
@@ -154,9 +154,11 @@ async def test_a_redirect_to_the_inside_is_refused(tls: tuple[int, str]) -> None
 
 
 async def test_loops_large_bodies_errors_and_slowness_end(tls: tuple[int, str]) -> None:
-    for path, reason in (("/loop", "redirects"), ("/large", "larger than"), ("/missing", "404")):
+    for path, reason in (("/loop", "redirects"), ("/missing", "404")):
         with pytest.raises(FetchFailed, match=reason):
             await over_tls(tls, path)
+    with pytest.raises(FetchTooLarge, match="larger than"):
+        await over_tls(tls, "/large")
 
     async def slow(host: str, port: int) -> list[str]:
         await asyncio.sleep(60)

@@ -26,6 +26,8 @@ MOODS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "busy": (429, {"Retry-After": "7", "x-secret": "no"}, json.dumps(ERROR).encode()),
     "strict": (401, {}, json.dumps(ERROR).encode()),
     "broken": (502, {"Content-Type": "text/html"}, b"<h1>Bad gateway</h1>"),
+    "odd": (422, {}, json.dumps({"detail": [{"loc": ["body", "n"]}]}).encode()),
+    "terse": (500, {}, json.dumps({"error": "no slot"}).encode()),
     "list": (200, {}, b"[]"),
     "stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS)),
     "cut": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, done=False)),
@@ -82,6 +84,17 @@ async def test_answers_and_errors_are_passed_on_with_when_to_retry(upstreams: Up
     busy = await ask(upstreams, base, "busy")
     assert (busy.status, busy.body, dict(busy.headers)) == (429, ERROR, {"retry-after": "7"})
     assert await chunks_of(upstreams, base, "busy") == [busy]
+
+
+@pytest.mark.parametrize(
+    ("mood", "message", "kind"),
+    [("odd", '[{"loc": ["body", "n"]}]', "invalid_request_error"), ("terse", "no slot", "server_error")],
+)
+async def test_errors_of_any_shape_become_openais(
+    upstreams: Upstreams, base: str, mood: str, message: str, kind: str
+) -> None:
+    answer = await ask(upstreams, base, mood)
+    assert answer.body == {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
 async def test_the_key_is_the_operators(upstreams: Upstreams, base: str) -> None:
