@@ -10,6 +10,8 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from urllib.parse import urljoin, urlsplit
 
 import httpcore
@@ -20,6 +22,8 @@ MAX_URL_LENGTH = 4096
 NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
+# threads of its own: a name server that does not answer holds one for half a minute, and the common ones renew leases
+RESOLVING = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
 
 class FetchRefused(Exception):
@@ -47,8 +51,8 @@ def is_public(address: Address) -> bool:
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Every address of a host. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(RESOLVING, ask)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
@@ -98,7 +102,7 @@ async def _hop(
     try:
         async with pool, pool.stream("GET", url, headers=headers) as answer:
             if answer.status in REDIRECTS:
-                return None, urljoin(url, _location(answer))
+                return None, _location(url, answer)
             if answer.status != 200:
                 raise FetchFailed(f"the URL answered with status {answer.status}.")
             return await _bounded(answer, max_bytes), url
@@ -106,11 +110,12 @@ async def _hop(
         raise FetchFailed(f"the URL could not be fetched: {type(error).__name__}.") from error
 
 
-def _location(answer: httpcore.Response) -> str:
+def _location(url: str, answer: httpcore.Response) -> str:
     found = [value for name, value in answer.headers if name.lower() == b"location"]
-    if not found:
-        raise FetchFailed("the URL redirects to nowhere.")
-    return found[0].decode("latin-1")
+    try:
+        return urljoin(url, found[0].decode("latin-1"))
+    except (IndexError, ValueError) as error:
+        raise FetchFailed("the URL redirects to nowhere.") from error
 
 
 async def _bounded(answer: httpcore.Response, max_bytes: int) -> bytes:

@@ -64,20 +64,27 @@ async def _bytes(services: Services, reference: Reference) -> bytes:
         except PictureError as error:
             raise _refusal(error, reference.field) from error
     else:
-        raw = await _own_result(services, reference.source) or await _fetched(services, reference)
+        raw = await _own_result(services, reference) or await _fetched(services, reference)
     if len(raw) > MAX_FILE_BYTES:
         size = len(raw) // 1024**2
         raise TooLarge(f"{reference.field} is {size} MiB; a reference image may have 50 MiB.", param=reference.field)
     return raw
 
 
-async def _own_result(services: Services, url: str) -> bytes | None:
+async def _own_result(services: Services, reference: Reference) -> bytes | None:
     """The stored picture that this URL names. The name alone decides: it has 128 random bits, and the same result has
-    as many addresses as the server does."""
-    name = urlsplit(url).path.rpartition("/")[2]
-    if services.storage.path(name) is None or await asyncio.to_thread(services.ledger.find_result, name) is None:
+    as many addresses as the server does. Raises BadRequest for one that was deleted."""
+    try:
+        name = urlsplit(str(reference.source)).path.rpartition("/")[2]
+    except ValueError:
+        return None  # no URL at all, which is said where others are fetched
+    if await asyncio.to_thread(services.ledger.find_result, name) is None:
         return None
-    return await asyncio.to_thread(services.storage.read, name)
+    try:
+        return await asyncio.to_thread(services.storage.read, name)
+    except FileNotFoundError as error:
+        message = f"{reference.field}: the picture '{name}' has been deleted."
+        raise BadRequest(message, param=reference.field, code="result_not_found") from error
 
 
 async def _fetched(services: Services, reference: Reference) -> bytes:

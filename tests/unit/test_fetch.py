@@ -6,15 +6,16 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from server import fetch
-from server.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, is_public
+from server.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, is_public, resolve_host
 
 REFUSED_URLS = [
     "http://example.com/a.png", "ftp://example.com/a", "file:///etc/passwd", "gopher://x", "//example.com/a", "",
@@ -74,6 +75,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/inside":
             self.send_response(302)
             self.send_header("Location", "https://inside.test/secret")
+            self.end_headers()
+        elif self.path == "/nowhere":
+            self.send_response(302)
+            self.send_header("Location", "https://[x")
             self.end_headers()
         elif self.path == "/large":
             self.send_response(200)
@@ -154,7 +159,7 @@ async def test_a_redirect_to_the_inside_is_refused(tls: tuple[int, str]) -> None
 
 
 async def test_loops_large_bodies_errors_and_slowness_end(tls: tuple[int, str]) -> None:
-    for path, reason in (("/loop", "redirects"), ("/missing", "404")):
+    for path, reason in (("/loop", "redirects"), ("/nowhere", "redirects to nowhere"), ("/missing", "404")):
         with pytest.raises(FetchFailed, match=reason):
             await over_tls(tls, path)
     with pytest.raises(FetchTooLarge, match="larger than"):
@@ -166,6 +171,23 @@ async def test_loops_large_bodies_errors_and_slowness_end(tls: tuple[int, str]) 
 
     with pytest.raises(FetchFailed, match="did not answer"):
         await over_tls(tls, "/a.png", resolve=slow, timeout_s=0.1)
+
+
+async def test_a_name_server_that_does_not_answer_holds_no_thread_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Event()
+
+    def hang(*_: object, **__: object) -> list[object]:
+        answered.wait(10)
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", hang)
+    with ThreadPoolExecutor(1) as others:
+        asyncio.get_running_loop().set_default_executor(others)
+        asking = asyncio.create_task(resolve_host("pictures.test", 443))
+        await asyncio.sleep(0)  # it is handed to its thread
+        assert await asyncio.wait_for(asyncio.to_thread(len, "abc"), 5) == 3
+        answered.set()
+        assert await asking == []
 
 
 def test_the_defaults_are_the_strict_ones() -> None:
