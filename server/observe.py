@@ -14,6 +14,7 @@ from server.errors import ApiError, EngineFailure
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 JOB_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
 TOKEN_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -110,8 +111,10 @@ class Observe:
                 self._account(scope, status or 499, time.perf_counter() - began)
 
     def _account(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")  # never the raw path: its values have no bound
-        self.metrics.requests.labels(route, scope["method"], status).inc()
+        # never the raw path, nor any word as a method: their values have no bound
+        route = getattr(scope.get("route"), "path", "unknown")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.metrics.requests.labels(route, method, status).inc()
         if route not in {"/healthz", "/readyz", "/metrics"}:
             log.info("answer", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 3))
 
