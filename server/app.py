@@ -3,9 +3,10 @@
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
@@ -37,6 +38,8 @@ from server.settings import Settings
 from server.storage import Storage
 from server.upstream import Upstreams
 
+log = structlog.stdlib.get_logger("darkroom.serving")
+
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
 EXPOSED_HEADERS = [
     "x-request-id",
@@ -60,30 +63,19 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         with lock_home(settings.home):
             await asyncio.to_thread(services.database.migrate)
             await asyncio.to_thread(settle_the_past, services)
-            await services.images.start()
-            if services.catalog.chat.checkpoints:
-                await services.chat.start()
-            if services.policy.classifiers:
-                await services.classifiers.start()
-            chores = [
-                asyncio.create_task(keep_house(services)),
-                asyncio.create_task(_announce(services, on_ready)),
-            ]
-            try:
+            async with AsyncExitStack() as ends:
+                _leave_ends(services, ends)
+                await services.images.start()
+                if services.catalog.chat.checkpoints:
+                    await services.chat.start()
+                if services.policy.classifiers:
+                    await services.classifiers.start()
+                chores = [
+                    asyncio.create_task(keep_house(services), name="housekeeping"),
+                    asyncio.create_task(_announce(services, on_ready), name="announcing"),
+                ]
+                ends.push_async_callback(_end, chores)
                 yield
-            finally:
-                for chore in chores:
-                    chore.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await chore
-                await services.live.stop()
-                await services.calls.stop()
-                await services.images.stop()
-                await services.chat.stop()
-                await services.classifiers.stop()
-                await services.loose_ends.tie_up()
-                await services.upstreams.close()
-                services.database.dispose()
 
     # no pages of docs: their scripts would come from the internet
     app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
@@ -147,6 +139,27 @@ def _chat_host(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | Cou
     at_once = max((spec.max_batch for spec in specs), default=1)
     preloaded = specs if settings.preload else ()
     return EngineHost("chat", preloaded, settings.chat_max_queue, at_once, settings.worker_silence_s)
+
+
+def _leave_ends(services: Services, ends: AsyncExitStack) -> None:
+    """How each part stops, whatever becomes of the others. The last named is the first to go."""
+    ends.callback(services.database.dispose)
+    ends.push_async_callback(services.upstreams.close)
+    ends.push_async_callback(services.loose_ends.tie_up)
+    ends.push_async_callback(services.classifiers.stop)
+    ends.push_async_callback(services.chat.stop)
+    ends.push_async_callback(services.images.stop)
+    ends.push_async_callback(services.calls.stop)
+    ends.push_async_callback(services.live.stop)
+
+
+async def _end(chores: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel them, and say of which that had failed before."""
+    for chore in chores:
+        chore.cancel()
+    for chore, came in zip(chores, await asyncio.gather(*chores, return_exceptions=True), strict=True):
+        if isinstance(came, Exception):  # a cancellation is none
+            log.error("a chore had failed", chore=chore.get_name(), exc_info=came)
 
 
 async def _announce(services: Services, on_ready: Callable[[Services], None]) -> None:
