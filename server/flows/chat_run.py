@@ -24,6 +24,7 @@ from server.accounts.keys import Key
 from server.engine_host import JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
 from server.flows.finish import finish_even_if_cancelled
+from server.flows.texts import check_length, strings_of
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.chat")
@@ -50,7 +51,7 @@ async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGener
     began = time.perf_counter()
     heard = False
     try:
-        told = _submit(services, job)
+        told = await _submit(services, job)
         async for event in _checked(told, job.id):
             if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not heard:
                 heard = True
@@ -75,7 +76,7 @@ async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGener
 async def count_tokens(services: Services, job: CountJob) -> Counted:
     """How long the conversation is as a prompt. Raises ApiError."""
     try:
-        async for event in _checked(_submit(services, job), job.id):
+        async for event in _checked(await _submit(services, job), job.id):
             if isinstance(event, Counted):
                 return event
     finally:
@@ -98,8 +99,9 @@ async def _count_rest(services: Services, tally: Tally, told: JobEvents[ChatEven
             await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
 
 
-def _submit(services: Services, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
-    """Raises Overloaded."""
+async def _submit(services: Services, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
+    """Raises Overloaded, and BadRequest for a conversation that no model reads."""
+    await asyncio.to_thread(check_length, strings_of((job.messages, job.tools)))
     try:
         return services.chat.submit(job)
     except QueueFull as error:

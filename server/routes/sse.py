@@ -7,6 +7,8 @@ from typing import Any
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from server.flows.texts import strings_of
+
 SEPARATOR = "\n"
 LONG = 100_000  # characters; writing more would hold up everybody else's events
 
@@ -41,12 +43,5 @@ def event_stream(
 async def _written(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:
     """Each event's bytes. Pictures make long ones, which are written in a thread."""
     async for item in events:
-        yield await asyncio.to_thread(item.encode) if _length(item.data) > LONG else item.encode()
-
-
-def _length(value: object) -> int:
-    """About how long a value is as JSON: strings are what makes it long."""
-    if isinstance(value, str):
-        return len(value)
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return sum(map(_length, parts))
+        length = sum(map(len, strings_of(item.data)))
+        yield await asyncio.to_thread(item.encode) if length > LONG else item.encode()

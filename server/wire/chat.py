@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.wire.chat_messages import FUNCTION_NAME, Message, Shape
+from server.wire.chat_messages import FUNCTION_NAME, Message, Shape, Words
 from server.wire.hosted import HostedFields
 
 MAX_STOPS = 4
@@ -66,7 +66,7 @@ class FunctionShape(Shape):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
-    description: str | None = None
+    description: Words | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 FUNCTION_NAME = r"^[A-Za-z0-9_-]{1,64}$"
+MAX_TEXT = 10_485_760  # characters, as OpenAI has it
+Words = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class Shape(BaseModel):
@@ -17,7 +19,7 @@ class TextPart(Shape):
     """Words."""
 
     type: Literal["text"]
-    text: str
+    text: Words
 
 
 class ImageUrl(Shape):
@@ -38,7 +40,7 @@ class RefusalPart(Shape):
     """What an assistant said instead of an answer."""
 
     type: Literal["refusal"]
-    refusal: str
+    refusal: Words
 
 
 def _text_or_parts(value: object) -> str | None:
@@ -47,7 +49,7 @@ def _text_or_parts(value: object) -> str | None:
     return "parts" if isinstance(value, list) else None
 
 
-Text = Annotated[str, Tag("text")]
+Text = Annotated[Words, Tag("text")]
 Switch = Discriminator(_text_or_parts, custom_error_type="text_or_parts", custom_error_message="text or parts")
 AnyUserPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 AnyAssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
@@ -77,7 +79,7 @@ class CalledFunction(Shape):
     """Which function, and with what: a JSON text, which may be as wrong as a model wrote it."""
 
     name: Annotated[str, Field(min_length=1)]
-    arguments: str
+    arguments: Words
 
 
 class ToolCall(Shape):
@@ -93,7 +95,7 @@ class AssistantMessage(Shape):
 
     role: Literal["assistant"]
     content: AssistantContent | None = None
-    refusal: str | None = None
+    refusal: Words | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: None = None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from server.wire.chat_messages import Shape, Switch, Text
+from server.wire.chat_messages import Shape, Switch, Text, Words
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -14,7 +14,7 @@ class InputText(Shape):
     """Words."""
 
     type: Literal["input_text"]
-    text: str
+    text: Words
 
 
 class InputImage(Shape):
@@ -30,14 +30,14 @@ class OutputText(Shape):
     """What the model said in an earlier round."""
 
     type: Literal["output_text"]
-    text: str
+    text: Words
 
 
 class Refusal(Shape):
     """What the model said instead of an answer."""
 
     type: Literal["refusal"]
-    refusal: str
+    refusal: Words
 
 
 Part = Annotated[InputText | InputImage | OutputText | Refusal, Field(discriminator="type")]
@@ -60,7 +60,7 @@ class FunctionCallItem(Shape):
     type: Literal["function_call"]
     call_id: Id
     name: Annotated[str, Field(min_length=1)]
-    arguments: str
+    arguments: Words
     id: Id | None = None
     status: Status | None = None
 
@@ -82,7 +82,7 @@ class ImageCallItem(Shape):
     id: Id
     status: str | None = None
     result: str | None = None
-    revised_prompt: str | None = None
+    revised_prompt: Words | None = None
 
 
 class ReasoningItem(Shape):

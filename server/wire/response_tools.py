@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from server.wire.chat_messages import FUNCTION_NAME, Shape
+from server.wire.chat_messages import FUNCTION_NAME, Shape, Words
 
 
 class FunctionTool(Shape):
@@ -12,7 +12,7 @@ class FunctionTool(Shape):
 
     type: Literal["function"]
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
-    description: str | None = None
+    description: Words | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 

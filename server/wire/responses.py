@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from server.wire.chat_messages import FUNCTION_NAME, Shape, Switch, Text
+from server.wire.chat_messages import FUNCTION_NAME, Shape, Switch, Text, Words
 from server.wire.hosted import HostedFields
 from server.wire.response_items import Item
 from server.wire.response_tools import Tool, ToolChoice, echo_tool
@@ -80,7 +80,7 @@ class ResponseBody(HostedFields):
 
     model: str | None = None
     input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], Switch]
-    instructions: str | None = None
+    instructions: Words | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"

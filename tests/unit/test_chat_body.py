@@ -7,6 +7,7 @@ import pytest
 from pipelines.chat_types import JsonFormat
 from server.errors import BadRequest
 from server.routes.chat_body import read_chat, without_effect
+from server.wire.chat_messages import MAX_TEXT
 
 HELLO = [{"role": "user", "content": "hello"}]
 PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
@@ -16,6 +17,7 @@ CITY = {
     "required": ["city"],
     "additionalProperties": False,
 }
+LONG = "x" * (MAX_TEXT + 1)
 TOOL = {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": CITY}}
 
 
@@ -25,6 +27,10 @@ def tool(name: str, **function: Any) -> dict[str, Any]:
 
 def body(**fields: Any) -> dict[str, Any]:
     return {"model": "small", "messages": HELLO, **fields}
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "c", "function": {"name": "weather", "arguments": arguments}}
 
 
 def schema(value: Any, **fields: Any) -> dict[str, Any]:
@@ -153,6 +159,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
      "messages[0].tool_calls[0].function.arguments", "missing_required_parameter"),
     (body(messages=[{"role": "tool", "content": "x"}]), "messages[0].tool_call_id", "missing_required_parameter"),
     (body(messages=[{"role": "function", "name": "f", "content": "x"}]), "messages[0].role", "invalid_value"),
+    (body(messages=[{"role": "user", "content": LONG}]), "messages[0].content", "string_above_max_length"),
+    (body(messages=says({"type": "text", "text": LONG})), "messages[0].content[0].text", "string_above_max_length"),
+    (body(messages=[{"role": "assistant", "tool_calls": [call(LONG)]}]), "messages[0].tool_calls[0].function.arguments",
+     "string_above_max_length"),
+    (body(tools=[tool("a", description=LONG)]), "tools[0].function.description", "string_above_max_length"),
     (body(temperature=2.5), "temperature", "decimal_above_max_value"),
     (body(temperature="hot"), "temperature", "invalid_type"),
     (body(top_p=-0.1), "top_p", "decimal_below_min_value"),
