@@ -1,5 +1,6 @@
 """One chat completion on a local model: what it needs is looked up, its job is run."""
 
+import asyncio
 import hashlib
 import time
 import uuid
@@ -38,7 +39,8 @@ async def start_chat(
     pictures = await load_references(services, call.images)
     images = tuple(decoded.picture for decoded in pictures)
     subject = chat_subject(services, head.id, tally)
-    await check_texts(services, subject, "input", chat_texts(call.messages))
+    texts = await asyncio.to_thread(chat_texts, call.messages, call.tools)
+    await check_texts(services, subject, "input", texts)
     await check_pictures(services, subject, "input", images)
     job = to_job(call, spec, head.id, images, services.settings.job_time_limit_s)
     async with aclosing(guarded(services, subject, run_chat(services, job, tally))) as events:
