@@ -38,8 +38,8 @@ def settle_the_past(services: Services) -> None:
     if voided := services.ledger.void_orphans():
         log.warning("voided the holds of a server that died", holds=voided)
     services.book.fail_orphans()
-    if failed := services.responses.fail_orphans():
-        log.warning("failed the responses of a server that died", responses=failed)
+    if settled := services.responses.settle_orphans():
+        log.warning("settled the responses of a server that died", responses=settled)
     _sweep_files(services)
 
 
@@ -49,12 +49,12 @@ async def keep_house(services: Services) -> None:
     while True:
         await asyncio.sleep(services.settings.lease_s / 3)
         try:
-            await asyncio.to_thread(services.ledger.renew)
+            await asyncio.to_thread(services.ledger.renew, services.calls.ids())
             await asyncio.to_thread(services.responses.renew)
-            await asyncio.to_thread(services.responses.fail_orphans)
+            await asyncio.to_thread(services.responses.settle_orphans)
             if lapsed := await asyncio.to_thread(services.ledger.sweep):
                 log.warning("voided holds whose lease ran out", holds=lapsed)
-            await asyncio.to_thread(services.book.fail_orphans)
+            await asyncio.to_thread(services.book.fail_orphans, services.calls.ids())
             if time.monotonic() - swept > SWEEP_EVERY_S:
                 await asyncio.to_thread(_sweep_files, services)
                 await asyncio.to_thread(services.book.forget_old)
@@ -64,7 +64,7 @@ async def keep_house(services: Services) -> None:
 
 
 def _sweep_files(services: Services) -> None:
-    services.responses.forget_old(services.settings.responses_keep_days * DAY_S)
+    services.responses.forget_old(services.settings.responses_keep_days * DAY_S, services.settings.idempotency_s)
     known = services.ledger.result_names() | services.responses.picture_names()
     removed = services.storage.sweep(known, services.settings.result_grace_s)
     if removed:

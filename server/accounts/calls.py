@@ -5,9 +5,9 @@ server leaves behind is either charged and can be replayed, or neither.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import delete, select, update
 from sqlalchemy.exc import IntegrityError
@@ -72,6 +72,21 @@ class Failure:
     status: int
     error: Mapping[str, Any]
     kept: bool
+
+
+class Retried(Protocol):
+    """What tells whether a retry is about a call that ended."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether a retry gets its answer."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody still listened when it ended."""
+
+
+Ended = TypeVar("Ended", bound=Retried)
 
 
 class CallBook:
@@ -154,10 +169,11 @@ class CallBook:
         with self._database.write() as session:
             session.execute(update(CallRow).where(CallRow.id == call_id).values(**values))
 
-    def fail_orphans(self) -> int:
-        """Record as failed what dead servers ran: they own the call, and no hold of it is held any more."""
+    def fail_orphans(self, running: Collection[str] = ()) -> int:
+        """Record as failed what nobody runs: no hold of it is held any more, and it is none of these calls, which this
+        server runs. It may have been another server's, or one whose end could not be written down."""
         alive = select(HoldRow.call_id).where(HoldRow.call_id == CallRow.id, HoldRow.state == "held").exists()
-        orphans = (CallRow.state == "running", CallRow.owner != self._owner, ~alive)
+        orphans = (CallRow.state == "running", CallRow.id.not_in(running), ~alive)
         values = {"state": "failed", "status": 500, "answer": SERVER_DIED, "idempotency_key": None}
         with self._database.write() as session:
             change = update(CallRow).where(*orphans).values(**values, ended_at=time.time()).returning(CallRow.id)
@@ -196,7 +212,7 @@ class CallBook:
         )
 
 
-def choose_retried(alike: Sequence[CallRecord], *, another_expected: bool) -> CallRecord | None:
+def choose_retried(alike: Sequence[Ended], *, another_expected: bool) -> Ended | None:
     """Which of equal calls, newest first, a retry is about; None when it must be drawn anew.
 
     One that ended unheard is the one whose connection was cut. Else it is the newest, if its answer is kept and no

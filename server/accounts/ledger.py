@@ -11,7 +11,7 @@ in neither.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Update, func, select, update
@@ -123,9 +123,10 @@ class Ledger:
         """Give the hold back. False when there is none to give back."""
         return self._void(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner) == 1
 
-    def renew(self) -> int:
-        """Extend the leases of this owner's holds."""
-        mine = (HoldRow.owner == self._owner, HoldRow.state == "held")
+    def renew(self, running: Collection[str]) -> int:
+        """Extend the leases of this owner's holds for these calls. One whose call has ended lapses: it was to be void,
+        and that could not be written down."""
+        mine = (HoldRow.owner == self._owner, HoldRow.state == "held", HoldRow.call_id.in_(running))
         with self._database.write() as session:
             return _moved(session, update(HoldRow).where(*mine).values(lease_until=time.time() + self._lease_s))
 

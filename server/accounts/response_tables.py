@@ -2,14 +2,17 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String, UniqueConstraint
+from sqlalchemy import JSON, Boolean, CheckConstraint, Float, ForeignKey, Integer, String, UniqueConstraint, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from server.accounts.tables import AutoInteger, Base
 
 
 class ResponseRow(Base):
-    """A response. While it runs it has an owner (a server process) that renews its lease."""
+    """A response. While it runs it has an owner (a server process) that renews its lease.
+
+    One that is not `stored` is kept for a retry alone: nobody can ask for it, or continue from it.
+    """
 
     __tablename__ = "responses"
     __table_args__ = (
@@ -31,8 +34,11 @@ class ResponseRow(Base):
     ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what the end alone knows
     events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, to be read again
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
-    fingerprint: Mapped[str | None] = mapped_column(String(64))
+    fingerprint: Mapped[str | None] = mapped_column(String(64), index=True)
+    stored: Mapped[bool] = mapped_column(Boolean, server_default=true())
+    heard: Mapped[bool] = mapped_column(Boolean, server_default=true())  # somebody still listened when it ended
     created_at: Mapped[float] = mapped_column(Float, index=True)
+    ended_at: Mapped[float | None] = mapped_column(Float)
 
 
 class ItemRow(Base):
@@ -50,10 +56,10 @@ class ItemRow(Base):
     picture: Mapped[str | None] = mapped_column(String(60))  # a stored file: what an image_generation_call came to
 
 
-class InputPictureRow(Base):
-    """A picture that came inside a request and is kept for the rounds to come."""
+class FileRow(Base):
+    """A stored picture that a response's items show and that no charge pays for: what came inside a request."""
 
-    __tablename__ = "response_pictures"
+    __tablename__ = "response_files"
 
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
-    response_id: Mapped[str] = mapped_column(ForeignKey("responses.id"), index=True)
+    response_id: Mapped[str] = mapped_column(ForeignKey("responses.id"), primary_key=True, index=True)

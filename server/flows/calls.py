@@ -10,7 +10,7 @@ from server.accounts.calls import CallId, CallRecord, CallTaken, Failure, choose
 from server.accounts.keys import Key
 from server.errors import Conflict, KeptError, KeyReused, Overloaded, RateLimited
 from server.flows.finish import finish_even_if_cancelled
-from server.flows.images import create_images
+from server.flows.images import Also, create_images
 from server.flows.limits import check_limit
 from server.flows.outcome import ImageResult
 from server.flows.resolve import ImageCall
@@ -102,15 +102,17 @@ async def _replay(services: Services, record: CallRecord) -> RunningCall:
     return replayed
 
 
-def start_part(services: Services, key: Key, call: ImageCall) -> RunningCall:
+def start_part(services: Services, key: Key, call: ImageCall, also: Also) -> RunningCall:
     """A call that is part of something larger, which was let in before: nobody can ask for it again, and it ends when
-    nobody listens."""
+    nobody listens. What it is part of is recorded with its charge."""
     call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, call.endpoint, uuid.uuid4().hex, None)
-    return services.calls.start(Ticket(call_id, 0.0, is_part=True), _work(services, key, call))
+    return services.calls.start(Ticket(call_id, 0.0, is_part=True), _work(services, key, call, also))
 
 
-def _work(services: Services, key: Key, call: ImageCall) -> Callable[[RunningCall], Coroutine[Any, Any, ImageResult]]:
-    return lambda running: _record_failures(services, running, create_images(services, key, call, running))
+def _work(
+    services: Services, key: Key, call: ImageCall, also: Also | None = None
+) -> Callable[[RunningCall], Coroutine[Any, Any, ImageResult]]:
+    return lambda running: _record_failures(services, running, create_images(services, key, call, running, also))
 
 
 def _start(services: Services, key: Key, call: ImageCall, visit: Visit) -> RunningCall:

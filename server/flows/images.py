@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
+from sqlalchemy.orm import Session
 
 from pipelines.catalog import ImageModel
 from pipelines.types import EncodedImage, Failed, Finished, ImageJob
+from server.accounts.calls import Write
 from server.accounts.keys import Key
 from server.accounts.ledger import Call, HoldLost, InsufficientBudget, StoredResult
 from server.accounts.money import format_money
@@ -30,7 +32,12 @@ from server.services import Services
 log = structlog.stdlib.get_logger("darkroom.images")
 
 
-async def create_images(services: Services, key: Key, call: ImageCall, running: RunningCall) -> ImageResult:
+Also = Callable[[ImageResult], Write]  # what else is recorded of a result, in the transaction that charges it
+
+
+async def create_images(
+    services: Services, key: Key, call: ImageCall, running: RunningCall, also: Also | None = None
+) -> ImageResult:
     """Draw what was asked, and tell `running` how it goes. Raises ApiError; nothing is charged unless the pictures are
     stored."""
     model = find_model(services.catalog, call.model, key.groups)
@@ -50,7 +57,7 @@ async def create_images(services: Services, key: Key, call: ImageCall, running: 
             services.faults.reach("after-hold")
             finished = await _draw(services, job, running, shape_of(call, model, job))
             await check_pictures(services, subject, "output", finished.images)
-            stored = _store_and_capture(services, running, finished, partial(build_result, call, model, job))
+            stored = _store_and_capture(services, running, finished, partial(build_result, call, model, job), also)
             result = await finish_even_if_cancelled(stored)
         except BaseException as error:
             await finish_even_if_cancelled(_void(services, model, call_id, error))
@@ -105,6 +112,7 @@ async def _store_and_capture(
     running: RunningCall,
     finished: Finished,
     result_of: Callable[[Sequence[EncodedImage], Sequence[StoredResult]], ImageResult],
+    also: Also | None,
 ) -> ImageResult:
     """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry finds
     all or nothing. A file that no record names is swept later."""
@@ -113,7 +121,14 @@ async def _store_and_capture(
     ]
     services.faults.reach("after-store")
     result = result_of(finished.images, stored)
-    record = services.book.success(result.call_id, result.to_record(), heard=running.heard)
+    records = [services.book.success(result.call_id, result.to_record(), heard=running.heard)]
+    if also is not None:
+        records.append(also(result))
+
+    def record(session: Session) -> None:
+        for write in records:
+            write(session)
+
     try:
         await asyncio.to_thread(services.ledger.capture, result.call_id, stored, record)
     except HoldLost as error:
@@ -140,9 +155,8 @@ def _store(services: Services, position: int, image: EncodedImage) -> StoredResu
 
 async def _void(services: Services, model: ImageModel, call_id: str, error: BaseException) -> None:
     """Give the hold back. There may be none: the budget refused it, or the pictures were captured just before."""
-    reason = (
-        "client_left" if isinstance(error, asyncio.CancelledError) else getattr(error, "code", type(error).__name__)
-    )
+    known = error.code if isinstance(error, ApiError) else None
+    reason = "client_left" if isinstance(error, asyncio.CancelledError) else known or type(error).__name__
     await asyncio.to_thread(services.ledger.void, call_id, reason)
     services.metrics.calls.labels(model.name, reason).inc()
 

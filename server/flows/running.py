@@ -172,6 +172,10 @@ class RunningCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def ids(self) -> frozenset[str]:
+        """Their ids."""
+        return frozenset(self._calls)
+
     def start(self, ticket: Ticket, work: Callable[[RunningCall], Coroutine[Any, Any, ImageResult]]) -> RunningCall:
         """A new call, which is found here until it has ended."""
         call = self._calls[ticket.call.id] = RunningCall(ticket)

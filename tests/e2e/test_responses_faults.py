@@ -1,5 +1,7 @@
 """Responses when something dies: the server, a worker, the connection. And what the policy says to them."""
 
+import base64
+import contextlib
 import os
 import signal
 import time
@@ -67,6 +69,71 @@ def test_a_background_response_does_not_survive_kill_9_but_says_so(server: Serve
     assert charges(server) == before
     assert_clean(server)
     assert server.openai().responses.create(model=MODEL, input="hello", max_output_tokens=16).id
+
+
+SMALL: Any = {"type": "image_generation", "size": "256x256", "steps": 1}
+KEYED: Any = {"model": MODEL, "input": "a star", "tools": [SMALL], "tool_choice": "required", "max_output_tokens": 64}
+
+
+def post(server: Server, body: Any, timeout_s: float = 600, **headers: str) -> httpx.Response:
+    names = {"idempotency_key": "Idempotency-Key", "retry_count": "x-stainless-retry-count"}
+    with server.http() as client:
+        sent = {names[name]: value for name, value in headers.items()}
+        return client.post("/v1/responses", json=body, headers=sent, timeout=timeout_s)
+
+
+def picture_of(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    (call,) = (item for item in answer.json()["output"] if item["type"] == "image_generation_call")
+    return str(call["result"])
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_kill_9_after_the_charge_leaves_the_picture_and_a_retry_gets_it(server: Server, store: bool) -> None:
+    body, before = {**KEYED, "store": store}, charges(server)
+    settings = server.settings
+    server.kill()
+    server.settings = {**settings, "crash_at": "after-capture-commit"}
+    server.start()
+    with contextlib.suppress(httpx.HTTPError):
+        post(server, body, idempotency_key=f"crash {store}")
+    assert server.wait_dead() == -signal.SIGKILL
+    server.settings = settings
+    server.start()
+    again = post(server, body, idempotency_key=f"crash {store}")
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.json()["status"] == "completed"
+    assert base64.b64decode(picture_of(again)).startswith(b"\x89PNG")
+    assert charges(server) == before + 1
+    assert_clean(server)
+    with server.http() as client:
+        assert client.get(f"/v1/responses/{again.json()['id']}").status_code == (200 if store else 404)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_an_answer_that_is_not_stored_is_still_replayed(server: Server, store: bool) -> None:
+    body, before = {**KEYED, "store": store}, charges(server)
+    first, again = (post(server, body, idempotency_key=f"kept {store}") for _ in range(2))
+    assert again.headers["idempotency-replayed"] == "true"
+    assert again.json()["id"] == first.json()["id"]
+    assert picture_of(again) == picture_of(first)
+    assert post(server, {**body, "input": "a moon"}, idempotency_key=f"kept {store}").status_code == 422
+    assert charges(server) == before + 1
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_retry_of_the_sdks_gets_the_response_whose_connection_was_cut(server: Server, store: bool) -> None:
+    body, before = {**KEYED, "store": store, "input": f"a house, {store}"}, charges(server)
+    with pytest.raises(httpx.ReadTimeout):
+        post(server, body, timeout_s=0.3, retry_count="0")
+    joined = post(server, body, retry_count="1")
+    replayed = post(server, body, retry_count="2")
+    assert picture_of(replayed) == picture_of(joined)
+    assert replayed.headers["idempotency-replayed"] == "true"
+    assert charges(server) == before + 1
+    picture_of(post(server, body, retry_count="0"))
+    assert charges(server) == before + 2
+    assert_clean(server)
 
 
 def test_a_dead_image_worker_fails_the_response_uncharged_and_the_next_one_works(server: Server) -> None:

@@ -87,15 +87,15 @@ def pictures_of(item: StoredItem) -> list[Shown]:
 
 
 def texts_of(items: Iterable[StoredItem]) -> list[str]:
-    """What people wrote, for moderation."""
+    """Every text that the model is shown of these, for moderation."""
     found: list[str] = []
     for item in items:
-        for key in ("content", "output"):
+        for key in ("content", "output", "arguments", "revised_prompt"):
             value = item.body.get(key)
             if isinstance(value, str):
                 found.append(value)
             elif isinstance(value, list):
-                found += [part["text"] for part in value if isinstance(part.get("text"), str)]
+                found += [_text(part) for part in value if _text(part)]
     return found
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,6 +30,7 @@ from pipelines.chat_types import (
     TextDelta,
     ToolCallDelta,
 )
+from server.accounts.calls import Write
 from server.accounts.responses import StoredItem
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.chat_call import MAX_SEED
@@ -36,7 +38,7 @@ from server.flows.chat_run import run_chat
 from server.flows.finish import finish_even_if_cancelled
 from server.flows.moderate import check_pictures, check_texts, guarded
 from server.flows.responses.context import IMAGE_FUNCTION, add_drawing, drawing_arguments, last_words
-from server.flows.responses.drawing import Drawn, draw
+from server.flows.responses.drawing import draw
 from server.flows.responses.elsewhere import run_elsewhere
 from server.flows.responses.items import with_pictures
 from server.flows.responses.live import LiveResponse
@@ -81,7 +83,9 @@ async def run_response(services: Services, plan: Plan, live: LiveResponse) -> No
         status = "incomplete" if reason == "length" else "completed"
     except asyncio.CancelledError:
         status = "cancelled"
-        if live.stopping:
+        if live.charged and not live.record.background:
+            status = "completed"  # its client left, and may come back for the picture
+        elif live.stopping:
             message = "The server was stopped while it ran this response; what is not in its output was not charged."
             status, failure = _end_of_failure(live, Overloaded(message, 2))
     except ApiError as error:
@@ -111,7 +115,7 @@ async def _converse(services: Services, plan: Plan, live: LiveResponse, progress
         scribe = Scribe(live, hosted=plan.image is not None, may_draw=left, logprobs=plan.logprobs)
         reason = await _turn(services, plan, live, turn, scribe, progress)
         for index, item in scribe.done:
-            await _record(services, plan, live, index, StoredItem("output", item))
+            await _record(services, plan, live, index, item)
         if scribe.text:
             progress.messages.append({"role": "assistant", "content": scribe.text})
         for call in scribe.drawings:
@@ -127,7 +131,8 @@ def _next_turn(plan: Plan, progress: Progress, number: int, left: int) -> Turn:
     if number > 0 and choice == "required":
         choice, allowed = ("none", ()) if plan.must_draw else ("auto", allowed)
     if left <= 0 or number == MAX_TURNS - 1:
-        allowed = tuple(name for name in map(_name, plan.tools) if name != IMAGE_FUNCTION)
+        names = plan.allowed_tools or tuple(map(_name, plan.tools))
+        allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
     most, spent = plan.max_output_tokens, progress.usage.completion_tokens
     return Turn(tuple(progress.messages), choice, allowed, None if most is None else max(1, most - spent))
@@ -189,8 +194,8 @@ async def _turn(
 
 async def _admit(services: Services, plan: Plan, live: LiveResponse) -> None:
     """The request is sound. A background response is in the books already."""
-    if live.stored and not live.record.background:
-        await asyncio.to_thread(services.responses.begin, live.record, plan.inputs, plan.files)
+    if live.recorded and not live.record.background:
+        await asyncio.to_thread(services.responses.begin, live.record, plan.inputs)
     live.admit()
 
 
@@ -198,25 +203,25 @@ async def _draw(services: Services, plan: Plan, live: LiveResponse, call: Call, 
     if plan.image is None:
         raise EngineFailure("The model called a tool that was not offered.")
     instead = last_words(plan.messages) if plan.must_draw else None
-    drawn = await draw(services, plan.key, plan.image, live, call, instead)
+
+    def record(item: StoredItem) -> Write:
+        return services.responses.output(live.record, len(plan.inputs) + call.index, item)
+
+    drawn = await draw(services, plan.key, plan.image, live, call, instead, record)
     progress.drawn += 1
     add_drawing(progress.messages, call.call_id, drawing_arguments(drawn.item), drawn.told)
     live.output[call.index] = drawn.item
-    await _record(services, plan, live, call.index, _stored_drawing(drawn))
+    if not drawn.charged:
+        await _record(services, plan, live, call.index, drawn.item)
     live.tell("response.output_item.done", output_index=call.index, item=drawn.item)
     if live.cancelled:
         raise asyncio.CancelledError
 
 
-def _stored_drawing(drawn: Drawn) -> StoredItem:
-    body = {name: value for name, value in drawn.item.items() if name != "result"}
-    return StoredItem("output", {**body, "result": None}, drawn.picture)
-
-
-async def _record(services: Services, plan: Plan, live: LiveResponse, index: int, item: StoredItem) -> None:
-    if live.stored:
+async def _record(services: Services, plan: Plan, live: LiveResponse, index: int, item: Json) -> None:
+    if live.recorded:
         position = len(plan.inputs) + index
-        await asyncio.to_thread(services.responses.add_output, live.record, position, item)
+        await asyncio.to_thread(services.responses.add_output, live.record, position, StoredItem("output", item))
 
 
 def _end_of_failure(live: LiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
@@ -237,14 +242,17 @@ async def _finish(
         "error": _error(failure) if failure else None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
     }
-    recorded = live.stored and (live.admitted or live.record.background)
+    recorded = live.recorded and (live.admitted or live.record.background)
+    if failure is not None and failure.asks_for_retry and live.heard and not live.record.lasting:
+        services.calls.told.note(live.same)
     try:
         if recorded:  # before it is told: who hears of the end may go on from here at once
-            await asyncio.to_thread(services.responses.finish, live.record.id, status, ended)
+            finish = partial(services.responses.finish, heard=live.heard)
+            await asyncio.to_thread(finish, live.record.id, status, ended)
     except Exception:  # who listens must hear of the end all the same; the next start will settle the record
         log.exception("the end of a response could not be recorded", response=live.record.id)
     live.end(status, ended, failure)
-    if recorded and live.record.lasting:
+    if recorded and (live.record.lasting or not live.heard):
         await asyncio.to_thread(_keep_events, services, live)
 
 

@@ -3,15 +3,20 @@
 import asyncio
 import base64
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pipelines.catalog import ImageModel
+from server.accounts.calls import Write
 from server.accounts.keys import Key
+from server.accounts.responses import StoredItem
 from server.errors import ApiError, BadRequest
 from server.flows.calls import start_part
 from server.flows.finish import finish_even_if_cancelled
+from server.flows.images import Also
 from server.flows.outcome import ImageResult
 from server.flows.references import Reference
 from server.flows.resolve import ImageCall, check_options
@@ -37,17 +42,29 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What became of a call: the item, its picture's file if there is one, and what the model is told."""
+    """What became of a call: the item, whether it is charged (and recorded with that), and what the model is told."""
 
     item: Json
-    picture: str | None
+    charged: bool
     told: str
 
 
+Record = Callable[[StoredItem], Write]
+
+
 async def draw(
-    services: Services, key: Key, plan: ImagePlan, live: LiveResponse, call: Call, instead: str | None
+    services: Services,
+    key: Key,
+    plan: ImagePlan,
+    live: LiveResponse,
+    call: Call,
+    instead: str | None,
+    record: Record,
 ) -> Drawn:
     """Draw for one call, and tell how it goes. `instead` is the prompt where the model's call can't be read.
+
+    `record` writes down a picture's item in the transaction that charges it, so that there is never one without the
+    other.
 
     A refusal is told to the model and stands in the item. Raises ApiError for what is nobody's wish (a full queue, an
     empty budget, a dead engine), unless a picture of this response is paid for already: then that stands there too.
@@ -56,13 +73,19 @@ async def draw(
     try:
         wish = read_wish(call.arguments, instead, can_edit=bool(plan.explicit or plan.newest))
         asked = image_call(plan, wish)
-        result = await _run(services, key, plan, live, call, asked)
+        item = partial(_item, call, wish, asked)
+
+        def also(result: ImageResult) -> Write:
+            return record(StoredItem("output", item(result), result.files[0]))
+
+        result = await _run(services, key, plan, live, call, asked, also)
     except ApiError as error:
         if not isinstance(error, BadRequest) and not live.charged:
             raise
-        return Drawn(_failed_item(call, wish, error), None, f"error: {error.message}")
+        return Drawn(_failed_item(call, wish, error), charged=False, told=f"error: {error.message}")
+    live.output[call.index] = item(result)  # it is paid for, whatever happens now
     data = await asyncio.to_thread(services.storage.read, result.files[0])
-    return Drawn(_item(call, wish, result, data), result.files[0], DRAWN)
+    return Drawn({**item(result), "result": base64.b64encode(data).decode()}, charged=True, told=DRAWN)
 
 
 def read_wish(arguments: str, instead: str | None, *, can_edit: bool) -> Wish:
@@ -130,13 +153,19 @@ def blank_call(
 
 
 async def _run(
-    services: Services, key: Key, plan: ImagePlan, live: LiveResponse, call: Call, asked: ImageCall
+    services: Services,
+    key: Key,
+    plan: ImagePlan,
+    live: LiveResponse,
+    call: Call,
+    asked: ImageCall,
+    also: Also,
 ) -> ImageResult:
     abilities = services.images.abilities(plan.model.checkpoint)
     check_options(asked, plan.model, services.settings.max_n, abilities)
     fields = {"item_id": call.item_id, "output_index": call.index}
     live.tell("response.image_generation_call.generating", **fields)
-    running = start_part(services, key, asked)
+    running = start_part(services, key, asked, also)
     try:
         with running.listening():
             await _tell_previews(live, running, fields, asked)
@@ -177,16 +206,16 @@ async def _tell_previews(live: LiveResponse, running: RunningCall, fields: Json,
         )
 
 
-def _item(call: Call, wish: Wish | None, result: ImageResult, data: bytes) -> Json:
+def _item(call: Call, wish: Wish, asked: ImageCall, result: ImageResult) -> Json:
+    """The item of a picture, without its bytes."""
     answer = result.answer
     told = {
-        "result": base64.b64encode(data).decode(),
-        "revised_prompt": wish.prompt if wish else "",
+        "revised_prompt": wish.prompt,
         "size": answer.size,
         "quality": answer.quality or "auto",
         "background": answer.background,
         "output_format": answer.output_format,
-        "action": wish.action if wish else "generate",
+        "action": "edit" if asked.references else "generate",
         "url": answer.data[0].url,
     }
     return image_item(call.item_id, "completed", told)

@@ -52,7 +52,7 @@ def to_stored(item: Item) -> StoredItem:
     if isinstance(item, ImageCallItem) and item.result:
         body["image_url"] = f"data:image/png;base64,{item.result}"
     if isinstance(item, ReasoningItem):
-        body.setdefault("content", [])
+        body["content"] = [{"type": part.get("type"), "text": part.get("text")} for part in item.content or ()]
     if isinstance(item, FunctionOutputItem) and not isinstance(item.output, str):
         body["output"] = [_part(part) for part in item.output]
     return StoredItem("input", body)
@@ -80,30 +80,32 @@ def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
     return {name: with_pictures(one, pictures) for name, one in value.items()}
 
 
-def keep_pictures(item: StoredItem, storage: Storage) -> tuple[StoredItem, list[str]]:
-    """The item with its data URIs written to files, and the files' names. Blocks. Raises PictureError, OSError.
+def keep_pictures(item: StoredItem, storage: Storage) -> StoredItem:
+    """The item with its data URIs written to files. Blocks. Raises PictureError, OSError.
 
     A part that is kept has a `file` in place of its image_url: no client can send one, since `to_stored` drops it.
     """
-    names: list[str] = []
 
     def kept(part: Mapping[str, Any]) -> Mapping[str, Any]:
         match = DATA_URI.match(str(part.get("image_url", "")))
         if match is None:
             return part
-        names.append(storage.new_name((match[1] or "png").lower()))
-        storage.write(names[-1], decode_data_uri(part["image_url"]))
-        return {"type": "input_image", "detail": part["detail"], "file": names[-1]}
+        name = _keep(part["image_url"], (match[1] or "png").lower(), storage)
+        return {"type": "input_image", "detail": part["detail"], "file": name}
 
     if item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body:
-        names.append(storage.new_name("png"))
-        storage.write(names[0], decode_data_uri(item.body["image_url"]))
         body = {name: value for name, value in item.body.items() if name != "image_url"}
-        return StoredItem(item.side, body, names[0]), names
+        return StoredItem(item.side, body, _keep(item.body["image_url"], "png", storage))
     content = item.body.get("content")
     if item.body["type"] == "message" and isinstance(content, list):
-        item = replace(item, body={**item.body, "content": [kept(part) for part in content]})
-    return item, names
+        return replace(item, body={**item.body, "content": [kept(part) for part in content]})
+    return item
+
+
+def _keep(data_uri: str, extension: str, storage: Storage) -> str:
+    name = storage.new_name(extension)
+    storage.write(name, decode_data_uri(data_uri))
+    return name
 
 
 def _message(role: str, content: list[Json], item_id: str | None = None) -> Json:

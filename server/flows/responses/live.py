@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from server.accounts.responses import StoredResponse
 from server.errors import ApiError
+from server.flows.told import Same
 from server.wire.response_object import Json, ResponseStatus, response_object
 
 TERMINAL: Mapping[ResponseStatus, str] = {
@@ -18,12 +19,19 @@ TERMINAL: Mapping[ResponseStatus, str] = {
 }
 
 
+def same_response(key_id: str, fingerprint: str) -> Same:
+    """What equal responses have in common."""
+    return key_id, "responses", fingerprint
+
+
 class LiveResponse:
     """One response and what it has told so far. Everything on one event loop."""
 
-    def __init__(self, record: StoredResponse, *, stored: bool, replayed: bool = False) -> None:
+    def __init__(
+        self, record: StoredResponse, *, recorded: bool, patience_s: float = 0.0, replayed: bool = False
+    ) -> None:
         self.record = record
-        self.stored = stored
+        self.recorded = recorded  # in the database: it is stored, or a retry may ask for it
         self.replayed = replayed
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
         self.output: list[Json] = []
@@ -34,9 +42,22 @@ class LiveResponse:
         self.cancelled = False  # but the picture that was being paid for is delivered first
         self.admitted = False
         self.stopping = False  # the server ends, and this with it
+        self.abandoned = False
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._listeners = 0
+        self._patience_s = patience_s  # how long it goes on when nobody listens
+        self._last_wait: asyncio.TimerHandle | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody listens."""
+        return self._listeners > 0
+
+    @property
+    def same(self) -> Same:
+        """What it has in common with responses that ask for the same."""
+        return same_response(self.record.key_id, self.record.fingerprint or "")
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the work in a task of the server's."""
@@ -84,7 +105,7 @@ class LiveResponse:
 
     async def follow(self, after: int = -1) -> AsyncIterator[Json]:
         """Every event after the one of that number, as soon as it is there, to the last."""
-        told = after + 1
+        told = max(0, after + 1)
         while True:
             for event in self.events[told:]:
                 told += 1
@@ -96,19 +117,29 @@ class LiveResponse:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this is entered, somebody waits. When the last one leaves, only a lasting response goes on."""
+        """While this is entered, somebody waits. When the last one leaves, only a lasting response goes on, or one
+        that its client may come back for, for a while."""
         self._listeners += 1
+        if self._last_wait is not None:
+            self._last_wait.cancel()
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and not self.record.lasting:
-                self.cancel()
+            if not self._listeners and not self.record.lasting and self.ended is None:
+                self._wait_for_another()
 
     def cancel(self) -> None:
         """End it now. Pictures that are stored by then stay so."""
+        self.abandoned = True
         if self._task is not None and self.ended is None:
             self._task.cancel()
+
+    def _wait_for_another(self) -> None:
+        if self._patience_s > 0:
+            self._last_wait = asyncio.get_running_loop().call_later(self._patience_s, self.cancel)
+        else:
+            self.cancel()
 
     def _notify(self) -> None:
         self._news.set()
@@ -138,7 +169,7 @@ class LiveResponses:
     def find(self, response_id: str, key_id: str) -> LiveResponse | None:
         """The response with this id, if it is this key's and may be asked for."""
         live = self._responses.get(response_id)
-        return live if live is not None and live.stored and live.record.key_id == key_id else None
+        return live if live is not None and live.record.stored and live.record.key_id == key_id else None
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> LiveResponse | None:
         """The response that an Idempotency-Key of this key names."""
@@ -146,9 +177,16 @@ class LiveResponses:
         running = self._responses.values()
         return next((one for one in running if (one.record.idempotency_key, one.record.key_id) == wanted), None)
 
-    def opening(self, idempotency_key: str, key_id: str) -> asyncio.Lock:
-        """Held while a request with this Idempotency-Key looks for an earlier one and, perhaps, begins."""
-        return self._openings.setdefault((idempotency_key, key_id), asyncio.Lock())
+    def find_alike(self, same: Same) -> LiveResponse | None:
+        """The response that a retry without a key is about: of equal ones that nobody listens to, else of all equal
+        ones, the newest."""
+        alike = [live for live in self._responses.values() if live.same == same and not live.abandoned]
+        unkeyed = [live for live in alike if not live.record.lasting]
+        return max(reversed(unkeyed), key=lambda live: not live.heard, default=None)
+
+    def opening(self, known_by: str, key_id: str) -> asyncio.Lock:
+        """Held while a request with this Idempotency-Key or fingerprint looks for an earlier one and may begin."""
+        return self._openings.setdefault((known_by, key_id), asyncio.Lock())
 
     async def stop(self) -> None:
         """End every response and wait until the books say so."""

@@ -63,18 +63,9 @@ async def to_references(services: Services, shown: Iterable[Shown]) -> tuple[Ref
     return tuple(found)
 
 
-def keep_inputs(services: Services, inputs: Sequence[StoredItem]) -> tuple[tuple[StoredItem, ...], tuple[str, ...]]:
-    """The items as they are kept, and the names of the files that their pictures are in now. Blocks.
-
-    Raises BadImageRequest.
-    """
-    kept: list[StoredItem] = []
-    files: list[str] = []
-    for item in inputs:
-        try:
-            one, names = keep_pictures(item, services.storage)
-        except PictureError as error:
-            raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error
-        kept.append(one)
-        files += names
-    return tuple(kept), tuple(files)
+def keep_inputs(services: Services, inputs: Sequence[StoredItem]) -> tuple[StoredItem, ...]:
+    """The items as they are kept, their pictures in files. Blocks. Raises BadImageRequest."""
+    try:
+        return tuple(keep_pictures(item, services.storage) for item in inputs)
+    except PictureError as error:
+        raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error

@@ -15,7 +15,7 @@ from pipelines.starter.chat.image_tool import IMAGE_TOOL
 from pipelines.types import Picture
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem, StoredResponse
-from server.errors import BadImageRequest, BadRequest
+from server.errors import BadImageRequest, BadRequest, Overloaded, RateLimited
 from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_run import Tally
@@ -33,7 +33,7 @@ from server.flows.responses.context import (
 )
 from server.flows.responses.converse import run_response
 from server.flows.responses.drawing import blank_call
-from server.flows.responses.live import LiveResponse
+from server.flows.responses.live import LiveResponse, same_response
 from server.flows.responses.lookup import keep_inputs, read_chain, read_inputs, to_references
 from server.flows.responses.plan import ImagePlan, Plan
 from server.flows.responses.stored import find_again
@@ -52,17 +52,25 @@ async def open_response(
 ) -> LiveResponse:
     """The response to listen to: a new one, or the one that this Idempotency-Key began. Raises ApiError, and then
     nothing runs and nothing is kept."""
-    if visit.idempotency_key is None:
+    if visit.idempotency_key is None and not visit.retry_count:
         return await _open(services, key, body, results_base, visit)
-    async with services.live.opening(visit.idempotency_key, key.id):
-        known = await find_again(services, key, visit.idempotency_key, visit.fingerprint)
+    async with services.live.opening(visit.idempotency_key or visit.fingerprint, key.id):
+        known = await find_again(services, key, visit)
         return known or await _open(services, key, body, results_base, visit)
 
 
 async def _open(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
-    services.calls.check_open()
-    with place(services, key):  # until it runs, and counts by itself
-        return await _begin(services, key, body, results_base, visit)
+    same = same_response(key.id, visit.fingerprint)
+    if visit.retry_count:
+        services.calls.told.settle(same)
+    try:
+        services.calls.check_open()
+        with place(services, key):  # until it runs, and counts by itself
+            return await _begin(services, key, body, results_base, visit)
+    except (RateLimited, Overloaded):
+        if visit.idempotency_key is None:
+            services.calls.told.note(same)
+        raise
 
 
 async def _begin(services: Services, key: Key, body: ResponseBody, results_base: str, visit: Visit) -> LiveResponse:
@@ -82,13 +90,16 @@ async def _begin(services: Services, key: Key, body: ResponseBody, results_base:
         created_at=int(time.time()),
         idempotency_key=visit.idempotency_key,
         fingerprint=visit.fingerprint,
+        stored=body.store,
     )
     if body.store:
-        kept, files = await asyncio.to_thread(keep_inputs, services, inputs)
-        plan = replace(plan, inputs=kept, files=files)
+        plan = replace(plan, inputs=await asyncio.to_thread(keep_inputs, services, inputs))
     if body.background:
-        await asyncio.to_thread(services.responses.begin, record, plan.inputs, plan.files)
-    live = LiveResponse(record, stored=body.store)
+        await asyncio.to_thread(services.responses.begin, record, plan.inputs)
+    retries = visit.retry_count is not None  # and what was drawn is not to be drawn and charged again
+    recorded = body.store or visit.idempotency_key is not None or (retries and plan.image is not None)
+    patience_s = services.settings.retry_grace_s if retries else 0.0
+    live = LiveResponse(record, recorded=recorded, patience_s=patience_s)
     services.live.start(live, run_response(services, plan, live))
     return live
 
@@ -129,8 +140,7 @@ async def _plan(
         source=model.source,
         tally=Tally(key, model.name),
         subject=Subject(response_id, key.id, "responses", model.name, model.group),
-        inputs=tuple(inputs),
-        files=(),
+        inputs=tuple(inputs) if body.store else (),
         messages=context.messages,
         pictures=await _decoded(services, context.pictures),
         texts=tuple(text for text in [body.instructions, *texts_of(inputs)] if text),

@@ -39,8 +39,7 @@ class Plan:
     source: ChatSpec | Upstream
     tally: Tally
     subject: Subject
-    inputs: tuple[StoredItem, ...]  # as they are kept
-    files: tuple[str, ...]  # the stored pictures that came with them
+    inputs: tuple[StoredItem, ...]  # as they are kept; none if they aren't
     messages: tuple[Json, ...]
     pictures: tuple[Picture, ...]  # shown by the image_url parts of the messages, in order
     texts: tuple[str, ...]  # what is new in this round, for moderation

@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
+from server.accounts.calls import choose_retried
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem, StoredResponse
 from server.errors import BadRequest, Conflict, KeyReused, NotFound
+from server.flows.calls import Visit
 from server.flows.responses.items import render, with_pictures
-from server.flows.responses.live import LiveResponse
+from server.flows.responses.live import TERMINAL, LiveResponse, same_response
+from server.flows.running import RETRY_WINDOW_S
+from server.flows.told import Same
 from server.services import Services
 from server.wire.response_object import Json, item_list, response_object
 
@@ -25,20 +30,40 @@ async def show_response(services: Services, key: Key, response_id: str) -> Json:
     return await asyncio.to_thread(_object, services, record, items)
 
 
-async def find_again(services: Services, key: Key, idempotency_key: str, fingerprint: str) -> LiveResponse | None:
-    """The response that this Idempotency-Key began, running or ended. Raises KeyReused or Conflict."""
-    live = services.live.find_keyed(idempotency_key, key.id)
+async def find_again(services: Services, key: Key, visit: Visit) -> LiveResponse | None:
+    """The response that this request asks for once more, running or ended. Raises KeyReused or Conflict."""
+    if visit.idempotency_key is None:
+        return await _find_retried(services, same_response(key.id, visit.fingerprint))
+    live = services.live.find_keyed(visit.idempotency_key, key.id)
     if live is not None:
-        _check_fingerprint(live.record, fingerprint)
+        _check_fingerprint(live.record, visit.fingerprint)
         return live
-    found = await asyncio.to_thread(services.responses.find_keyed, idempotency_key, key.id)
+    found = await asyncio.to_thread(services.responses.find_keyed, visit.idempotency_key, key.id)
     if found is None:
         return None
     record, items = found
-    _check_fingerprint(record, fingerprint)
+    _check_fingerprint(record, visit.fingerprint)
     if record.running:
         raise Conflict("A response with this Idempotency-Key runs on another server. Try again in a moment.", 2)
-    again = LiveResponse(record, stored=True, replayed=True)
+    return await _again(services, record, items)
+
+
+async def _find_retried(services: Services, same: Same) -> LiveResponse | None:
+    """The same for an SDK that retries by itself, as the image routes do it."""
+    another_expected = services.calls.told.expects(same)
+    live = services.live.find_alike(same)
+    if live is not None and not (live.heard and another_expected):
+        return live
+    key_id, _, fingerprint = same
+    alike = await asyncio.to_thread(services.responses.find_alike, key_id, fingerprint, RETRY_WINDOW_S)
+    chosen = choose_retried(alike, another_expected=another_expected)
+    found = await asyncio.to_thread(services.responses.tell_again, chosen.id) if chosen else None
+    return await _again(services, *found) if found else None
+
+
+async def _again(services: Services, record: StoredResponse, items: Sequence[StoredItem]) -> LiveResponse:
+    """A response that has ended, as one that is listened to."""
+    again = LiveResponse(record, recorded=True, replayed=True)
     again.output = (await asyncio.to_thread(_object, services, record, items))["output"]
     again.events = await asyncio.to_thread(_past_events, services, record, items)
     state: Any = record.state
@@ -70,7 +95,7 @@ async def cancel_response(services: Services, key: Key, response_id: str) -> Jso
     record, _ = await _find(services, key, response_id)
     _need_background(record, "cancel")
     if record.running:  # on another server, whose results will not be recorded any more
-        await asyncio.to_thread(services.responses.finish, response_id, "cancelled", {})
+        await asyncio.to_thread(partial(services.responses.finish, heard=True), response_id, "cancelled", {})
     return await show_response(services, key, response_id)
 
 
@@ -143,7 +168,8 @@ def _past_events(services: Services, record: StoredResponse, items: Sequence[Sto
     if record.events or record.running:
         return [with_pictures(event, pictures) for event in record.events or ()]
     whole = _object(services, record, items)
-    return [{"type": f"response.{record.state}", "sequence_number": AFTER_ALL, "response": whole}]
+    state: Any = record.state
+    return [{"type": TERMINAL[state], "sequence_number": AFTER_ALL, "response": whole}]
 
 
 async def _told(events: Sequence[Json], after: int) -> AsyncIterator[Json]:

@@ -191,11 +191,21 @@ def test_leases_run_out_unless_they_are_renewed(database: Database) -> None:
     living.hold(call("c2", key.id))
     time.sleep(0.1)
     patient = Ledger(database, "living", lease_s=60)
-    assert patient.renew() == 1
+    assert patient.renew({"c2", "c9"}) == 1
     assert not clean(database)
     assert patient.sweep() == 1
     assert patient.capture("c2", [result("r2")]) == 1000
     assert clean(database)
+
+
+def test_a_hold_whose_call_has_ended_lapses_though_its_server_lives(database: Database) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=1000)
+    ledger = Ledger(database, "me", lease_s=0.05)
+    ledger.hold(call("c1", key.id))  # and then the disk is full, and it can't be voided
+    time.sleep(0.1)
+    assert ledger.renew([]) == 0
+    assert ledger.sweep() == 1
+    ledger.hold(call("c2", key.id))
 
 
 def test_the_check_finds_what_is_wrong(database: Database) -> None:

@@ -154,3 +154,14 @@ def test_a_retry_is_about_the_call_that_nobody_heard(
     records = [record(name, kept=kept, heard=heard) for name, kept, heard in alike]
     found = choose_retried(records, another_expected=expected)
     assert (found.call.id if found else None) == chosen
+
+
+def test_a_call_whose_end_could_not_be_written_down_is_settled_when_its_hold_has_lapsed(
+    database: Database, key_id: str
+) -> None:
+    book = CallBook(database, "me", 60)
+    begin(database, book, named(key_id), owner="me")
+    Ledger(database, "me").void("img_1", "test")
+    assert book.fail_orphans({"img_1"}) == 0  # it runs
+    assert book.fail_orphans() == 1
+    assert book.find_keyed(key_id, "images.generations", "k") is None

@@ -42,7 +42,8 @@ def test_ids_that_are_sent_are_kept() -> None:
 
 def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Storage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": URI}])
-    kept, (name,) = keep_pictures(item, storage)
+    kept = keep_pictures(item, storage)
+    (name,) = kept.files
     assert name.endswith(".webp")
     assert storage.read(name) == b"pixels"
     assert "base64" not in str(kept.body)
@@ -51,7 +52,8 @@ def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Stora
 
 def test_a_url_stays_what_it_is(storage: Storage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": "https://example.org/a.png"}])
-    assert keep_pictures(item, storage) == (item, [])
+    assert keep_pictures(item, storage) == item
+    assert item.files == []
 
 
 def test_nobody_reads_a_stored_file_by_naming_it(storage: Storage) -> None:
@@ -61,9 +63,17 @@ def test_nobody_reads_a_stored_file_by_naming_it(storage: Storage) -> None:
     assert shown == {"type": "input_image", "image_url": "https://x/y", "detail": "auto"}
 
 
+def test_thoughts_that_are_sent_back_name_no_files(storage: Storage) -> None:
+    thought = {"type": "input_image", "file": "0" * 32 + ".png", "text": "hm"}
+    item = sent(type="reasoning", id="rs_1", content=[thought])
+    assert item.files == []
+    assert render(item, storage)["content"] == [{"type": "input_image", "text": "hm"}]
+
+
 def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: Storage) -> None:
     item = sent(type="image_generation_call", id="ig_1", result=base64.b64encode(b"png").decode())
-    kept, (name,) = keep_pictures(item, storage)
+    kept = keep_pictures(item, storage)
+    (name,) = kept.files
     assert kept.picture == name
     assert base64.b64decode(render(kept, storage)["result"]) == b"png"
 

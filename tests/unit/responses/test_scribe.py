@@ -11,7 +11,7 @@ from tests.e2e.response_shapes import check_event
 
 def live_response() -> LiveResponse:
     record = StoredResponse("resp_1", "key_1", None, "in_progress", False, {}, 1_760_000_000)
-    return LiveResponse(record, stored=False)
+    return LiveResponse(record, recorded=False)
 
 
 def scribe(live: LiveResponse, may_draw: int = 10, **options: Any) -> Scribe:
