@@ -19,6 +19,8 @@ from pipelines.types import Picture
 MAX_SOURCE_PX = 64_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
+# Of odd metadata; sizes are bounded below. Once for all threads: the filters are the process's own.
+warnings.filterwarnings("ignore", module="PIL")
 PictureErrorCode = Literal["invalid_image_file", "image_too_large"]
 
 
@@ -92,12 +94,10 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     if not data:
         raise PictureError("The file is empty.")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata; sizes are bounded below
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check_area(image.width, image.height)
-                image.load()
-                yield image
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_area(image.width, image.height)
+            image.load()
+            yield image
     except Image.DecompressionBombError as error:
         raise PictureError(f"The image is too large: {error}", "image_too_large") from error
     except UnidentifiedImageError as error:

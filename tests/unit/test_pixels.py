@@ -4,12 +4,13 @@ import base64
 import io
 import struct
 import time
+import warnings
 import zlib
 
 import pytest
 from PIL import Image
 
-from pipelines.pixels import PictureError, decode_data_uri, decode_mask, decode_picture
+from pipelines.pixels import PictureError, _opened, decode_data_uri, decode_mask, decode_picture
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -112,3 +113,13 @@ def test_a_mask_that_fits_nothing_or_paints_nothing_is_refused() -> None:
         decode_mask(saved(Image.new("L", (4, 4), 255)), (8, 8), (8, 8))
     with pytest.raises(PictureError, match="nothing to paint"):
         decode_mask(saved(Image.new("L", (4, 4))), (4, 4), (4, 4))
+
+
+def test_files_that_are_decoded_at_once_leave_the_warnings_as_they_were() -> None:
+    before = list(warnings.filters)
+    first, second = (_opened(saved(Image.new("RGB", (4, 4)))) for _ in range(2))
+    for step in (first.__enter__, second.__enter__):
+        step()
+    for leave in (first, second):  # the one that came first goes first, as with two threads
+        leave.__exit__(None, None, None)
+    assert warnings.filters == before
