@@ -13,6 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from pipelines.types import EncodedImage, Encoding
 
 DESCRIPTION = 0x010E  # EXIF ImageDescription, which viewers of JPEG and WebP show
+DESCRIPTION_BYTES = 65_000  # at most: a JPEG has room for 65,533 bytes of EXIF, the frame around it included
 PNG_LEVEL = 3  # a third of the time of the default for a few per cent more bytes
 
 
@@ -28,8 +29,18 @@ def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str,
         image.save(file, "PNG", pnginfo=info, compress_level=PNG_LEVEL)
     else:
         exif = Image.Exif()
-        exif[DESCRIPTION] = json.dumps(facts)
+        exif[DESCRIPTION] = _description(facts)
         lossless = encoding.format == "webp" and encoding.quality == 100
         image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless)
     height, width, _ = pixels.shape
     return EncodedImage(file.getvalue(), f"image/{encoding.format}", width, height, seed)
+
+
+def _description(facts: Mapping[str, Any]) -> bytes:
+    """The facts as JSON in UTF-8. What is too long loses the ends of its longest texts, which then end in '…'."""
+    fitting = dict(facts)
+    while len(text := json.dumps(fitting, ensure_ascii=False).encode()) > DESCRIPTION_BYTES:
+        texts = {name: value for name, value in fitting.items() if isinstance(value, str)}
+        longest = max(texts, key=lambda name: len(texts[name].encode()))
+        fitting[longest] = texts[longest][: len(texts[longest]) * 9 // 10 - 1] + "…"
+    return text
