@@ -41,6 +41,7 @@ from server.upstream import Upstreams
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
+MAX_BODY_BELOW = {"/v1/chat/": 256 * 1024**2}  # what goes through chats is read as a whole, and more than once
 EXPOSED_HEADERS = [
     "x-request-id",
     "retry-after",
@@ -83,7 +84,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     for module in (images, chat, responses, models, results, health, console, admin, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, below=MAX_BODY_BELOW)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=["*"],

@@ -1,5 +1,7 @@
 """A bound on request bodies, declared or not."""
 
+from collections.abc import Mapping
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import TooLarge
@@ -7,20 +9,22 @@ from server.observe import send_error
 
 
 class BodyLimit:
-    """ASGI middleware: 413 as soon as a body is known to be too long."""
+    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has the limits of paths by their start."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int, below: Mapping[str, int]) -> None:
         self.app = app
         self.max_bytes = max_bytes
+        self.below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse by Content-Length before reading, and by count while reading."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        limit = next((most for start, most in self.below.items() if scope["path"].startswith(start)), self.max_bytes)
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self.max_bytes:
-            await send_error(self._refusal(), send)
+        if declared.isdigit() and int(declared) > limit:
+            await send_error(_refusal(limit), send)
             return
         received = 0
 
@@ -29,12 +33,12 @@ class BodyLimit:
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
-                if received > self.max_bytes:
-                    raise self._refusal()
+                if received > limit:
+                    raise _refusal(limit)
             return message
 
         await self.app(scope, counted, send)
 
-    def _refusal(self) -> TooLarge:
-        limit = self.max_bytes // 1024**2
-        return TooLarge(f"The request body is larger than {limit} MiB. Send fewer or smaller reference images.")
+
+def _refusal(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than {limit // 1024**2} MiB. Send fewer or smaller images.")
