@@ -63,7 +63,7 @@ class Task:
 
 
 class ImageEngine:
-    """Implements `pipelines.types.Engine`. Build it and use it on one event loop."""
+    """Build it and use it on one event loop."""
 
     def __init__(self, device: torch.device, budgets: Budgets | None = None) -> None:
         self.device = device
@@ -91,9 +91,9 @@ class ImageEngine:
         yield Queued(ahead=len(self._tasks))
         task.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
         self._tasks[job.id] = task
-        self._waiting += task.rows
-        self._dispatch()
         try:
+            self._waiting += task.rows
+            self._dispatch()
             while True:
                 event = await events.get()
                 yield event
@@ -103,6 +103,7 @@ class ImageEngine:
             self._abandon(task)  # for when the caller has left before the end
             del self._tasks[job.id]
             self._let_go()
+            self._dispatch()  # it may have been in the way of others
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
@@ -154,7 +155,7 @@ class ImageEngine:
 
     def _let_go(self) -> None:
         if self._named is not None:
-            self._residency.keep(self._named | {task.job.checkpoint for task in self._tasks.values()})
+            self._residency.keep(self._named, [task.job.checkpoint for task in self._tasks.values()])
 
     def _dispatch(self) -> None:
         """Start every waiting batch that may start; one that may not holds up nobody who may."""

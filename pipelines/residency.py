@@ -1,7 +1,7 @@
 """Which checkpoints are in memory. Loaded once, shared by every model that names them, gone by least recent use.
 
 On a GPU a checkpoint that has to leave the device waits in host memory while there is room, and comes back from there.
-All methods but `_bring` are called on the event loop; loading itself is on a thread, one checkpoint at a time.
+What is decided is decided on the event loop; weights move on a thread, for one checkpoint at a time.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ class Residency:
         self._residents: dict[WeightsKey, Resident] = {}
         self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
         self._one_load = asyncio.Lock()  # so that room is reckoned with what is there
+        self._named: set[WeightsKey] | None = None  # by the catalog; None until it has changed
 
     def find(self, spec: CheckpointSpec) -> Resident | None:
         """The checkpoint, if it is on the device and ready to draw."""
@@ -85,14 +86,13 @@ class Residency:
     def drop_unused(self) -> int:
         """Let go of everything on the device that no run uses; how many there were. For when memory has run out."""
         unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.users]
-        for key in unused:
-            self._leave(key)
-        free_memory(self._device)
+        self._move_away([left for key in unused if (left := self._leave(key))])
         return len(unused)
 
-    def keep(self, specs: Iterable[CheckpointSpec]) -> None:
-        """Let go of all others that no run uses."""
-        kept = {weights_key(spec) for spec in specs} | set(self._loading)
+    def keep(self, named: Iterable[CheckpointSpec], wanted: Iterable[CheckpointSpec]) -> None:
+        """The catalog names these now, and jobs want those. Let go of all others that no run uses."""
+        self._named = {weights_key(spec) for spec in named}
+        kept = self._named | {weights_key(spec) for spec in wanted} | set(self._loading)
         gone = [key for key, resident in self._residents.items() if key not in kept and not resident.users]
         for key in gone:
             del self._residents[key]
@@ -104,7 +104,8 @@ class Residency:
         async with self._one_load:
             known = self._residents.get(key)
             needed = known.bytes if known else await loop.run_in_executor(self._loader, self._estimate, spec)
-            self._make_room(needed, spec, on_device=True)
+            leaving = [left for gone in self._in_the_way(needed, spec, on_device=True) if (left := self._leave(gone))]
+            await loop.run_in_executor(self._loader, self._move_away, leaving)
             resident = await loop.run_in_executor(self._loader, compute, self._bring, known, spec)
             resident.used_at = time.monotonic()
             self._residents[key] = resident
@@ -122,7 +123,14 @@ class Residency:
         checkpoint = load_checkpoint(spec, self._device, self._boundary)
         return Resident(checkpoint, checkpoint.weights_bytes, on_device=True)
 
-    def _make_room(self, needed: int, spec: CheckpointSpec, *, on_device: bool) -> None:
+    def _move_away(self, leaving: list[Resident]) -> None:
+        """To the host, and the memory of what is gone with it. They are not found any more, so nobody uses them."""
+        for resident in leaving:
+            resident.checkpoint.move(HOST)
+        free_memory(self._device)
+
+    def _in_the_way(self, needed: int, spec: CheckpointSpec, *, on_device: bool) -> list[WeightsKey]:
+        """What has to leave for it. Raises CheckpointError, or NoRoom while too much of it is in use."""
         budget = self._budget[on_device]
         if needed > budget:
             place = "device" if on_device else "host"
@@ -130,44 +138,63 @@ class Residency:
                 f"{spec.path} takes {needed / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
                 "runtime.offload or runtime.quantize make it smaller."
             )
-        used = sum(resident.bytes for resident in self._residents.values() if resident.on_device == on_device)
-        for key in self._leavers(on_device=on_device):
-            if used + needed <= budget:
-                break
-            used -= self._residents[key].bytes
-            self._leave(key)
+        there = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
+        staying = {key: resident for key, resident in there.items() if self._stays(key, resident, spec)}
+        if needed + sum(resident.bytes for resident in staying.values()) > budget:
+            names = ", ".join(resident.checkpoint.spec.name for resident in staying.values())
+            raise CheckpointError(
+                f"{spec.path} takes {needed / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
+                f"room beside what runtime.resident keeps there: {names}."
+            )
+        used = sum(resident.bytes for resident in there.values())
+        leaving: list[WeightsKey] = []
+        for key in sorted(there.keys() - staying.keys(), key=lambda key: _last_to_leave(there[key])):
+            if used + needed > budget and not there[key].users:
+                used -= there[key].bytes
+                leaving.append(key)
         if used + needed > budget:
             raise NoRoom
-        free_memory(self._device)
+        return leaving
 
-    def _leavers(self, *, on_device: bool) -> list[WeightsKey]:
-        """What may leave, the least recently used first."""
-        free = [
-            (resident.used_at, key)
-            for key, resident in self._residents.items()
-            if resident.on_device == on_device and not resident.users and not resident.checkpoint.spec.runtime.resident
-        ]
-        return [key for _, key in sorted(free, key=lambda pair: pair[0])]
+    def _stays(self, key: WeightsKey, resident: Resident, spec: CheckpointSpec) -> bool:
+        """Whether it never leaves for `spec`: it is `resident`, the catalog names it, and this is no exchange."""
+        own = resident.checkpoint.spec
+        named = self._named is None or key in self._named
+        return own.runtime.resident and named and not takes_place_of(spec, own)
 
-    def _leave(self, key: WeightsKey) -> None:
-        """To the host while it has room, else away."""
+    def _leave(self, key: WeightsKey) -> Resident | None:
+        """Out of the device's books. What is returned has to be moved: the host has room for it."""
         resident = self._residents[key]
         runtime = resident.checkpoint.spec.runtime
         if resident.on_device and runtime.offload == "none" and runtime.quantize == "none":
             try:
-                self._make_room(resident.bytes, resident.checkpoint.spec, on_device=False)
+                gone = self._in_the_way(resident.bytes, resident.checkpoint.spec, on_device=False)
             except (CheckpointError, NoRoom):
                 pass  # it is read from the disk next time
             else:
-                resident.checkpoint.move(HOST)
+                for other in gone:
+                    del self._residents[other]
                 resident.on_device = False
-                return
+                return resident
         del self._residents[key]
+        return None
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
     """Specs that name the same files in the same way share the weights; the sampling is each spec's own."""
     return spec.path, spec.config, spec.runtime, spec.version
+
+
+def takes_place_of(new: CheckpointSpec, old: CheckpointSpec) -> bool:
+    """Whether the one may be there instead of the other, while a server exchanges them: other files for a catalog file
+    that says the same else, or the same files under other settings."""
+    as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
+    return new.path == old.path or as_old == old
+
+
+def _last_to_leave(resident: Resident) -> tuple[bool, float]:
+    """The least recently used goes first, and what is `resident` only when nothing else is left."""
+    return resident.checkpoint.spec.runtime.resident, resident.used_at
 
 
 def free_memory(device: torch.device) -> None:

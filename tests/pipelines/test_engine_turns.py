@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from pipelines.checkpoint_files import CheckpointError
+from pipelines.checkpoints import Checkpoint
 from pipelines.diffusion import Drawing, Pixels
 from pipelines.image_engine import ImageEngine
 from pipelines.memory import Budgets
 from pipelines.run import due_preview
-from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Preview, Progress, Started
+from pipelines.types import CheckpointSpec, Event, Failed, Finished, ImageJob, Preview, Progress, Runtime, Started
 from tests.pipelines.conftest import plain_picture
 
 Job = Callable[..., ImageJob]
@@ -181,6 +184,97 @@ async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_nobody(
     assert isinstance(large[-1], Failed)
     assert "budget" in large[-1].detail
     assert isinstance(fits[-1], Finished)
+
+
+def kept(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
+    return replace(spec, runtime=Runtime(resident=True), **fields)  # type: ignore[arg-type]
+
+
+async def test_residents_that_do_not_fit_together_are_named_and_block_nobody(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    first, second = kept(spec("sd")), kept(spec("klein"))
+    assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
+    for late in (second, spec("klein")):
+        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=late)), 30))[-1]
+        assert isinstance(failed, Failed)
+        assert "runtime.resident keeps there: sd." in failed.detail
+    with pytest.raises(CheckpointError, match=r"runtime\.resident keeps there: sd"):
+        await asyncio.wait_for(engine.warm(second), 30)
+    engine.keep([second])  # the catalog has let go of the first
+    assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
+
+
+async def test_a_resident_is_exchanged_for_another_that_does_not_fit_beside_it(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    old, new = kept(spec("sd")), kept(spec("sd"), version=1)
+    size = (await ImageEngine(CPU).load(old)).weights_bytes
+    engine = ImageEngine(CPU, Budgets(size + 1000, 0, 2**30))
+    await engine.warm(old)
+    drawing = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
+    await asyncio.wait_for(engine.warm(new), 60)
+    late = asyncio.create_task(run(engine, job("sd", id="late", checkpoint=old)))
+    assert isinstance((await asyncio.wait_for(late, 60))[-1], Finished)
+    engine.keep([new])
+    assert isinstance((await drawing)[-1], Finished)
+    assert isinstance((await run(engine, job("sd", checkpoint=new)))[-1], Finished)
+
+
+async def test_what_leaves_a_gpu_waits_on_the_host_and_moves_on_a_thread(
+    job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine._residency._budget[False] = 2**40  # as beside a GPU
+    movers = []
+    move = Checkpoint.move
+    monkeypatch.setattr(
+        Checkpoint, "move", lambda *given: (movers.append(threading.current_thread().name), move(*given))
+    )
+    first = await engine._residency.load(spec("sd"))
+    await engine._residency.load(spec("klein"))
+    assert not first.on_device
+    assert engine._residency.find(spec("sd")) is None
+    assert isinstance((await run(engine, job("sd")))[-1], Finished)
+    assert engine._residency.find(spec("sd")) is first
+    assert {name.split("_")[0] for name in movers} == {"load"}
+    assert len(movers) == 3  # sd away, klein away, sd back
+
+
+async def test_others_start_when_a_job_that_held_them_up_is_cancelled(
+    job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    class Slow(Drawing):
+        def draw(self) -> list[Pixels]:
+            let_go.wait(30)
+            return super().draw()
+
+    monkeypatch.setattr("pipelines.run.Drawing", Slow)
+    monkeypatch.setattr("pipelines.image_engine.FAIR_WAIT_S", 0.0)
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    await engine.load(spec("sd"))
+    tasks = [asyncio.create_task(run(engine, job("sd", id="runs", steps=300)))]
+    await asyncio.sleep(0.1)
+    tasks.append(asyncio.create_task(run(engine, job("klein", id="has no room"))))
+    await asyncio.sleep(0.5)
+    tasks.append(asyncio.create_task(run(engine, job("sd", id="behind it"))))
+    await asyncio.sleep(0.1)
+    assert len(engine._runs) == 1
+    engine.cancel("has no room")
+    await asyncio.sleep(0.1)
+    assert len(engine._runs) == 2
+    let_go.set()
+    ended = [events[-1] for events in await asyncio.gather(*tasks)]
+    assert [type(event) for event in ended] == [Finished, Failed, Finished]
 
 
 async def test_a_broken_checkpoint_blocks_nobody(engine: ImageEngine, job: Job, tmp_path: Path) -> None:
