@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.messages import (
@@ -30,6 +31,7 @@ from pipelines.messages import (
     read_frame,
 )
 from pipelines.quiet import quiet_libraries
+from pipelines.types import Failed
 
 if TYPE_CHECKING:
     import torch
@@ -120,8 +122,12 @@ def _engine(options: argparse.Namespace, device: "torch.device") -> Any:
 
 
 async def _run(link: Link, engine: Any, job: Job) -> None:
-    async for event in engine.submit(job):
-        link.send(JobEvent(job.id, event))
+    try:
+        async for event in engine.submit(job):
+            link.send(JobEvent(job.id, event))
+    except Exception as error:  # an engine's own mistake: a job without a last event would wait for ever
+        detail = "".join(traceback.format_exception(error))  # the server logs it
+        link.send(JobEvent(job.id, Failed("engine_failed", "The engine failed; nothing was charged.", detail)))
 
 
 async def _warm(link: Link, engine: Any, checkpoints: tuple[Spec, ...]) -> None:

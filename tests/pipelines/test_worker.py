@@ -118,6 +118,16 @@ def test_a_bad_job_fails_alone(worker: Worker, job: Job, tmp_path: Any) -> None:
     assert isinstance(events["c"][-1], Finished)
 
 
+def test_a_job_that_the_engine_trips_over_ends_and_harms_nobody(worker: Worker, job: Job) -> None:
+    worker.send(Submit(job("sd", id="odd", n="two")), Submit(job("sd", id="next")))
+    events = worker.events("odd", "next")
+    failed = events["odd"][-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "engine_failed"
+    assert "TypeError" in failed.detail
+    assert isinstance(events["next"][-1], Finished)
+
+
 def test_warming_says_what_became_of_each_checkpoint(
     worker: Worker, spec: Callable[[str], CheckpointSpec], tmp_path: Any
 ) -> None:
