@@ -78,7 +78,7 @@ class ChatJob:
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """How many tokens a conversation is; its last event is `Counted`."""
+    """How many tokens a conversation is. Its events: `Queued` (perhaps), `Started`, then `Counted` or `Failed`."""
 
     id: str
     checkpoint: ChatSpec
@@ -90,10 +90,9 @@ class CountJob:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The prompt's length, and the most that prompt and answer may have."""
+    """The prompt's length."""
 
     tokens: int
-    context: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import asyncio
 import io
 import time
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from pipelines.classify_types import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.types import EncodedImage, Failed, Picture, Queued
+from pipelines.types import EncodedImage, Failed, Picture, Queued, Started
 
 LONGEST_WINDOW = 512  # tokens
 OVERLAP = 0.25
@@ -90,13 +90,16 @@ class ClassifyEngine:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)
 
     async def submit(self, job: ClassifyJob) -> AsyncIterator[ClassifyEvent]:
-        """Queued, then Classified or Failed."""
+        """Queued, Started, then Classified or Failed."""
         self._wanted.add(job.id)
-        yield Queued(ahead=len(self._wanted) - 1)
+        yield Queued()
+        events: asyncio.Queue[ClassifyEvent] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
         try:
-            yield await asyncio.get_running_loop().run_in_executor(self._thread, self._run, job)
-        except Exception as error:
-            yield _failure(job, error)
+            self._thread.submit(self._run, job, lambda event: loop.call_soon_threadsafe(events.put_nowait, event))
+            while isinstance(event := await events.get(), Started):
+                yield event
+            yield event
         finally:
             self._wanted.discard(job.id)
 
@@ -104,14 +107,19 @@ class ClassifyEngine:
         """Leave the job out if it has not begun."""
         self._wanted.discard(job_id)
 
-    def _run(self, job: ClassifyJob) -> ClassifyEvent:
+    def _run(self, job: ClassifyJob, say: Callable[[ClassifyEvent], object]) -> None:
         if job.id not in self._wanted:
-            return Failed("cancelled", "The job was cancelled.")
-        began = time.monotonic()
-        classifier = self._load(job.checkpoint)
-        scores = [classifier.score_text(text) for text in job.texts]
-        scores += [classifier.score_picture(picture) for picture in job.pictures]
-        return Classified(tuple(scores), time.monotonic() - began)
+            say(Failed("cancelled", "The job was cancelled."))
+            return
+        try:
+            began = time.monotonic()
+            classifier = self._load(job.checkpoint)
+            say(Started())  # from here on the server counts its time: a worker that hangs in it is killed
+            scores = [classifier.score_text(text) for text in job.texts]
+            scores += [classifier.score_picture(picture) for picture in job.pictures]
+            say(Classified(tuple(scores), time.monotonic() - began))
+        except Exception as error:
+            say(_failure(job, error))
 
     def _load(self, spec: ClassifierSpec) -> Classifier:
         if spec not in self._loaded:

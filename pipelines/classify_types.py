@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pipelines.types import EncodedImage, Failed, Picture, Queued
+from pipelines.types import EncodedImage, Failed, Picture, Queued, Started
 
 Reads = Literal["prompts", "pictures"]
 
@@ -38,4 +38,4 @@ class Classified:
     run_s: float
 
 
-ClassifyEvent = Queued | Classified | Failed
+ClassifyEvent = Queued | Started | Classified | Failed

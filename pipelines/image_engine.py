@@ -88,7 +88,7 @@ class ImageEngine:
         """Take the job and say what becomes of it."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         task = Task(job, events.put_nowait)
-        yield Queued(ahead=len(self._tasks))
+        yield Queued()
         task.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
         self._tasks[job.id] = task
         try:

@@ -3,10 +3,10 @@
 A job is resolved: no field means "default". All of it can cross a process boundary.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
@@ -134,9 +134,7 @@ class EncodedImage:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The engine has taken the job; `ahead` jobs run before it."""
-
-    ahead: int
+    """The engine has taken the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class Finished:
     """The last event of a job that succeeded."""
 
     images: tuple[EncodedImage, ...]
-    run_s: float  # time on the device, encoding included
+    run_s: float  # time on the device; the files are written after it
     unit_s: float  # of it, for a step of a megapixel, as its checkpoint lately takes (pipelines.estimate)
 
 
@@ -197,15 +195,3 @@ class Failed:
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed
-
-
-class Engine(Protocol):
-    """Anything that runs image jobs: the engine inside a worker, and the server's view of that worker."""
-
-    def submit(self, job: ImageJob) -> AsyncIterator[Event]:
-        """Take the job and say what becomes of it; the last event is Finished or Failed."""
-        ...
-
-    def cancel(self, job_id: str) -> None:
-        """Stop the job within one denoising step. Unknown ids are ignored: the job may just have ended."""
-        ...

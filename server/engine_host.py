@@ -195,7 +195,7 @@ class EngineHost(Generic[JobT, EventT]):
             raise QueueFull(self.kind, self._run_s * len(self._pending) / self._at_once)
         pending = self._pending[job.id] = _Pending(job)
         if self._writer is None:  # between two workers: the next one gets it
-            pending.events.put_nowait(Queued(ahead=len(self._pending) - 1))
+            pending.events.put_nowait(Queued())
         else:
             self._send(Submit(job))
         return JobEvents(cast(asyncio.Queue[EventT], pending.events))
@@ -221,6 +221,8 @@ class EngineHost(Generic[JobT, EventT]):
             began = time.monotonic()
             try:
                 await self._live()
+            except Exception:  # such as no memory for a process, or no descriptor: the next try may have it
+                log.exception("worker failed", kind=self.kind, jobs_lost=len(self._pending))
             finally:
                 self._bury()
             self.restarts += 1
@@ -231,10 +233,13 @@ class EngineHost(Generic[JobT, EventT]):
         """One worker's life, from spawn to the end of its messages."""
         ours, theirs = socket.socketpair()
         command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), self.kind, *self._options)
-        process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
-        theirs.close()
-        self._process = process
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            with theirs:
+                process = self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()  # a worker that was spawned ends by that
+            raise
         watch = asyncio.create_task(self._watch(process))
         try:
             self._send(self._warm)

@@ -55,7 +55,7 @@ class ChatEngine:
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
         """Take the job and say what becomes of it."""
         task = self._tasks[job.id] = Task(job, asyncio.Queue())
-        yield Queued(ahead=len(self._tasks) - 1)
+        yield Queued()
         admission = asyncio.create_task(self._admit(task))
         try:
             while True:
@@ -99,11 +99,11 @@ class ChatEngine:
         job = task.job
         try:
             checkpoint = await self.load(job.checkpoint)
-            if isinstance(job, CountJob):
-                tokens = await self._loop.run_in_executor(self._preparer, count, checkpoint, job)
-                self._emit(task, Counted(tokens, checkpoint.context))
-                return
             emit = self._poster(task)
+            if isinstance(job, CountJob):
+                tokens = await self._loop.run_in_executor(self._preparer, count, checkpoint, job, emit)
+                self._emit(task, Counted(tokens))
+                return
             sequences, dropped = await self._loop.run_in_executor(self._preparer, prepare, checkpoint, job, emit)
         except Exception as error:
             self._fail(task, error)

@@ -14,7 +14,7 @@ from pipelines.chat.request import Request, Sequence
 from pipelines.chat.sampling import Draws
 from pipelines.chat.tool_syntax import THINK_BEGIN, THINK_END, Fields
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
-from pipelines.types import Failed
+from pipelines.types import Failed, Started
 
 
 def prepare(checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent], None]) -> tuple[list[Sequence], int]:
@@ -33,8 +33,9 @@ def prepare(checkpoint: ChatCheckpoint, job: ChatJob, emit: Callable[[ChatEvent]
     return sequences, prompt.dropped_messages
 
 
-def count(checkpoint: ChatCheckpoint, job: CountJob) -> int:
+def count(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
     """The length of the prompt. Raises Refused."""
+    emit(Started())  # from here on the server counts its time: a worker that hangs in it is killed
     messages = template_messages(checkpoint, job.messages, job.images)
     return len(encode(checkpoint, Conversation(messages, job.tools)).tokens)
 
