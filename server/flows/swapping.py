@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 import tomlkit
+from tomlkit.exceptions import TOMLKitError
 
 from pipelines.catalog import Catalog, CatalogError, load_catalog
 from pipelines.chat_types import ChatSpec
@@ -144,7 +145,8 @@ def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> Change:
 
 
 def _save(source: Path, checkpoint: str) -> bool:
-    """Write the swap into the catalog file, all else as it is there. False where the catalog can't be written to."""
+    """Write the swap into the catalog file, all else as it is there. False where that can't be done: somebody may have
+    broken the file since it was loaded."""
     source = source.resolve()  # a link stays one
     try:
         document = tomlkit.parse(source.read_text())
@@ -152,7 +154,7 @@ def _save(source: Path, checkpoint: str) -> bool:
         part = source.with_suffix(".part")
         part.write_text(tomlkit.dumps(document))
         part.replace(source)
-    except OSError as error:
+    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         log.warning(
             "the catalog can't be written to: the swap ends with the server", file=str(source), error=str(error)
         )
