@@ -9,7 +9,7 @@ from server.observe import send_error
 
 
 class BodyLimit:
-    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has the limits of paths by their start."""
+    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has other limits, by a path's start."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, below: Mapping[str, int]) -> None:
         self.app = app

@@ -76,20 +76,26 @@ async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGener
 async def count_tokens(services: Services, job: CountJob) -> Counted:
     """How long the conversation is as a prompt. Raises ApiError."""
     try:
-        async for event in _checked(await _submit(services, job), job.id):
-            if isinstance(event, Counted):
-                return event
+        async with asyncio.timeout(job.time_limit_s):
+            async for event in _checked(await _submit(services, job), job.id):
+                if isinstance(event, Counted):
+                    return event
+    except TimeoutError as error:
+        raise TimedOut("The tokens could not be counted in time.") from error
     finally:
         services.chat.cancel(job.id)
     raise EngineFailure("The chat engine ended without an answer.")
 
 
 async def count_chat(services: Services, tally: Tally, prompt_tokens: int, completion_tokens: int) -> None:
-    """Record what a chat that ended had: for the operator's report and for /metrics."""
-    add = asyncio.to_thread(add_chat, services.database, tally.key.id, tally.model, prompt_tokens, completion_tokens)
-    services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
-    services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
-    await finish_even_if_cancelled(add)
+    """Record what a chat that ended had: for the operator's report and for /metrics. No chat fails by that."""
+    counts = (tally.key.id, tally.model, prompt_tokens, completion_tokens)
+    try:
+        services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
+        services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
+        await finish_even_if_cancelled(asyncio.to_thread(add_chat, services.database, *counts))
+    except Exception:
+        log.exception("tokens were not counted", key=tally.key.id, model=tally.model)
 
 
 async def _count_rest(services: Services, tally: Tally, told: JobEvents[ChatEvent]) -> None:

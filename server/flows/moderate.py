@@ -18,7 +18,7 @@ from pipelines.classify_types import Classified, ClassifyJob
 from pipelines.types import EncodedImage, Failed, Picture, Started
 from server.accounts.refusals import Refusal, record_refusals
 from server.engine_host import QueueFull
-from server.errors import EngineFailure, ModerationBlocked, Overloaded, PictureBlocked
+from server.errors import EngineFailure, ModerationBlocked, Overloaded, PictureBlocked, TimedOut
 from server.moderation.policy import Classifier, Finding, Stage
 from server.services import Services
 
@@ -38,7 +38,7 @@ class Subject:
 
 
 async def check_texts(services: Services, subject: Subject, stage: Stage, texts: Sequence[str]) -> None:
-    """Raises ModerationBlocked for a breach, EngineFailure or Overloaded when a classifier can't be asked."""
+    """Raises ModerationBlocked for a breach; EngineFailure, Overloaded or TimedOut if a classifier does not answer."""
     policy = services.policy
     found = await asyncio.to_thread(policy.search, texts, subject.group, stage, low=subject.low)
     for classifier in () if found or not texts else policy.readers("prompts", subject.group, stage):
@@ -94,11 +94,15 @@ async def _classify(services: Services, job: ClassifyJob) -> Classified:
     except QueueFull as error:
         raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
     try:
-        async for event in events:
-            if isinstance(event, Classified):
-                return event
-            if isinstance(event, Failed):
-                log.error("classifier failed", classifier=job.checkpoint.name, code=event.code, detail=event.detail)
+        async with asyncio.timeout(job.time_limit_s):
+            async for event in events:
+                if isinstance(event, Classified):
+                    return event
+                if isinstance(event, Failed):
+                    log.error("classifier failed", classifier=job.checkpoint.name, code=event.code, detail=event.detail)
+    except TimeoutError as error:
+        log.warning("classifier took too long", classifier=job.checkpoint.name)
+        raise TimedOut("The request could not be moderated in time; nothing was charged.") from error
     finally:
         services.classifiers.cancel(job.id)
     raise EngineFailure("The request could not be moderated, so it was not run; nothing was charged.")

@@ -12,10 +12,14 @@ from server.upstream import Answer, Json
 
 async def ask_upstream(services: Services, upstream: Upstream, values: Json, tally: Tally) -> Answer:
     """The upstream's answer, whatever its status. Raises ApiError if it has none."""
-    answer = await services.upstreams.ask(upstream, {**values, "model": upstream.model})
+    outcome = "cut"
+    try:
+        answer = await services.upstreams.ask(upstream, {**values, "model": upstream.model})
+        outcome = "finished" if answer.status == 200 else str(answer.status)
+    finally:
+        services.metrics.chats.labels(tally.model, outcome).inc()
     if answer.status == 200:
         await _count(services, tally, answer.body.get("usage"))
-    services.metrics.chats.labels(tally.model, "finished" if answer.status == 200 else str(answer.status)).inc()
     return answer
 
 
@@ -38,8 +42,8 @@ async def stream_upstream(
                 yield answer
                 return
             async for chunk in answer:
-                if "error" in chunk:
-                    raise EngineFailure(_message(chunk["error"]), code="upstream_failed")
+                if error := chunk.get("error"):
+                    raise EngineFailure(_message(error), code="upstream_failed")
                 usage = chunk.get("usage") or usage
                 if wanted or chunk.get("choices"):
                     yield chunk if wanted else {name: value for name, value in chunk.items() if name != "usage"}

@@ -4,14 +4,25 @@ import http.server
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, ClassVar
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from pipelines.chat_catalog import Upstream
+from server.accounts.db import Database
+from server.accounts.keys import Key
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
+from server.flows.chat_run import Tally
+from server.flows.upstream_chat import ask_upstream, stream_upstream
+from server.observe import Metrics
+from server.services import Services
 from server.upstream import Answer, Upstreams
 
+KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, keepalive=False)
 ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
 CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
@@ -30,6 +41,10 @@ MOODS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "terse": (500, {}, json.dumps({"error": "no slot"}).encode()),
     "list": (200, {}, b"[]"),
     "stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS)),
+    "careful": (200, {"Content-Type": "text/event-stream"}, frames(*({"error": None, **chunk} for chunk in CHUNKS))),
+    "failing": (200, {"Content-Type": "text/event-stream"}, frames(CHUNKS[0], {"error": {"message": "no memory"}})),
+    "used": (200, {}, json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}).encode()),
+    "boasting": (200, {}, json.dumps({"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 2}}).encode()),
     "cut": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, done=False)),
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
 }
@@ -157,3 +172,43 @@ async def test_nobody_there_is_a_503_and_silence_a_504(upstreams: Upstreams) -> 
     silent.server_close()
     await hasty.close()
     assert caught is not None
+
+
+@pytest.fixture
+def services(upstreams: Upstreams, tmp_path: Path) -> Services:
+    """Their database has no tables, so that nothing can be counted in it."""
+    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
+    return cast(Services, SimpleNamespace(upstreams=upstreams, metrics=Metrics(), database=database))
+
+
+async def streamed(services: Services, base: str, mood: str) -> list[Any]:
+    return [item async for item in stream_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))]
+
+
+def outcomes(services: Services) -> dict[tuple[str, str], float]:
+    found = [sample for metric in services.metrics.chats.collect() for sample in metric.samples]
+    return {(s.labels["model"], s.labels["outcome"]): s.value for s in found if s.name.endswith("_total")}
+
+
+async def test_an_answer_stands_though_its_tokens_could_not_be_counted(services: Services, base: str) -> None:
+    for mood in ("used", "boasting"):
+        with capture_logs() as logs:
+            answer = await ask_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))
+        assert answer.status == 200
+        assert [entry["event"] for entry in logs] == ["tokens were not counted"]
+
+
+async def test_an_error_in_a_stream_is_raised_unless_it_is_none(services: Services, base: str) -> None:
+    assert len(await streamed(services, base, "careful")) == len(CHUNKS)
+    with pytest.raises(EngineFailure, match="no memory"):
+        await streamed(services, base, "failing")
+
+
+async def test_every_outcome_is_counted(services: Services, base: str) -> None:
+    for mood in ("good", "busy"):
+        await ask_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))
+    with pytest.raises(EngineFailure):
+        await ask_upstream(services, Upstream(base, "broken", None), {}, Tally(KEY, "broken"))
+    await streamed(services, base, "stream")
+    told = {("good", "finished"): 1, ("busy", "429"): 1, ("broken", "cut"): 1, ("stream", "finished"): 1}
+    assert outcomes(services) == told

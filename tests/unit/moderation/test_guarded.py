@@ -1,21 +1,45 @@
 """What a model says is held back until it was read, where the policy reads it."""
 
+import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished, TextDelta, ToolCallDelta
+from pipelines.chat_types import (
+    Admitted,
+    ChatEvent,
+    ChatFinished,
+    ChatUsage,
+    ChoiceFinished,
+    CountJob,
+    TextDelta,
+    ToolCallDelta,
+)
+from pipelines.classify_types import ClassifyJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.refusals import list_refusals
-from server.errors import ModerationBlocked
-from server.flows.moderate import Subject, guarded
+from server.engine_host import JobEvents
+from server.errors import ModerationBlocked, TimedOut
+from server.flows import moderate
+from server.flows.chat_run import count_tokens
+from server.flows.moderate import Subject, check_texts, guarded
 from server.moderation.policy import load_policy
 from server.services import Services
 
+CLASSIFIER = """
+[[classifiers]]
+reads = "prompts"
+checkpoint = "nsfw"
+[classifiers.labels.bad]
+policy = "no-bad"
+category = "bad"
+threshold = 0.5
+"""
 RULE = '[[rules]]\nname = "no-knives"\ncategory = "violence"\nterms = ["knife"]\n'
 
 
@@ -83,3 +107,20 @@ async def test_a_breach_across_deltas_is_found_and_recorded(
         await run(services, subject, said(*deltas))
     (refusal,) = list_refusals(database)
     assert (refusal.stage, refusal.policy, refusal.call_id) == ("output", "no-knives", "chatcmpl-1")
+
+
+async def test_nobody_waits_for_ever_for_a_worker_that_is_stuck(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[str] = []
+    stuck = SimpleNamespace(submit=lambda _: JobEvents(asyncio.Queue()), cancel=cancelled.append)
+    (tmp_path / "nsfw").mkdir()
+    (tmp_path / "nsfw" / "config.json").write_text('{"id2label": {"0": "bad"}}')
+    services, subject = watched(tmp_path, database, CLASSIFIER)
+    services = cast(Services, SimpleNamespace(policy=services.policy, classifiers=stuck, chat=stuck))
+    monkeypatch.setattr(moderate, "ClassifyJob", partial(ClassifyJob, time_limit_s=0.01))
+    with pytest.raises(TimedOut):
+        await check_texts(services, subject, "input", ["hello"])
+    with pytest.raises(TimedOut):
+        await count_tokens(services, CountJob("count_1", cast(Any, None), (), time_limit_s=0.01))
+    assert len(cancelled) == 2
