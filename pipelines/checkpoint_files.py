@@ -3,15 +3,18 @@
 import hashlib
 import json
 import math
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.types import CheckpointSpec
+from pipelines.types import CheckpointSpec, Offload
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
-QUANTIZED = {"none": 1.0, "float8": 0.5, "int8": 0.5, "int4": 0.3, "nf4": 0.3}  # of two-byte weights, scales included
+QUANTIZED_BYTES = {"float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}  # of a number, with its share of the scales
+# model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
+WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
 
 
 class CheckpointError(Exception):
@@ -49,35 +52,68 @@ def model_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def weight_files(spec: CheckpointSpec) -> list[Path]:
-    """The .safetensors files that hold the weights."""
-    return sorted(spec.path.rglob("*.safetensors")) if spec.path.is_dir() else [spec.path]
+def denoiser_name(index: dict[str, Any]) -> str:
+    """The part that runs at every step, in model_index.json."""
+    return "unet" if "unet" in index else "transformer"
+
+
+def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
+    """The .safetensors files that are loaded, by part: a snapshot may have more. A single file is all denoiser."""
+    index = model_index(check_files(spec))
+    if spec.path.is_file():
+        return {denoiser_name(index): [spec.path]}
+    return {part: files for part in _parts(index) if (files := _plain(spec.path / part))}
 
 
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
-    """Memory that the weights will take at `item_bytes` a number, from the headers of their files.
+    """Memory that the weights will take on the device at `item_bytes` a number, from the headers of their files.
 
     Raises CheckpointError for files that can't be loaded.
     """
-    check_files(spec)
-    numbers = sum(math.prod(tensor["shape"]) for file in weight_files(spec) for tensor in _tensors(file))
-    return int(numbers * item_bytes * QUANTIZED[spec.runtime.quantize])
+    quantized = {denoiser_name(model_index(check_files(spec))): QUANTIZED_BYTES.get(spec.runtime.quantize, item_bytes)}
+    sizes = (
+        [math.prod(tensor["shape"]) * quantized.get(part, item_bytes) for file in files for tensor in _tensors(file)]
+        for part, files in weight_files(spec).items()
+    )
+    return device_bytes(sizes, spec.runtime.offload)
+
+
+def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
+    """What is on the device at once, of parts with tensors of these sizes."""
+    listed = list(parts)
+    whole = sum(sum(tensors) for tensors in listed)
+    match offload:
+        case "none":
+            return int(whole)
+        case "model":  # a part leaves when the next one runs
+            return int(max((sum(tensors) for tensors in listed), default=0))
+        case "group":  # layer by layer: the one that runs, and the one that is fetched meanwhile
+            return int(min(whole, 2 * max((size for tensors in listed for size in tensors), default=0)))
 
 
 def describe(spec: CheckpointSpec) -> str:
     """One line for whoever swaps it in: class, parts, size, and a hash over every weight file."""
     index = model_index(check_files(spec))
-    parts = [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
-    files = weight_files(spec)
+    files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     size = sum(file.stat().st_size for file in files)
     types = "/".join(sorted({tensor["dtype"] for file in files for tensor in _tensors(file)}))
-    return (
-        f"{index['_class_name']} ({', '.join(parts)}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
-    )
+    parts = ", ".join(_parts(index))
+    return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
+
+
+def _parts(index: dict[str, Any]) -> list[str]:
+    return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
+
+
+def _plain(folder: Path) -> list[Path]:
+    """A part's files, without the variants of what is there in plain too."""
+    named = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
+    plain = {name["stem"] for _, name in named if name and not name["variant"]}
+    return [file for file, name in named if not (name and name["variant"] and name["stem"] in plain)]
 
 
 def _tensors(file: Path) -> Iterator[dict[str, Any]]:

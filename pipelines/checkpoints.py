@@ -14,7 +14,7 @@ import diffusers
 import torch
 
 from pipelines import runtime_options
-from pipelines.checkpoint_files import CheckpointError, check_files, model_index
+from pipelines.checkpoint_files import CheckpointError, check_files, denoiser_name, device_bytes, model_index
 from pipelines.messages import Abilities
 from pipelines.types import CheckpointSpec, Lora, Runtime
 
@@ -82,9 +82,10 @@ class Checkpoint:
 
     @property
     def weights_bytes(self) -> int:
-        """Memory that the weights take."""
+        """Memory that the weights take on the device."""
         modules = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
-        return sum(weight.nbytes for part in modules for weight in (*part.parameters(), *part.buffers()))
+        sizes = ([weight.nbytes for weight in (*part.parameters(), *part.buffers())] for part in modules)
+        return device_bytes(sizes, self.spec.runtime.offload)
 
     def begin_run(self, loras: Sequence[tuple[str, float]]) -> None:
         """Before a run: nothing of the last run's step cache, and the adapters that this one asks for."""
@@ -142,7 +143,7 @@ def load_checkpoint(
     if spec.path.is_file() and not hasattr(kind, "from_single_file"):
         raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
     pipeline = _read(spec, kind, index, device)
-    denoiser = getattr(pipeline, _denoiser_name(index))
+    denoiser = getattr(pipeline, denoiser_name(index))
     runtime_options.apply(pipeline, denoiser, spec.runtime, device)
     if boundary is not None:
         _mark_boundaries(pipeline.components, boundary)
@@ -161,7 +162,7 @@ def _read(spec: CheckpointSpec, kind: type[Any], index: dict[str, Any], device: 
         "torch_dtype": compute_dtype(spec.runtime, device),
         "local_files_only": True,
         **absent,
-        **runtime_options.loading_options(spec.runtime, _denoiser_name(index)),
+        **runtime_options.loading_options(spec.runtime, denoiser_name(index)),
     }
     try:
         with LOADING:
@@ -192,10 +193,6 @@ def compute_dtype(runtime: Runtime, device: torch.device) -> torch.dtype:
     if runtime.dtype == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[runtime.dtype]
-
-
-def _denoiser_name(index: dict[str, Any]) -> str:
-    return "unet" if "unet" in index else "transformer"
 
 
 def _lay_out(components: dict[str, Any]) -> None:

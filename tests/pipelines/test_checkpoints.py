@@ -5,16 +5,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pipelines.batching import Row
-from pipelines.checkpoint_files import CheckpointError
-from pipelines.checkpoints import load_checkpoint
+from pipelines.checkpoint_files import CheckpointError, describe, estimate_bytes
+from pipelines.checkpoints import compute_dtype, load_checkpoint
 from pipelines.diffusion import Drawing
 from pipelines.previews import PreviewMap
-from pipelines.types import CheckpointSpec, ImageJob, Runtime
+from pipelines.types import CheckpointSpec, ImageJob, Offload, Runtime
 from tests.tiny_checkpoints import make_single_file
 
 CPU = torch.device("cpu")
@@ -41,6 +43,65 @@ def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
     half = replace(spec("sd"), runtime=Runtime(dtype="bfloat16"))
     assert load_checkpoint(half, CPU).components["unet"].dtype == torch.bfloat16
     assert load_checkpoint(spec("sd"), CPU).components["unet"].dtype == torch.float32
+
+
+def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec) -> None:
+    alone, told = estimate_bytes(copied, 4), describe(copied)
+    for part in ("unet", "vae", "text_encoder"):
+        weights = next((copied.path / part).glob("*.safetensors"))
+        shutil.copy(weights, copied.path / f"{part}.safetensors")  # such as a copy in one file
+        shutil.copytree(weights.parent, copied.path / f"{part}_1_0")
+        for variant in ("fp16", "fp16-00001-of-00002", "non_ema"):
+            shutil.copy(weights, weights.with_suffix(f".{variant}.safetensors"))
+    assert estimate_bytes(copied, 4) == alone
+    assert describe(copied) == told
+    for weights in list((copied.path / "unet").glob("*.safetensors")):
+        if "fp16" not in weights.name:
+            weights.unlink()
+    assert estimate_bytes(copied, 4) > alone  # which of two variants would be loaded is not known
+
+
+def test_shards_all_count(copied: CheckpointSpec) -> None:
+    alone = estimate_bytes(copied, 4)
+    weights = next((copied.path / "unet").glob("*.safetensors"))
+    tensors = sorted(load_file(weights).items())
+    for number, half in enumerate((dict(tensors[::2]), dict(tensors[1::2])), 1):
+        for variant in ("", ".fp16"):
+            save_file(half, weights.with_name(f"{weights.stem}{variant}-0000{number}-of-00002.safetensors"))
+    weights.unlink()
+    assert estimate_bytes(copied, 4) == alone
+
+
+@pytest.mark.parametrize("name", ["sd", "klein"])
+@pytest.mark.parametrize(
+    ("runtime", "loaded"),
+    [
+        (Runtime(), Runtime()),
+        (Runtime(dtype="bfloat16", quantize="float8"), Runtime(dtype="bfloat16", quantize="float8")),
+        (Runtime(offload="model"), Runtime()),
+        (Runtime(offload="group"), Runtime()),
+    ],
+)
+def test_the_estimate_is_what_the_loaded_weights_take(spec: Spec, name: str, runtime: Runtime, loaded: Runtime) -> None:
+    asked = replace(spec(name), runtime=runtime)
+    checkpoint = load_checkpoint(replace(asked, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
+    takes = replace(checkpoint, spec=asked).weights_bytes
+    assert estimate_bytes(asked, compute_dtype(runtime, CPU).itemsize) == pytest.approx(takes, rel=0.15)
+
+
+def test_offloaded_weights_are_mostly_elsewhere(spec: Spec) -> None:
+    none, model, group = (
+        estimate_bytes(replace(spec("sd"), runtime=Runtime(offload=offload)), 4) for offload in get_args(Offload)
+    )
+    assert none > model > 2 * group
+
+
+def test_quantizing_makes_the_denoiser_smaller_and_nothing_else(spec: Spec) -> None:
+    whole, small = (
+        estimate_bytes(replace(spec("sd"), runtime=Runtime(quantize=quantize)), 2) for quantize in ("none", "int8")
+    )
+    denoiser = sum(weight.numel() for weight in load_checkpoint(spec("sd"), CPU).denoiser.parameters())
+    assert whole - small == denoiser
 
 
 def refusal(spec: CheckpointSpec) -> str:
