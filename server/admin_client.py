@@ -30,21 +30,22 @@ def change_catalog(settings: Settings, route: str, body: dict[str, str]) -> None
     for name, description in answer["loaded"].items():
         console.print(f"Loaded   {name}: {description}", markup=False)
     if not (answer["added"] or answer["removed"] or answer["changed"]):
-        console.print("Nothing to change: the server's catalog is already as its files are.")
+        console.print("No model has changed; aliases, groups and the default are now as the files say.")
     if not answer["saved"]:
         console.print("The catalog's file could not be written, so this ends when the server does.", style="yellow")
 
 
 def _post(settings: Settings, route: str, body: dict[str, str]) -> dict[str, Any]:
-    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104
-    address = f"http://{host}:{settings.port}"
+    address = settings.local_url
     try:
         key = settings.admin_key.read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
         answer = httpx.post(f"{address}{route}", json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     except FileNotFoundError as error:
         raise StartError(f"No server has run with the home {settings.home} (DARKROOM_HOME).") from error
-    except httpx.HTTPError as error:
+    except PermissionError as error:
+        raise StartError(f"{settings.admin_key} can't be read: run this as the user that runs the server.") from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise StartError(f"No server answers at {address}: {error}") from error
     if answer.status_code != 200:
         raise StartError(answer.json()["error"]["message"])

@@ -53,7 +53,7 @@ class Settings(BaseSettings):
         description="How long a call goes on for an OpenAI SDK whose connection was cut, which will try again.",
     )
     idempotency_s: float = Field(
-        86_400, gt=0, description="How long an Idempotency-Key and a call's id are known after the call."
+        86_400, gt=0, description="How long an Idempotency-Key and a call's id are known, from the call's beginning."
     )
     lease_s: float = Field(60, gt=0, description="How long a hold outlives a server that stopped renewing it.")
     drain_s: float = Field(
@@ -84,6 +84,12 @@ class Settings(BaseSettings):
     def database_url(self) -> str:
         """The database to use."""
         return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
+
+    @property
+    def local_url(self) -> str:
+        """The server's address, as this machine reaches it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def admin_key(self) -> Path:

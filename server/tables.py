@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import httpx
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pipelines.chat_types import ChatSpec
 from pipelines.types import CheckpointSpec
@@ -34,7 +34,8 @@ def catalog_table(settings: Settings) -> Table:
     for model in catalog.models.values():
         star = " *" if model.name == catalog.default else ""
         spec = model.checkpoint
-        table.add_row(
+        _add(
+            table,
             model.name + star,
             model.tier,
             format_money(model.price),
@@ -46,7 +47,7 @@ def catalog_table(settings: Settings) -> Table:
         star = " *" if chat.name == catalog.chat.default else ""
         where = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
         state = _state(chat.source, loaded) if isinstance(chat.source, ChatSpec) else "upstream"
-        table.add_row(chat.name + star, "chat", "", chat.group, where, state)
+        _add(table, chat.name + star, "chat", "", chat.group, where, state)
     table.caption = "* used when a call names no model"
     return table
 
@@ -60,7 +61,7 @@ def keys_table(database: Database) -> Table:
         created = f"{key.created_at:%Y-%m-%d %H:%M}"
         at_once = "default" if key.max_running is None else str(key.max_running)
         groups = ", ".join(sorted(key.groups))
-        table.add_row(key.id, key.name, f"...{key.tail}", groups, budget, at_once, created, state)
+        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, at_once, created, state)
     return table
 
 
@@ -70,7 +71,7 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
             limits = ["none" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
-            table.add_row(row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
+            _add(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
     return table
 
 
@@ -78,7 +79,8 @@ def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
     """The newest charges."""
     table = Table("When", "Key", "Call", "Model", "Amount", title="Entries (CNY)")
     for row in report.entries(database, key_id, limit):
-        table.add_row(
+        _add(
+            table,
             f"{row.created_at:%Y-%m-%d %H:%M:%S}",
             row.key_id,
             row.call_id,
@@ -92,7 +94,7 @@ def tokens_table(database: Database, key_id: str | None) -> Table:
     """The tokens of each key's chats."""
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
     for row in chat_tokens(database, key_id):
-        table.add_row(row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
+        _add(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
     return table
 
 
@@ -101,17 +103,20 @@ def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
     table = Table("When", "Key", "Call", "Model", "Stage", "Policy", "Category", "Evidence", title="Refused")
     for row in list_refusals(database, key_id, limit):
         when = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(
-            when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, escape(row.evidence)
-        )
+        _add(table, when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, row.evidence)
     return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    """A row of words as they are: names may have brackets, which rich would take for markup."""
+    table.add_row(*map(Text, cells))
 
 
 def _loaded(settings: Settings) -> Mapping[str, str]:
     try:
-        answer = httpx.get(f"http://{settings.host}:{settings.port}/readyz", timeout=1, trust_env=False)
+        answer = httpx.get(f"{settings.local_url}/readyz", timeout=1, trust_env=False)
         return {name: state["state"] for name, state in answer.json()["checkpoints"].items()}
-    except (httpx.HTTPError, ValueError, KeyError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
         return {}  # no server there; the disk tells what it can
 
 
