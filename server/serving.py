@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -34,10 +35,11 @@ def run(settings: Settings) -> None:
     except (HomeInUse, OSError) as error:
         raise StartError(str(error)) from error
     configure_logs(settings.home / "logs", as_json=settings.log_json)
-    _first_key(settings, catalog)
+    new_key = _first_key(settings, catalog)
     _admin_key(settings)
     _need_checkpoints(settings, catalog)
-    app = create_app(settings, on_ready=lambda services: _welcome(console, services))
+    show_key = new_key or sys.stdout.isatty()
+    app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=show_key))
     console.print("Darkroom is loading its checkpoints ...")
     config = uvicorn.Config(
         app,
@@ -102,18 +104,20 @@ def read_catalog(settings: Settings) -> Catalog:
         raise StartError(str(error)) from error
 
 
-def _first_key(settings: Settings, catalog: Catalog) -> None:
-    """A first start makes a key with every group and leaves it in the home, readable by the owner alone."""
+def _first_key(settings: Settings, catalog: Catalog) -> bool:
+    """A first start makes a key with every group and leaves it in the home, readable by the owner alone. Returns
+    whether this is one."""
     database = Database(settings.database_url)
     try:
         database.migrate()
         if any_keys(database):
-            return
+            return False
         _, secret = create_key(database, "dev", catalog.groups)
     finally:
         database.dispose()
     (settings.home / "dev-key").unlink(missing_ok=True)
     _write_secret(settings.home / "dev-key", secret)
+    return True
 
 
 def _admin_key(settings: Settings) -> None:
@@ -139,23 +143,23 @@ def _need_checkpoints(settings: Settings, catalog: Catalog) -> None:
         raise StartError("The starter checkpoints could not be built; the lines above say why.")
 
 
-def _welcome(console: Console, services: Services) -> None:
-    settings = services.settings
-    host = "localhost" if settings.host in {"0.0.0.0", "::", "127.0.0.1"} else settings.host  # noqa: S104
-    base = f"http://{host}:{settings.port}"
-    dev_key = settings.home / "dev-key"
+def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
+    """The first screen. A key that is not shown, lest every start leave it in a log, is named by its file."""
+    base = services.settings.local_url
+    dev_key = services.settings.home / "dev-key"
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
+    bearer = key if show_key or not dev_key.exists() else f"$(cat {shlex.quote(str(dev_key))})"
     for state in (*services.images.checkpoints.values(), *services.chat.checkpoints.values()):
         if state.state != "loaded":
-            console.print(f"[red]Checkpoint {state.spec.name} does not load:[/red] {escape(state.detail)}")
+            console.print(f"[red]Checkpoint {escape(state.spec.name)} does not load:[/red] {escape(state.detail)}")
     console.print(f"\n[bold]Darkroom is ready[/bold] on {services.images.device}.")
-    console.print(f"  API      {base}/v1")
-    console.print(f"  Key      {key}")
-    console.print(f"  Console  {base}/console")
+    console.print(f"  API      {base}/v1", markup=False)
+    console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)
+    console.print(f"  Console  {base}/console", markup=False)
     console.print("\nTry:")
     body = f'{{"model": "{services.catalog.default}", "prompt": "a red boat at sunset"}}'
     console.print(
-        f"  curl -s {base}/v1/images/generations -H 'Authorization: Bearer {key}' "
+        f'  curl -s {base}/v1/images/generations -H "Authorization: Bearer {bearer}" '
         f"-H 'Content-Type: application/json' -d '{body}'\n",
         markup=False,
     )
