@@ -74,16 +74,28 @@ async function draw(event) {
       method: "POST", headers: headers(), body: JSON.stringify(body), signal: state.running.signal,
     });
     const result = await answer.json();
-    if (!answer.ok) throw new Error(result.error.message);
+    if (!answer.ok) {
+      pointAt(result.error.param);
+      throw new Error(result.error.message);
+    }
     say(`Done in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
     result.data.forEach((item) => showPicture(item, body, result));
   } catch (error) {
-    say(error.name === "AbortError" ? "Stopped; nothing was charged." : error.message, error.name !== "AbortError");
+    say(error.name === "AbortError" ? "Stopped. Nothing is charged unless the picture was stored already." : error.message, error.name !== "AbortError");
   } finally {
     clearInterval(clock);
     $("go").disabled = false;
     $("stop").hidden = true;
   }
+}
+
+// The field that is refused may be folded away.
+function pointAt(name) {
+  const field = name && $(name);
+  if (!field) return;
+  const fold = field.closest("details");
+  if (fold) fold.open = true;
+  field.focus();
 }
 
 function showPicture(item, body, result) {
@@ -146,7 +158,9 @@ function addFiles(files) {
 function copyCurl() {
   const body = JSON.stringify(request()).replaceAll("'", "'\\''");
   const line = `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${body}'`;
-  navigator.clipboard.writeText(line).then(() => say("Copied. Set DARKROOM_KEY in your shell."), () => say(line));
+  // browsers have no clipboard for pages over http, except from this machine
+  const copied = navigator.clipboard?.writeText(line) ?? Promise.reject();
+  copied.then(() => say("Copied. Set DARKROOM_KEY in your shell."), () => say(line));
 }
 
 async function watchServer() {
