@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -26,15 +25,13 @@ from server.flows.limits import limit_headers, place, placed
 from server.flows.upstream_chat import ask_upstream, stream_upstream
 from server.routes.chat_body import read_chat, without_effect
 from server.routes.delivery import KeptAlive, UntilGone
-from server.routes.deps import Caller, ServicesDep, wants_keepalive
+from server.routes.deps import Caller, ServicesDep, ignored_header, wants_keepalive
 from server.routes.sse import SEPARATOR, event, event_stream
 from server.services import Services
 from server.upstream import Answer, Json
 from server.wire.validation import parse_json
 
 router = APIRouter(prefix="/v1/chat/completions")
-
-FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
 @router.post("")
@@ -49,7 +46,7 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
         pass_on = _stream_on if values.get("stream") is True else _pass_on
         return UntilGone(partial(pass_on, services, model.source, values, tally))
     call = await asyncio.to_thread(read_chat, values)
-    headers, keepalive = _headers(values), wants_keepalive(request, key)
+    headers, keepalive = ignored_header(without_effect(values)), wants_keepalive(request, key)
     return UntilGone(partial(_answer, services, call, model.source, tally, headers, keepalive))
 
 
@@ -130,9 +127,3 @@ def _model_name(values: dict[str, Any]) -> str | None:
         message = f"Invalid type for 'model': expected a string, but got {type(name).__name__} instead."
         raise BadRequest(message, param="model", code="invalid_type")
     return name
-
-
-def _headers(values: dict[str, Any]) -> dict[str, str]:
-    """Fields that did nothing are named, for whoever wonders."""
-    named = ", ".join(name for name in without_effect(values) if FIELD_NAME.fullmatch(name))[:500]
-    return {"x-darkroom-ignored": named} if named else {}

@@ -1,6 +1,8 @@
 """What a route may ask for: the services, and the key that the request carries."""
 
 import asyncio
+import re
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -11,6 +13,7 @@ from server.flows.calls import Visit
 from server.services import Services
 
 MAX_IDEMPOTENCY_KEY = 255
+FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
 def services(request: Request) -> Services:
@@ -63,8 +66,14 @@ def public_base(request: Request, services: Services) -> str:
 def visit(request: Request, fingerprint: str) -> Visit:
     """What the request's headers say about earlier ones. Raises BadRequest for a key that is none."""
     count = request.headers.get("x-stainless-retry-count")
-    retry_count = int(count) if count is not None and count.isdecimal() else None
+    retry_count = int(count) if count is not None and count.isdecimal() and len(count) < 10 else None
     return Visit(fingerprint, _idempotency_key(request), retry_count)
+
+
+def ignored_header(fields: Iterable[str]) -> dict[str, str]:
+    """Fields that did nothing are named, for whoever wonders; those that no header can hold are not."""
+    named = ", ".join(name for name in fields if FIELD_NAME.fullmatch(name))[:500]
+    return {"x-darkroom-ignored": named} if named else {}
 
 
 def wants_keepalive(request: Request, key: Key) -> bool:

@@ -1,6 +1,7 @@
 """From a body to a typed value, or to the error that OpenAI gives for it."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar, cast
@@ -56,15 +57,22 @@ class MalformedBody(BadRequest):
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises MalformedBody."""
+    """The JSON object in a body. Raises MalformedBody, also for numbers that no other server could be sent."""
     try:
-        value = json.loads(raw)
+        value = json.loads(raw, parse_float=_finite, parse_constant=_finite)
         if SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedBody(f"We could not parse the JSON body of your request: {error}") from error
     if not isinstance(value, dict):
         raise MalformedBody("The body of your request must be a JSON object.")
+    return value
+
+
+def _finite(text: str) -> float:
+    """NaN and Infinity are no JSON, and 1e999 is an infinity too."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is no finite number")
     return value
 
 

@@ -1,0 +1,28 @@
+"""What is read of a request before any route's own fields."""
+
+import pytest
+from starlette.requests import Request
+
+from server.routes.deps import ignored_header, visit
+from server.wire.validation import MalformedBody, parse_json
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", f"-{'9' * 400}.0"])
+def test_a_number_that_no_other_server_could_be_sent_is_no_json(number: str) -> None:
+    with pytest.raises(MalformedBody, match="is no finite number"):
+        parse_json(f'{{"messages": [], "top_k": {number}}}'.encode())
+    assert parse_json(b'{"a": -1.5e3, "b": 2}') == {"a": -1500.0, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("sent", "count"), [("0", 0), ("2", 2), ("two", None), ("-1", None), ("9" * 5000, None), (None, None)]
+)
+def test_a_retry_is_counted_where_its_number_is_one(sent: str | None, count: int | None) -> None:
+    headers = [] if sent is None else [(b"x-stainless-retry-count", sent.encode())]
+    assert visit(Request({"type": "http", "headers": headers}), "print").retry_count == count
+
+
+def test_ignored_fields_are_named_as_far_as_a_header_can_hold_them() -> None:
+    assert ignored_header(["top_k", "a\r\nb", "größe", "loras[x]"]) == {"x-darkroom-ignored": "top_k, loras[x]"}
+    assert ignored_header(["a\nb"]) == {}
+    assert len(ignored_header(["x" * 400, "y" * 400])["x-darkroom-ignored"]) == 500
