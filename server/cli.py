@@ -172,7 +172,7 @@ def moderation(
     key: KeyFilter = None,
     entries: Annotated[int, typer.Option(min=0, help="How many to show, newest first.")] = 20,
 ) -> None:
-    """Show what the moderation policy refused, and why. Prompts and pictures are not kept."""
+    """Show what the moderation policy refused, and why."""
     from server.tables import refusals_table, show
 
     show(refusals_table(_database(_settings()), key, entries))
@@ -192,7 +192,10 @@ def build(
 def train(
     names: Annotated[list[str] | None, typer.Argument(help="Which of them. Default: all.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=1, help="For each image starter. Default: until every step is made.")
+        float | None,
+        typer.Option(
+            min=1, help="For each image starter; starter-chat has no limit. Default: until every step is made."
+        ),
     ] = None,
     onward: Annotated[
         bool, typer.Option("--onward", help="Image starters begin with the weights that are there, not from nothing.")

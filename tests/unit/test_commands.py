@@ -48,7 +48,7 @@ def test_names_with_brackets_are_shown_as_they_are(
     [
         ("127.0.0.1", None, "No server has run"),
         ("127.0.0.1", "admin-1", "No server answers at http://127.0.0.1:9"),
-        ("no host", "admin-1", "No server answers"),
+        ("[a:b]", "admin-1", "No server answers"),
     ],
 )
 def test_a_server_that_can_not_be_asked_is_said_in_words(tmp_path: Path, host: str, key: str | None, says: str) -> None:
