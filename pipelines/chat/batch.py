@@ -13,7 +13,7 @@ save a third to half of that, 4 % and 10 % of the whole; all of them, padded to 
 
 Why not transformers' continuous batching (5.23): it draws from one generator for everyone, so there are no seeds; of
 what a request can ask for it keeps temperature, top_k and top_p apart, but no bias, penalty, grammar or likeliest
-tokens. That it looks slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 1.5 M
+tokens. That it looks slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 0.8 M
 parameters. Once started it is as fast as a padded batch of `generate`. Without flash attention it compares every row's
 token with every row's past, so long contexts should cost it more; that was not measured, and neither was any of this
 on a GPU, where its paged attention may well be the faster one. `make bench-chat` compares the servers.
@@ -33,11 +33,12 @@ from pipelines.outcomes import OutOfTime
 
 
 class Batch:
-    """The sequences of one checkpoint, in slots of `most_places` tokens in all. One thread uses it."""
+    """The sequences of one checkpoint, in slots where a token takes `token_bytes`. One thread uses it."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint, token_bytes: int) -> None:
         self.checkpoint = checkpoint
-        self._forward = BatchForward(checkpoint, most_places)
+        self._token_bytes = token_bytes
+        self._forward = BatchForward(checkpoint, most_places=0)  # until `limit` gives it some
         self._threads: int | None = None  # of a CPU, that a step is computed on; None until it was measured
         self._most_rows = checkpoint.spec.max_batch
         self._waiting: deque[Sequence] = deque()
@@ -48,6 +49,10 @@ class Batch:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not (self._waiting or self._rows or self._joining)
+
+    def limit(self, cache_bytes: int) -> None:
+        """What the slots may take from now on."""
+        self._forward.slots.most_places = cache_bytes // self._token_bytes
 
     def add(self, sequence: Sequence) -> None:
         """Let it wait for a slot."""

@@ -19,7 +19,8 @@ from pipelines.residency import free_memory
 class DeviceLoop:
     """Owns every batch. `add` may be called from any thread."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, device: torch.device, budget_bytes: int) -> None:
+        self._device = device
         self._budget_bytes = budget_bytes
         self._threads = torch.get_num_threads()  # before any checkpoint has asked for fewer
         self._inbox: queue.SimpleQueue[list[Sequence]] = queue.SimpleQueue()
@@ -35,41 +36,72 @@ class DeviceLoop:
     def keep(self, specs: frozenset[ChatSpec]) -> None:
         """Those of other checkpoints go, with the weights, once they are idle."""
         self._kept = specs
-        self._inbox.put([])  # looks around
+        self.tidy()
+
+    def tidy(self) -> None:
+        """A chat has ended whose checkpoint the catalog has dropped: its weights may go now."""
+        self._inbox.put([])
 
     @torch.inference_mode()
     def _run(self) -> None:
+        untidy = False
         while True:
-            idle = all(batch.idle for batch in self._batches.values())
-            if idle:
-                let_helpers_go()
-            self._receive(wait=idle)
-            for batch in self._batches.values():
-                if not batch.idle:
-                    self._step(batch)
-
-    def _receive(self, *, wait: bool) -> None:
-        while wait or not self._inbox.empty():
-            for sequence in self._inbox.get():
-                self._lane(sequence.request.checkpoint).add(sequence)
             if (kept := self._kept) is not None:
                 self._let_go(kept)
-            wait = all(batch.idle for batch in self._batches.values())
+            if untidy:
+                free_memory(self._device)
+            if self._idle:
+                let_helpers_go()
+            untidy = self._receive()
+            self._step_all()
+
+    @property
+    def _idle(self) -> bool:
+        return all(batch.idle for batch in self._batches.values())
+
+    def _receive(self) -> bool:
+        """Take what has come; without work, wait for it. True after a call to tidy up: the rest is taken then."""
+        while self._idle or not self._inbox.empty():
+            if not self._take(self._inbox.get()):
+                return True
+        return False
+
+    def _take(self, sequences: list[Sequence]) -> bool:
+        for sequence in sequences:
+            try:
+                self._lane(sequence.request.checkpoint).add(sequence)
+            except Exception as error:  # such as no memory for the first look at a model
+                sequence.request.fail(error)
+        return bool(sequences)
 
     def _lane(self, checkpoint: ChatCheckpoint) -> Batch | Solo:
         """Where its sequences go. Made when the first one comes."""
         if checkpoint not in self._batches and checkpoint not in self._solos:
             token_bytes = None if checkpoint.processor else batched_token_bytes(checkpoint)
             if token_bytes:
-                self._batches[checkpoint] = Batch(checkpoint, self._budget_bytes // token_bytes)
+                self._batches[checkpoint] = Batch(checkpoint, token_bytes)
+                self._share_out()
             else:
                 self._solos[checkpoint] = Solo(checkpoint, self._threads)
         return self._batches.get(checkpoint) or self._solos[checkpoint]
 
     def _let_go(self, kept: frozenset[ChatSpec]) -> None:
-        self._batches = {c: batch for c, batch in self._batches.items() if c.spec in kept or not batch.idle}
+        gone = [checkpoint for checkpoint, batch in self._batches.items() if batch.idle and checkpoint.spec not in kept]
+        for checkpoint in gone:
+            del self._batches[checkpoint]
+            self._share_out()
         for checkpoint in [checkpoint for checkpoint in self._solos if checkpoint.spec not in kept]:
             self._solos.pop(checkpoint).end()
+
+    def _share_out(self) -> None:
+        """Each batch may keep an equal part of the budget. One that had more keeps it until it is idle."""
+        for batch in self._batches.values():
+            batch.limit(self._budget_bytes // len(self._batches))
+
+    def _step_all(self) -> None:
+        for batch in self._batches.values():
+            if not batch.idle:
+                self._step(batch)
 
     def _step(self, batch: Batch) -> None:
         try:

@@ -50,7 +50,7 @@ class ChatEngine:
         self._telling = False  # the event loop has been asked to tell it
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
         budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
-        self._device_loop = DeviceLoop(budget)
+        self._device_loop = DeviceLoop(device, budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
         """Take the job and say what becomes of it."""
@@ -67,6 +67,8 @@ class ChatEngine:
             self._abandon(task)  # for when the caller has left before the end
             admission.cancel()
             del self._tasks[job.id]
+            if job.checkpoint not in self._checkpoints:  # the catalog has dropped it
+                self._loop.call_soon(self._device_loop.tidy)
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step."""

@@ -90,6 +90,8 @@ def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
         forward.prompt(tokens[:6], slot=1, start=0)
         forward.prompt(tokens[6:11], slot=1, start=6)
         together = forward.step([tokens[8], tokens[11]], [5, 11])[1]
+    except torch.OutOfMemoryError:
+        raise  # that says nothing of the model
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):  # it takes no such inputs
         return None
     count = checkpoint.tokens.count

@@ -79,7 +79,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The masks are made by `Slots`; this is for models that look all the same."""
+        """The masks are made by `BatchForward`; this is for models that look all the same."""
         return self.shape.window.length, 0
 
     def get_seq_length(self) -> int:
@@ -120,7 +120,7 @@ class Slots:
         self._shape = Shape()
         self._most_rows = most_rows
         self._most_tokens = _up(most_tokens, GRAIN)
-        self._most_places = most_places
+        self.most_places = most_places
         self._layers = [SlotLayer(self._shape) for _ in range(layers)]
         self.cache = Cache(layers=self._layers)
 
@@ -135,7 +135,7 @@ class Slots:
         tokens = _up(tokens, GRAIN)
         generous = min(2 * rows, self._most_rows), min(2 * tokens, self._most_tokens)  # growing copies everything
         for room in (_larger(generous, shape), _larger((rows, tokens), shape), (rows, tokens)):
-            if room[0] * room[1] <= self._most_places:
+            if room[0] * room[1] <= self.most_places:
                 shape.rows, shape.tokens = room
                 for layer in self._layers:
                     layer.resize()

@@ -1,6 +1,7 @@
 """The chat engine with tiny models: what a request gets does not depend on who else is there."""
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pipelines.chat.batch import Batch
 from pipelines.chat.engine import ChatEngine
 from pipelines.chat_types import (
     Admitted,
@@ -185,3 +187,53 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert isinstance(too_long, Failed)
     assert too_long.code == "out_of_memory"
     assert all(isinstance(event, ChatFinished) for event in others)
+
+
+async def test_a_failure_on_the_way_into_the_batch_fails_its_request_and_not_the_next(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.chat.device_loop.batched_token_bytes", fail)
+        failed = (await asyncio.wait_for(run(chat_engine, chat_job()), 60))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "out_of_memory"
+    assert isinstance((await asyncio.wait_for(run(chat_engine, chat_job()), 60))[-1], ChatFinished)
+
+
+async def test_checkpoints_share_the_memory_for_keys_and_values(chat_job: Job) -> None:
+    budget = 2**24
+    engine = ChatEngine(torch.device("cpu"), cache_bytes=budget)
+    for model, shares in (("qwen", 1), ("llama", 2)):
+        assert isinstance((await run(engine, chat_job(model=model)))[-1], ChatFinished)
+        limits = [batch._forward.slots.most_places * batch._token_bytes for batch in _batches(engine)]
+        assert limits == pytest.approx([budget / shares] * shares, rel=0.01)
+    engine.keep([chat_job(model="llama").checkpoint])
+    await _until(lambda: len(_batches(engine)) == 1)
+    assert _batches(engine)[0]._forward.slots.most_places * _batches(engine)[0]._token_bytes > 0.9 * budget
+
+
+async def test_weights_that_the_catalog_dropped_while_they_were_used_go_after_that(
+    chat_engine: ChatEngine, chat_job: Job
+) -> None:
+    never_end = ChatSampling(temperature=0.0, logit_bias={2: -100})
+    asked = chat_job(max_tokens=200, sampling=never_end)
+    weights = weakref.ref((await chat_engine.load(asked.checkpoint)).model)
+    answering = asyncio.create_task(run(chat_engine, asked))
+    await _until(lambda: bool(_batches(chat_engine)))
+    chat_engine.keep([])
+    assert isinstance((await answering)[-1], ChatFinished)
+    del answering
+    await _until(lambda: weights() is None)
+
+
+def _batches(engine: ChatEngine) -> list[Batch]:
+    return list(engine._device_loop._batches.values())
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
