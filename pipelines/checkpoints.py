@@ -95,16 +95,15 @@ class Checkpoint:
         if runtime.lora_folder is None:
             return
         pipeline = self.pipeline("")
+        asked = runtime_options.asked_for(runtime, loras)
+        active = runtime_options.always_on(runtime) | asked
         loaded = {name for names in pipeline.get_list_adapters().values() for name in names}
-        for name, _ in loras:
-            if name not in loaded:
-                _load_named(pipeline, Lora(runtime.lora_folder / f"{name}.safetensors"))
-        always = [(lora.path.stem, lora.weight) for lora in runtime.loras]
-        if active := [*always, *loras]:
-            pipeline.enable_lora()
-            pipeline.set_adapters([name for name, _ in active], [weight for _, weight in active])
-        elif loaded:
-            pipeline.disable_lora()
+        if unused := sorted(loaded - active.keys()):  # they would stay for good: nobody counts them
+            pipeline.delete_adapters(unused)
+        for name in asked.keys() - loaded:
+            _load_named(pipeline, asked[name], name)
+        if active:
+            pipeline.set_adapters(list(active), [lora.weight for lora in active.values()])
 
     def move(self, device: torch.device) -> None:
         """Take the weights to another device, in place."""
@@ -122,10 +121,10 @@ class Checkpoint:
         return kind.from_config(own.config, **({} if shift is None else {"shift": shift}))
 
 
-def _load_named(pipeline: Any, lora: Lora) -> None:
+def _load_named(pipeline: Any, lora: Lora, name: str) -> None:
     """An adapter that a request names. Raises UnsupportedTask."""
     try:
-        runtime_options.load_lora(pipeline, lora)
+        runtime_options.load_lora(pipeline, lora, name)
     except CheckpointError as error:
         raise UnsupportedTask(f"the adapter '{lora.path.stem}' does not fit it", "loras") from error
 

@@ -3,6 +3,7 @@
 Each function raises CheckpointError with the option's key.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,10 +38,11 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> None:
     """Everything that is set on a loaded pipeline, which is on the device or, to be offloaded, on the host."""
-    for lora in runtime.loras:
-        load_lora(pipeline, lora)
-    if runtime.loras:
-        pipeline.set_adapters([lora.path.stem for lora in runtime.loras], [lora.weight for lora in runtime.loras])
+    always = always_on(runtime)
+    for name, lora in always.items():
+        load_lora(pipeline, lora, name)
+    if always:
+        pipeline.set_adapters(list(always), [lora.weight for lora in always.values()])
     if runtime.vae_tiling:
         if not hasattr(pipeline.vae, "enable_tiling"):
             raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
@@ -55,19 +57,32 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         _offload(pipeline, runtime, device)
 
 
-def load_lora(pipeline: Any, lora: Lora) -> None:
-    """An adapter by the name of its file, not yet active."""
+def always_on(runtime: Runtime) -> dict[str, Lora]:
+    """The catalog's adapters, by the names that the libraries are to call them."""
+    return {f"always-{number}": lora for number, lora in enumerate(runtime.loras)}
+
+
+def asked_for(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
+    """A request's adapters in the checkpoint's `lora_folder`, likewise: the libraries take no name with a dot."""
+    if runtime.lora_folder is None:
+        return {}
+    folder = runtime.lora_folder
+    return {f"asked-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras}
+
+
+def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
+    """An adapter, not yet active."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"runtime.loras: {type(pipeline).__name__} takes no LoRA adapters")
     if not lora.path.is_file():
         raise CheckpointError(f"runtime.loras: {lora.path}: there is no such file")
     try:
         pipeline.load_lora_weights(
-            str(lora.path.parent), weight_name=lora.path.name, adapter_name=lora.path.stem, local_files_only=True
+            str(lora.path.parent), weight_name=lora.path.name, adapter_name=name, local_files_only=True
         )
     except Exception as error:  # the libraries raise anything for an adapter of another model
         raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: {error}") from error
-    if not any(lora.path.stem in names for names in pipeline.get_list_adapters().values()):
+    if not any(name in names for names in pipeline.get_list_adapters().values()):
         raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: no layer of it is in there")
 
 

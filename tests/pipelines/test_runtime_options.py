@@ -1,5 +1,6 @@
 """`[runtime]` of the catalog: what works here, and how what does not is refused."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,13 +35,18 @@ def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
 
 @pytest.fixture(scope="session")
 def adapter(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA of the tiny UNet with random weights, in the format that pipelines save."""
+    """A LoRA of the tiny UNet and its text encoder with random weights, in the format that pipelines save."""
     checkpoint = load_checkpoint(spec("sd"), CPU)
     unet = checkpoint.denoiser
     unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     folder = tmp_path_factory.mktemp("loras")
+    text_encoder = checkpoint.components["text_encoder"]
+    text_encoder.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
     checkpoint.kind.save_lora_weights(
-        folder, unet_lora_layers=get_peft_model_state_dict(unet), weight_name="sketch.safetensors"
+        folder,
+        unet_lora_layers=get_peft_model_state_dict(unet),
+        text_encoder_lora_layers=get_peft_model_state_dict(text_encoder),
+        weight_name="sketch.safetensors",
     )
     return folder / "sketch.safetensors"
 
@@ -65,6 +71,31 @@ def test_a_request_may_name_adapters_of_the_operators_folder(spec: Spec, job: Jo
     after = draw(checkpoint, job("sd"))
     assert not np.array_equal(before, with_adapter)
     assert np.array_equal(before, after)
+
+
+def test_adapters_whose_names_have_dots_are_told_apart(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
+    for name in ("style.v1", "style.v2", "sketch"):
+        shutil.copy(adapter, tmp_path / f"{name}.safetensors")
+    checkpoint = load(spec("sd"), lora_folder=tmp_path, loras=(Lora(tmp_path / "style.v1.safetensors", 0.0),))
+    plain = draw(checkpoint, job("sd"))
+    each = [draw(checkpoint, job("sd", loras=((name, 4.0),))) for name in ("style.v1", "style.v2", "sketch")]
+    assert np.array_equal(each[0], each[1])
+    assert np.array_equal(each[1], each[2])
+    assert not np.array_equal(each[0], plain)
+
+
+def test_adapters_that_a_run_does_not_ask_for_are_gone(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
+    for name in "ab":
+        shutil.copy(adapter, tmp_path / f"{name}.safetensors")
+    checkpoint = load(spec("sd"), lora_folder=tmp_path)
+    before = checkpoint.weights_bytes
+    draw(checkpoint, job("sd", loras=(("a", 1.0),)))
+    one = checkpoint.weights_bytes
+    draw(checkpoint, job("sd", loras=(("b", 1.0),)))
+    assert checkpoint.weights_bytes == one > before
+    draw(checkpoint, job("sd"))
+    assert checkpoint.weights_bytes == before
+    assert not checkpoint.pipeline("").get_list_adapters()
 
 
 async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, job: Job, adapter: Path) -> None:
