@@ -15,11 +15,11 @@ import torch
 
 from pipelines import runtime_options
 from pipelines.checkpoint_files import CheckpointError, check_files, denoiser_name, device_bytes, model_index
+from pipelines.dtypes import compute_dtype
 from pipelines.messages import Abilities
-from pipelines.types import CheckpointSpec, Lora, Runtime
+from pipelines.types import CheckpointSpec, Lora
 
 LOADING = threading.Lock()  # the libraries build modules under global state: one checkpoint at a time
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class UnsupportedTask(Exception):
@@ -158,7 +158,7 @@ def _read(spec: CheckpointSpec, kind: type[Any], index: dict[str, Any], device: 
     # What a checkpoint leaves out on purpose, such as a safety checker, has to be named: it is required otherwise.
     absent = {part: None for part, entry in index.items() if entry == [None, None]}
     options = {
-        "torch_dtype": compute_dtype(spec.runtime, device),
+        "torch_dtype": compute_dtype(spec.runtime.dtype, device),
         "local_files_only": True,
         **absent,
         **runtime_options.loading_options(spec.runtime, denoiser_name(index)),
@@ -185,13 +185,6 @@ def _from_files(spec: CheckpointSpec, kind: type[Any], options: dict[str, Any], 
             pipeline.to(device)
     _lay_out(pipeline.components)
     return pipeline
-
-
-def compute_dtype(runtime: Runtime, device: torch.device) -> torch.dtype:
-    """What the weights are loaded as."""
-    if runtime.dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[runtime.dtype]
 
 
 def _lay_out(components: dict[str, Any]) -> None:

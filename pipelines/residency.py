@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from pipelines.checkpoint_files import CheckpointError, estimate_bytes
-from pipelines.checkpoints import Checkpoint, compute_dtype, load_checkpoint
+from pipelines.checkpoints import Checkpoint, load_checkpoint
+from pipelines.dtypes import compute_dtype
 from pipelines.openmp import compute
 from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, Runtime
@@ -112,7 +113,7 @@ class Residency:
         return resident
 
     def _estimate(self, spec: CheckpointSpec) -> int:
-        return estimate_bytes(spec, compute_dtype(spec.runtime, self._device).itemsize)
+        return estimate_bytes(spec, compute_dtype(spec.runtime.dtype, self._device).itemsize)
 
     def _bring(self, known: Resident | None, spec: CheckpointSpec) -> Resident:
         """On the loader's thread: from the host or from the disk."""

@@ -11,8 +11,7 @@ from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import Syntax
 from pipelines.chat_types import ChatSpec
 from pipelines.checkpoint_files import PICKLES, CheckpointError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from pipelines.dtypes import compute_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +43,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
             spec.path,
             **local,
             use_safetensors=True,
-            dtype=_dtype(spec, device),
+            dtype=compute_dtype(spec.dtype, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),
         ).eval()
     except torch.OutOfMemoryError:
@@ -83,12 +82,6 @@ def _check_files(folder: Path) -> None:
         raise CheckpointError(f"{folder}: {found}; convert the checkpoint to safetensors")
     if getattr(AutoConfig.from_pretrained(folder, local_files_only=True), "auto_map", None):
         raise CheckpointError(f"{folder / 'config.json'}: its auto_map names code of the checkpoint's own")
-
-
-def _dtype(spec: ChatSpec, device: torch.device) -> torch.dtype:
-    if spec.dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return DTYPES[spec.dtype]
 
 
 def _ends(model: Any, tokenizer: Any) -> list[int]:

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.batching import Row
 from pipelines.checkpoint_files import CheckpointError, describe, estimate_bytes
-from pipelines.checkpoints import compute_dtype, load_checkpoint
+from pipelines.checkpoints import load_checkpoint
 from pipelines.diffusion import Drawing
+from pipelines.dtypes import compute_dtype
 from pipelines.previews import PreviewMap
 from pipelines.types import CheckpointSpec, ImageJob, Offload, Runtime
 from tests.tiny_checkpoints import make_single_file
@@ -86,7 +87,7 @@ def test_the_estimate_is_what_the_loaded_weights_take(spec: Spec, name: str, run
     asked = replace(spec(name), runtime=runtime)
     checkpoint = load_checkpoint(replace(asked, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
     takes = replace(checkpoint, spec=asked).weights_bytes
-    assert estimate_bytes(asked, compute_dtype(runtime, CPU).itemsize) == pytest.approx(takes, rel=0.15)
+    assert estimate_bytes(asked, compute_dtype(runtime.dtype, CPU).itemsize) == pytest.approx(takes, rel=0.15)
 
 
 def test_offloaded_weights_are_mostly_elsewhere(spec: Spec) -> None:
