@@ -18,7 +18,7 @@ Train = Callable[..., Path]
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Train:
     for name, value in {
-        "MERGES": 40, "SPACED": 20, "CORPUS": 20, "MICRO_TOKENS": 512, "BLOCK_STEPS": 2,
+        "MERGES": 40, "SPACED": 20, "CORPUS": 20, "BATCH_TOKENS": 512, "BLOCK_STEPS": 2,
         "SAVE_EVERY": 2, "WARMUP_STEPS": 2, "make_model": partial(make_model, width=64, layers=2),
     }.items():  # fmt: skip
         monkeypatch.setattr(training, name, value)

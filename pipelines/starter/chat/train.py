@@ -29,8 +29,7 @@ from pipelines.starter.muon import Muon
 NAME: Final = "starter-chat"
 STEPS: Final = 1750
 WARMUP_STEPS: Final = 30
-MICRO_TOKENS: Final = 2048  # of a micro-batch, padding included
-MICRO_BATCHES: Final = 1  # of a step
+BATCH_TOKENS: Final = 2048  # of a step, padding included
 BLOCK_STEPS: Final = 25  # steps whose conversations are made together, to be sorted by length
 LEARNING_RATE: Final = 5e-3
 COOLDOWN: Final = 0.45  # share of the steps over which the learning rate falls
@@ -65,11 +64,11 @@ def train(weights: Path, *, steps: int = STEPS, device: str | None = None) -> Pa
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(NAME, total=steps, completed=first)
         losses: list[float] = []
-        for step, batches in enumerate(_steps(tokenizer, first), start=first):
+        for step, batch in enumerate(_batches(tokenizer, first), start=first):
             if step == steps:
                 break
             rate = _rate(step, steps)
-            losses.append(_learn(model, optimizers, batches, LEARNING_RATE * rate, where))
+            losses.append(_learn(model, optimizers, batch, LEARNING_RATE * rate, where))
             progress.update(task, advance=1, description=f"{NAME}, loss {np.mean(losses[-50:]):.3f}")
             if (step + 1) % SAVE_EVERY == 0:
                 console.print(f"step {step + 1}: loss {np.mean(losses[-SAVE_EVERY:]):.4f}")
@@ -108,52 +107,42 @@ def _rate(step: int, steps: int) -> float:
 
 
 def _learn(
-    model: Qwen3ForCausalLM,
-    optimizers: list[torch.optim.Optimizer],
-    batches: list[Batch],
-    rate: float,
-    where: torch.device,
+    model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, rate: float, where: torch.device
 ) -> float:
     """One step; the mean loss of an assistant's token."""
-    count = sum(int(batch.learned[:, 1:].sum()) for batch in batches)
-    total = 0.0
-    for batch in batches:
-        loss = _loss(model, batch, where) / count
-        torch.autograd.backward(loss)
-        total += loss.item()
+    loss = _loss(model, batch, where)
+    torch.autograd.backward(loss)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    return total
+    return loss.item()
 
 
 def _loss(model: Qwen3ForCausalLM, batch: Batch, where: torch.device) -> Tensor:
-    """Summed over the learned tokens. Padding is on the right, where a causal model does not look."""
+    """The mean over the learned tokens. Padding is on the right, where a causal model does not look."""
     ids, learned = batch.ids.to(where), batch.learned[:, 1:].to(where)
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[learned]
-    return cross_entropy(model.lm_head(hidden), ids[:, 1:][learned], reduction="sum")
+    return cross_entropy(model.lm_head(hidden), ids[:, 1:][learned])
 
 
-def _steps(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[list[Batch]]:
-    """The batches of each step, from step `first` on."""
+def _batches(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[Batch]:
+    """The batch of each step, from step `first` on."""
     block = first // BLOCK_STEPS
     skipped = first % BLOCK_STEPS
     while True:
-        batches = _block(tokenizer, block)
-        for start in range(skipped * MICRO_BATCHES, len(batches), MICRO_BATCHES):
-            yield batches[start : start + MICRO_BATCHES]
+        yield from _block(tokenizer, block)[skipped:]
         block, skipped = block + 1, 0
 
 
 def _block(tokenizer: PreTrainedTokenizerFast, block: int) -> list[Batch]:
-    """The micro-batches of some steps: sorted by length, so that little is padding, then shuffled."""
+    """The batches of some steps: sorted by length, so that little is padding, then shuffled."""
     rng = np.random.default_rng((SEED, block))
     rows: list[tuple[list[int], list[int]]] = []
-    wanted, held = BLOCK_STEPS * MICRO_BATCHES, 0
-    while held < wanted * MICRO_TOKENS * 1.02:
+    held = 0
+    while held < BLOCK_STEPS * BATCH_TOKENS * 1.02:
         script = conversation(rng)
         row: Any = tokenizer.apply_chat_template(
             script.messages, tools=script.tools or None, return_assistant_tokens_mask=True, return_dict=True
@@ -163,12 +152,12 @@ def _block(tokenizer: PreTrainedTokenizerFast, block: int) -> list[Batch]:
     rows.sort(key=lambda row: len(row[0]))
     batches: list[Batch] = []
     while rows:
-        count = max(1, MICRO_TOKENS // len(rows[-1][0]))
-        while count < len(rows) and (count + 1) * len(rows[-1][0]) <= MICRO_TOKENS:
+        count = max(1, BATCH_TOKENS // len(rows[-1][0]))
+        while count < len(rows) and (count + 1) * len(rows[-1][0]) <= BATCH_TOKENS:
             count += 1
         batches.append(_padded(rows[-count:]))
         del rows[-count:]
-    order = rng.permutation(len(batches))[:wanted]
+    order = rng.permutation(len(batches))[:BLOCK_STEPS]
     return [batches[i] for i in order]
 
 
