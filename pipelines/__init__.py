@@ -1,4 +1,5 @@
 """Tensors and checkpoints: everything that happens inside a worker process.
 
-`types`, `catalog`, `sizes`, `pixels` and `messages` are the part that `server` may import; none of them imports torch.
+What `server` imports knows no torch: `types`, `chat_types`, `classify_types` and `messages` (the contract), `catalog`,
+`chat_catalog` and `strict_toml`, `sizes`, `estimate`, `pixels`, `checkpoint_files`, `starter.chat.image_tool`.
 """

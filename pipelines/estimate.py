@@ -48,10 +48,6 @@ class Speeds:
         known = self._unit_s
         return known.get(_weights(checkpoint)) or (sum(known.values()) / len(known) if known else FIRST_UNIT_S)
 
-    def estimate_s(self, job: ImageJob) -> float:
-        """Device time of a job."""
-        return work_units(job) * self.unit_s(job.checkpoint)
-
     def measured(self, checkpoint: CheckpointSpec, units: float, took_s: float) -> None:
         """Take note of what some work has taken. The first picture builds kernels, and may compile: what is far faster
         than all before is believed at once."""

@@ -29,11 +29,6 @@ class PreviewMap:
         self._products: torch.Tensor | None = None  # latents with latents, a constant one included
         self._targets: torch.Tensor | None = None  # latents with colours
 
-    @property
-    def fitted(self) -> bool:
-        """Whether a picture has been learned from."""
-        return self._products is not None
-
     def learn(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
         """Take in the last latents of a picture, and its pixels as decoded: (height, width, 3)."""
         height, width, _ = pixels.shape

@@ -1,1 +1,1 @@
-"""The starter checkpoints. The server never imports this; it runs `python -m pipelines.starter.build`."""
+"""The starter checkpoints. The server runs `python -m pipelines.starter.build`, and imports `chat.image_tool` alone."""

@@ -134,7 +134,7 @@ def alpha_text(vocabulary: int) -> CLIPTextModel:
 
 
 def clip_config(vocabulary: int, width: int, layers: int = 2, length: int = 77) -> CLIPTextConfig:
-    """A small CLIP text encoder for a tokenizer of `tokens`, whose last two tokens are its marks."""
+    """A small CLIP text encoder for a tokenizer of `vocabulary` tokens, whose last two are its marks."""
     return CLIPTextConfig(
         vocab_size=vocabulary,
         hidden_size=width,
@@ -223,7 +223,7 @@ def qwen_text(trunk: Qwen3Model) -> Qwen3ForCausalLM:
 
 
 def qwen_config(vocabulary: int, *, width: int, layers: int) -> Qwen3Config:
-    """A narrow text encoder for a tokenizer of `tokens`."""
+    """A narrow text encoder for a tokenizer of `vocabulary` tokens."""
     return Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=width,

@@ -49,7 +49,6 @@ class Reading:
 
     sky: Sky | None
     ground: Ground | None
-    neon: bool
     backdrop: Backdrop
     light: Light
     places: Mapping[Place, Seen]
@@ -87,7 +86,6 @@ def read(image: Image.Image) -> Reading:
     return Reading(
         sky=sky,
         ground=ground,
-        neon=tone == "neon",
         backdrop=_backdrop(names, layout),
         light=_light(names, layout),
         places={place: _seen(names, layout, place) for place in PLACES},

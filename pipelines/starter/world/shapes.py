@@ -184,7 +184,7 @@ def _lighthouse() -> Drawing:
         return points((-left, low), (left, low), (right, high), (-right, high))
 
     return [
-        ("rock", np.concatenate([ellipse(0, 0, 0.38, 0.12, start=0, end=180, count=9)])),
+        ("rock", ellipse(0, 0, 0.38, 0.12, start=0, end=180, count=9)),
         ("body", band(0.04, 0.78)),
         ("trim", band(0.24, 0.34)),
         ("trim", band(0.5, 0.59)),
