@@ -5,7 +5,7 @@ each names the file, the key and what would be right, so that a broken catalog i
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from pipelines.chat_catalog import ChatCatalog, read_chat
 from pipelines.plan import takes_two_passes
 from pipelines.sizes import SizeRules, Tier
-from pipelines.strict_toml import Strict, read_toml
+from pipelines.strict_toml import Strict, fault_at, read_toml
 from pipelines.types import (
     CheckpointSpec,
     Conditioning,
@@ -249,24 +249,25 @@ def _add_models(
     weights: Path,
     faults: list[str],
 ) -> None:
-    faults += [f"{path}: {fault}" for fault in _file_faults(file, shared)]
+    faults += [fault_at(path, (key,), said) for key, said in _file_faults(file, shared)]
     spec = _checkpoint(file, weights, presets)
     steps = file.steps or 0
     if file.quality is not None:
         steps = getattr(file.quality, file.quality.default).steps
     for index, model in enumerate(file.models):
-        where = f"{path}: models[{index}]"
         known = presets[model.tier]
         ratios = model.ratios or [ratio for ratio in known if ratio not in EXTREME_RATIOS]
         if unknown := [ratio for ratio in ratios if ratio not in known]:
-            faults.append(f"{where}.ratios: {unknown[0]!r} is not in presets.toml, which has {', '.join(known)}")
+            said = f"{unknown[0]!r} is not in presets.toml, which has {', '.join(known)}"
+            faults.append(fault_at(path, ("models", index, "ratios"), said))
             continue
         if model.tier != tier_of_name(model.name):
             rule = "a name with hd-count is 2K, with 4k-count 4K, any other 1K"
             expected = tier_of_name(model.name)
-            faults.append(f"{where}.tier: got {model.tier!r}, expected {expected!r} for {model.name!r} ({rule})")
+            said = f"got {model.tier!r}, expected {expected!r} for {model.name!r} ({rule})"
+            faults.append(fault_at(path, ("models", index, "tier"), said))
         if model.name in models:
-            faults.append(f"{where}.name: {model.name!r} is served by another file too")
+            faults.append(fault_at(path, ("models", index, "name"), f"{model.name!r} is served by another file too"))
         models[model.name] = ImageModel(
             name=model.name,
             tier=model.tier,
@@ -281,17 +282,18 @@ def _add_models(
         )
 
 
-def _file_faults(file: CheckpointFile, shared: CatalogFile) -> Iterable[str]:
+def _file_faults(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:
+    """Keys, and what is wrong with them."""
     if file.family not in shared.groups:
-        yield f"family: got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
+        yield "family", f"got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
     if file.quality is None and file.steps is None:
-        yield "steps: missing; a checkpoint without a [quality] table says how many steps it takes"
+        yield "steps", "missing; a checkpoint without a [quality] table says how many steps it takes"
     if file.quality is not None and file.steps is not None:
-        yield "steps: the [quality] table already says how many; keep one of the two"
+        yield "steps", "the [quality] table already says how many; keep one of the two"
     if file.checkpoint.endswith(".safetensors") and file.config is None:
-        yield "config: missing; a single .safetensors file needs the folder of its configs"
+        yield "config", "missing; a single .safetensors file needs the folder of its configs"
     if file.max_area_px < file.native_area_px:
-        yield f"max_area_px: got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
+        yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
 
 
 def _checkpoint(
@@ -340,13 +342,15 @@ def _runtime(table: RuntimeTable, weights: Path) -> Runtime:
 def _dangling(path: Path, shared: CatalogFile, models: Mapping[str, ImageModel]) -> list[str]:
     known = ", ".join(models)
     found = [
-        f"{path}: aliases.{alias}: {name!r} is not a model; expected one of {known}"
+        fault_at(path, ("aliases", alias), f"{name!r} is not a model; expected one of {known}")
         for alias, name in shared.aliases.items()
         if name not in models
     ]
-    found += [f"{path}: aliases.{alias}: is a model of its own" for alias in shared.aliases if alias in models]
+    found += [
+        fault_at(path, ("aliases", alias), "is a model of its own") for alias in shared.aliases if alias in models
+    ]
     if shared.default not in models:
-        found.append(f"{path}: default: {shared.default!r} is not a model; expected one of {known}")
+        found.append(fault_at(path, ("default",), f"{shared.default!r} is not a model; expected one of {known}"))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipelines.chat_types import ChatSpec
-from pipelines.strict_toml import Strict, read_toml
+from pipelines.strict_toml import Place, Strict, fault_at, read_toml
 from pipelines.types import Dtype
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
@@ -98,41 +98,45 @@ def read_chat(path: Path, weights: Path, taken: Collection[str], faults: list[st
     file = read_toml(path, ChatFile, faults)
     if file is None:
         return ChatCatalog()
-    faults += [f"{path}: {fault}" for fault in _file_faults(file, taken)]
+    faults += [fault_at(path, place, said) for place, said in _file_faults(file, taken)]
     models = {table.name: _model(table, file, weights) for table in file.models}
     return ChatCatalog(models, file.aliases, file.default)
 
 
-def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[str]:
+def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[tuple[Place, str]]:
+    """Places, and what is wrong there."""
     names = [table.name for table in file.models]
     folders: dict[str, ChatTable] = {}
-    for asked in [file.image_model, *(table.image_model for table in file.models)]:
-        if asked is not None and asked not in taken:
-            yield f"image_model: {asked!r} is not an image model; expected one of {', '.join(sorted(taken))}"
+    tables: list[tuple[Place, ChatFile | ChatTable]] = [((), file)]
+    for place, table in [*tables, *((("models", index), table) for index, table in enumerate(file.models))]:
+        if table.image_model is not None and table.image_model not in taken:
+            known = ", ".join(sorted(taken))
+            yield (*place, "image_model"), f"{table.image_model!r} is not an image model; expected one of {known}"
     for index, table in enumerate(file.models):
-        for fault in _model_faults(table):
-            yield f"models[{index}].{fault}"
+        for key, said in _model_faults(table):
+            yield ("models", index, key), said
         if table.name in taken or table.name in names[:index]:
-            yield f"models[{index}].name: {table.name!r} is served already"
+            yield ("models", index, "name"), f"{table.name!r} is served already"
         if table.checkpoint and _options(folders.setdefault(table.checkpoint, table)) != _options(table):
-            yield f"models[{index}]: {table.checkpoint!r} is loaded once; give it the same options under every name"
+            said = f"{table.checkpoint!r} is loaded once; give it the same options under every name"
+            yield ("models", index, "checkpoint"), said
     known = ", ".join(names) or "none"
     for alias, name in file.aliases.items():
         if name not in names:
-            yield f"aliases.{alias}: {name!r} is not a chat model; expected one of {known}"
+            yield ("aliases", alias), f"{name!r} is not a chat model; expected one of {known}"
         if alias in names:
-            yield f"aliases.{alias}: is a model of its own"
+            yield ("aliases", alias), "is a model of its own"
     if file.default is not None and file.default not in names:
-        yield f"default: {file.default!r} is not a chat model; expected one of {known}"
+        yield ("default",), f"{file.default!r} is not a chat model; expected one of {known}"
 
 
-def _model_faults(table: ChatTable) -> Iterator[str]:
+def _model_faults(table: ChatTable) -> Iterator[tuple[str, str]]:
     if (table.checkpoint is None) == (table.upstream is None):
-        yield "checkpoint: a model has either a checkpoint or an upstream"
+        yield "checkpoint", "a model has either a checkpoint or an upstream"
     foreign = FOLDER_KEYS if table.upstream else UPSTREAM_KEYS
     for key in foreign:
         if key in table.model_fields_set:
-            yield f"{key}: belongs to a model with {'a checkpoint' if table.upstream else 'an upstream'}"
+            yield key, f"belongs to a model with {'a checkpoint' if table.upstream else 'an upstream'}"
 
 
 def _options(table: ChatTable) -> dict[str, object]:

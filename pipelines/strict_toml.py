@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 Shape = TypeVar("Shape", bound=BaseModel)
+Place = tuple[str | int, ...]  # keys and places in lists, from the top of the file
+
+NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
+NAMES = rf"\s*({NAME}(?:\s*\.\s*{NAME})*)\s*"
+HEADER = re.compile(rf"\s*(\[\[?){NAMES}\]\]?\s*(#.*)?")
+KEY = re.compile(rf"{NAMES}=")
 
 
 class Strict(BaseModel):
@@ -26,29 +32,56 @@ def read_toml(path: Path, shape: type[Shape], faults: list[str]) -> Shape | None
     except tomllib.TOMLDecodeError as error:
         faults.append(f"{path}: not valid TOML: {error}")
     except ValidationError as error:
-        faults.extend(f"{path}: {_line(path, fault)}{_describe(fault)}" for fault in error.errors())
+        faults.extend(fault_at(path, fault["loc"], _said(fault)) for fault in error.errors())
     return None
 
 
-def _describe(fault: ErrorDetails) -> str:
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
+def fault_at(path: Path, place: Place, said: str) -> str:
+    """What is wrong at a place of a file that could be read."""
+    number = line_of(path.read_text(), place)
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    return f"{path}: {f'line {number}: ' if number else ''}{key}: {said}"
+
+
+def line_of(text: str, place: Place) -> int | None:
+    """The line of a key, or of the table or value that it is in or missing from: TOML's reader keeps no positions."""
+    table: Place = ()
+    lists: dict[Place, int] = {}  # of tables: the place of the latest one
+    found: tuple[Place, int | None] = ((), None)
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := HEADER.fullmatch(line):
+            table = here = _table(_names(header[2]), lists, another=header[1] == "[[")
+        elif key := KEY.match(line):
+            here = (*table, *_names(key[1]))
+        else:
+            continue
+        if len(here) > len(found[0]) and here == place[: len(here)]:
+            found = here, number
+    return found[1]
+
+
+def _table(names: list[str], lists: dict[Place, int], *, another: bool) -> Place:
+    """The place of a table that begins here, `another` of a list or not."""
+    here: Place = ()
+    for depth, name in enumerate(names, 1):
+        here = (*here, name)
+        if another and depth == len(names):
+            lists[here] = lists.get(here, -1) + 1
+        if here in lists:
+            here = (*here, lists[here])
+    return here
+
+
+def _names(key: str) -> list[str]:
+    return [name.strip("\"'") for name in re.findall(NAME, key)]
+
+
+def _said(fault: ErrorDetails) -> str:
     match fault["type"]:
         case "missing":
-            return f"{key}: missing"
+            return "missing"
         case "extra_forbidden":
-            return f"{key}: unknown key"
+            return "unknown key"
         case "literal_error":
-            return f"{key}: got {fault['input']!r}, expected {fault['ctx']['expected']}"
-    return f"{key}: got {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
-
-
-def _line(path: Path, fault: ErrorDetails) -> str:
-    """'line 12: ' where the offending key stands alone in the file; TOML's reader keeps no positions."""
-    key = next((part for part in reversed(fault["loc"]) if isinstance(part, str)), "")
-    text = repr(fault["input"])[1:-1] if isinstance(fault["input"], str) else ""
-    hits = [
-        number
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.match(rf'\s*"?{re.escape(key)}"?\s*=', line) and text in line
-    ]
-    return f"line {hits[0]}: " if len(hits) == 1 else ""
+            return f"got {fault['input']!r}, expected {fault['ctx']['expected']}"
+    return f"got {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"

@@ -1,5 +1,6 @@
 """model_configs/chat.toml: what it may say, and what a broken one is told."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,4 @@ def test_a_fault_names_its_key_and_its_cure(tmp_path: Path, old: str, new: str, 
     assert old in GOOD
     _, faults = read(tmp_path, GOOD.replace(old, new, 1))
     assert any(f"{key}:" in fault and cure in fault for fault in faults), faults
+    assert all(re.search(r": line \d+: ", fault) for fault in faults), faults
