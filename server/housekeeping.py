@@ -2,7 +2,7 @@
 
 import asyncio
 import fcntl
-import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import IO
 
@@ -44,23 +44,34 @@ def settle_the_past(services: Services) -> None:
 
 
 async def keep_house(services: Services) -> None:
-    """Until cancelled. A failure is logged and tried again: a full disk must not end the renewals."""
-    swept = time.monotonic()
+    """Until cancelled. Leases are renewed while files are swept: that may take longer than a lease."""
+    async with asyncio.TaskGroup() as chores:
+        chores.create_task(_every(services.settings.lease_s / 3, lambda: _settle(services)))
+        chores.create_task(_every(SWEEP_EVERY_S, lambda: asyncio.to_thread(_sweep, services)))
+
+
+async def _every(seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+    """A failure is logged and tried again: a full disk must not end the renewals."""
     while True:
-        await asyncio.sleep(services.settings.lease_s / 3)
+        await asyncio.sleep(seconds)
         try:
-            await asyncio.to_thread(services.ledger.renew, services.calls.ids())
-            await asyncio.to_thread(services.responses.renew)
-            await asyncio.to_thread(services.responses.settle_orphans)
-            if lapsed := await asyncio.to_thread(services.ledger.sweep):
-                log.warning("voided holds whose lease ran out", holds=lapsed)
-            await asyncio.to_thread(services.book.fail_orphans, services.calls.ids())
-            if time.monotonic() - swept > SWEEP_EVERY_S:
-                await asyncio.to_thread(_sweep_files, services)
-                await asyncio.to_thread(services.book.forget_old)
-                swept = time.monotonic()
+            await chore()
         except Exception:
             log.exception("housekeeping failed")
+
+
+async def _settle(services: Services) -> None:
+    await asyncio.to_thread(services.ledger.renew, services.calls.ids())
+    await asyncio.to_thread(services.responses.renew)
+    await asyncio.to_thread(services.responses.settle_orphans)
+    if lapsed := await asyncio.to_thread(services.ledger.sweep):
+        log.warning("voided holds whose lease ran out", holds=lapsed)
+    await asyncio.to_thread(services.book.fail_orphans, services.calls.ids())
+
+
+def _sweep(services: Services) -> None:
+    services.book.forget_old()
+    _sweep_files(services)
 
 
 def _sweep_files(services: Services) -> None:

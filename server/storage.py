@@ -28,7 +28,9 @@ class Storage:
     def write(self, name: str, data: bytes) -> None:
         """Store a file, all of it or nothing. Raises OSError, disk full included."""
         path = self._place(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self._root)
         temporary = path.with_name(f".{name}.tmp")
         try:
             with temporary.open("wb") as file:

@@ -60,7 +60,12 @@ class Database:
 
     def _engine(self, connections: int, *, read_only: bool) -> Engine:
         engine = create_engine(
-            self.url, poolclass=QueuePool, pool_size=connections, max_overflow=0, pool_timeout=BUSY_TIMEOUT_MS / 1000
+            self.url,
+            poolclass=QueuePool,
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=BUSY_TIMEOUT_MS / 1000,
+            hide_parameters=True,  # errors are logged, and prompts are nobody's business
         )
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)

@@ -42,7 +42,8 @@ class Backlog:
     def place(self, job: ImageJob, call: RunningCall) -> Iterator[None]:
         """A place for the call's job while this is entered. Raises Overloaded."""
         place = _Place(job, call, work_units(job))
-        if wait_s := self._wait_s(place):
+        wait_s = self._wait_s(place)
+        if wait_s is not None:
             raise Overloaded(
                 f"The server is busy: {len(self._places)} jobs with about {self.left_s():.0f} s of work are before "
                 f"this one, and with it there would be more than it takes on. Try again in {math.ceil(wait_s)} s.",
@@ -69,13 +70,13 @@ class Backlog:
     def _of(self, key_id: str | None) -> Iterator[_Place]:
         return (place for place in self._places.values() if key_id in {None, place.call.ticket.call.key_id})
 
-    def _wait_s(self, place: _Place) -> float:
-        """In how many seconds there will be room; 0 if there is. An idle server takes a job of any length."""
+    def _wait_s(self, place: _Place) -> float | None:
+        """In how many seconds there will be room; None if there is. An idle server takes a job of any length."""
         if not self._places:
-            return 0.0
+            return None
         for_work_s = self.left_s() - max(0.0, self._most_s - self._left_s(place))
-        for_place_s = self.next_end_s() if len(self._places) >= self._most_jobs else 0.0
-        return max(for_work_s, for_place_s, 0.0)
+        full = len(self._places) >= self._most_jobs
+        return max(for_work_s, self.next_end_s() if full else 0.0) if full or for_work_s > 0 else None
 
     def _left_s(self, place: _Place) -> float:
         spec = place.job.checkpoint

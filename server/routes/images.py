@@ -18,7 +18,7 @@ from server.flows.limits import limit_headers
 from server.flows.references import Reference
 from server.flows.resolve import ImageCall
 from server.routes.delivery import CallAnswer
-from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
+from server.routes.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
 from server.services import Services
 from server.wire.hosted import refuse_unsupported
 from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
@@ -32,7 +32,6 @@ MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
-FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
 @router.get("/jobs/{job_id}")
@@ -86,8 +85,7 @@ async def _answer(
     pictures = [*call.references, call.mask] if call.mask else call.references
     known_by = visit(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     running = await open_call(services, key, call, known_by)
-    named = ", ".join(name for name in ignored if FIELD_NAME.fullmatch(name))[:500]
-    headers = limit_headers(services, key) | ({"x-darkroom-ignored": named} if named else {})
+    headers = limit_headers(services, key) | ignored_header(ignored)
     return CallAnswer(services, running, call, headers, keepalive=wants_keepalive(request, key))
 
 

@@ -29,7 +29,7 @@ from server.flows.responses.stored import (
     stream_response,
 )
 from server.routes.delivery import KeptAlive, UntilGone
-from server.routes.deps import Caller, ServicesDep, public_base, visit, wants_keepalive
+from server.routes.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
 from server.routes.sse import SEPARATOR, event, event_stream
 from server.services import Services
 from server.wire.hosted import refuse_unsupported
@@ -38,7 +38,6 @@ from server.wire.validation import ignored_fields, parse_json, validate
 
 router = APIRouter(prefix="/v1/responses")
 
-FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 MAX_PAGE = 100
 
 
@@ -48,8 +47,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     values = await asyncio.to_thread(parse_json, await request.body())
     refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    named = ", ".join(name for name in ignored_fields(ResponseBody, values) if FIELD_NAME.fullmatch(name))[:500]
-    headers = {"x-darkroom-ignored": named} if named else {}
+    headers = ignored_header(ignored_fields(ResponseBody, values))
     known_by = visit(request, await asyncio.to_thread(fingerprint, body.model_dump(mode="json"), ()))
     keepalive = wants_keepalive(request, key)
     base = public_base(request, services)
@@ -104,7 +102,7 @@ async def input_items(
     after: str | None = None,
 ) -> Response:
     """A page of the items that went in."""
-    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PAGE:
+    if not re.fullmatch(r"0*[0-9]{1,3}", limit, re.ASCII) or not 1 <= int(limit[-3:]) <= MAX_PAGE:
         message = f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}, but got '{limit[:20]}'."
         raise BadRequest(message, param="limit")
     if order not in {"asc", "desc"}:

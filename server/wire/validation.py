@@ -13,6 +13,7 @@ from server.errors import BadRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 
+MAX_DEPTH = 100
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # a half of a character, if its other half is missing
 TYPE_NAMES = {
     str: "a string",
@@ -66,7 +67,18 @@ def parse_json(raw: bytes) -> dict[str, Any]:
         raise MalformedBody(f"We could not parse the JSON body of your request: {error}") from error
     if not isinstance(value, dict):
         raise MalformedBody("The body of your request must be a JSON object.")
+    if _is_deep(value):
+        raise MalformedBody(f"The body of your request is nested more than {MAX_DEPTH} levels deep.")
     return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it is nested deeper than libraries write again."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        held = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [inner for parts in held for inner in parts]
+    return bool(level)
 
 
 def _finite(text: str) -> float:

@@ -62,6 +62,14 @@ async def test_the_number_of_jobs_is_bounded_too_and_the_shortest_ends_first() -
         assert refused.value.headers["Retry-After"] == "20"
 
 
+async def test_a_full_server_is_full_until_a_job_has_ended() -> None:
+    backlog, last = Backlog(most_jobs=1, most_s=1e9, warmed=lambda _: UNIT_S), running("a")
+    with backlog.place(named("a"), last):
+        last.report(Progress(100, 100))
+        with pytest.raises(Overloaded), backlog.place(named("b"), running("b")):
+            pass
+
+
 async def test_measured_speeds_replace_the_warm_ones() -> None:
     backlog = Backlog(most_jobs=9, most_s=1e9, warmed=lambda _: UNIT_S)
     with backlog.place(named("a"), running("a", "mine")), backlog.place(named("b"), running("b", "yours")):

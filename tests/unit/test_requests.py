@@ -26,3 +26,20 @@ def test_ignored_fields_are_named_as_far_as_a_header_can_hold_them() -> None:
     assert ignored_header(["top_k", "a\r\nb", "größe", "loras[x]"]) == {"x-darkroom-ignored": "top_k, loras[x]"}
     assert ignored_header(["a\nb"]) == {}
     assert len(ignored_header(["x" * 400, "y" * 400])["x-darkroom-ignored"]) == 500
+
+
+def test_what_is_nested_deeper_than_it_can_be_written_again_is_refused() -> None:
+    for depth, refused in ((98, False), (200, True)):
+        raw = b'{"a":' + depth * b"[" + depth * b"]" + b"}"
+        if refused:
+            with pytest.raises(MalformedBody, match="nested"):
+                parse_json(raw)
+        else:
+            assert parse_json(raw)
+
+
+def test_half_a_character_is_refused() -> None:
+    assert parse_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    for raw in (b'{"a": "\\ud83d"}', b'{"a": "\xed\xa0\x80"}'):
+        with pytest.raises(MalformedBody):
+            parse_json(raw)

@@ -86,19 +86,6 @@ def pictures_of(item: StoredItem) -> list[Shown]:
     return [Shown(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
 
 
-def texts_of(items: Iterable[StoredItem]) -> list[str]:
-    """Every text that the model is shown of these, for moderation."""
-    found: list[str] = []
-    for item in items:
-        for key in ("content", "output", "arguments", "revised_prompt"):
-            value = item.body.get(key)
-            if isinstance(value, str):
-                found.append(value)
-            elif isinstance(value, list):
-                found += [_text(part) for part in value if _text(part)]
-    return found
-
-
 def last_words(messages: Sequence[Json]) -> str:
     """What the user said last, without marks for pictures."""
     for message in reversed(messages):

@@ -18,6 +18,7 @@ from server.accounts.responses import StoredItem, StoredResponse
 from server.errors import BadImageRequest, BadRequest, Overloaded, RateLimited
 from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
+from server.flows.chat_moderation import chat_texts
 from server.flows.chat_run import Tally
 from server.flows.limits import place
 from server.flows.moderate import Subject
@@ -29,7 +30,6 @@ from server.flows.responses.context import (
     build_context,
     newest_picture,
     pictures_of,
-    texts_of,
 )
 from server.flows.responses.converse import run_response
 from server.flows.responses.drawing import blank_call
@@ -143,7 +143,7 @@ async def _plan(
         inputs=tuple(inputs) if body.store else (),
         messages=context.messages,
         pictures=await _decoded(services, context.pictures),
-        texts=tuple(text for text in [body.instructions, *texts_of(inputs)] if text),
+        texts=tuple(await asyncio.to_thread(_texts, body, inputs)),
         new_pictures=new_pictures,
         image=image,
         tools=chat_tools(body),
@@ -159,6 +159,12 @@ async def _plan(
         top_logprobs=body.top_logprobs if logprobs else 0,
         time_limit_s=services.settings.job_time_limit_s,
     )
+
+
+def _texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
+    """What the model is shown that is new in this round."""
+    new = build_context(inputs, body.instructions, tools=True, vision=False)
+    return chat_texts(new.messages, [tool.model_dump() for tool in body.tools if isinstance(tool, FunctionTool)])
 
 
 def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:

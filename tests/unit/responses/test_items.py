@@ -9,10 +9,12 @@ from pydantic import TypeAdapter
 
 from pipelines.pixels import PictureError
 from server.accounts.responses import StoredItem
-from server.flows.responses.context import texts_of
 from server.flows.responses.items import keep_pictures, render, to_stored, with_pictures
+from server.flows.responses.opening import _texts
 from server.storage import Storage
 from server.wire.response_items import Item
+from server.wire.responses import ResponseBody
+from server.wire.validation import validate
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 URI = "data:image/webp;base64," + base64.b64encode(b"pixels").decode()
@@ -97,8 +99,20 @@ def test_events_lose_their_pictures_and_get_them_back() -> None:
     assert with_pictures(slim, {"ig_1": "abc"}) == event
 
 
-def test_moderation_reads_what_people_and_functions_said() -> None:
-    output = [{"type": "input_text", "text": "b"}]
-    items = [sent(role="user", content="a"), sent(type="function_call_output", call_id="c", output=output)]
-    items.append(sent(type="function_call_output", call_id="c", output="c"))
-    assert texts_of(items) == ["a", "b", "c"]
+def test_moderation_reads_all_that_the_model_is_shown() -> None:
+    fields = {
+        "model": "m",
+        "instructions": "be kind",
+        "input": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "b"}]},
+            {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"at": "\\u0063"}'},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "d"}]},
+            {"type": "image_generation_call", "id": "ig_1", "result": "aGk=", "revised_prompt": "e"},
+        ],
+        "tools": [{"type": "function", "name": "find", "description": "f"}],
+    }
+    body = validate(ResponseBody, fields, strict=True)
+    assert isinstance(body.input, list)
+    read = "\n".join(_texts(body, [to_stored(item) for item in body.input]))
+    assert {"be kind", *"abcdef", "look", "at", "find"} <= set(read.split("\n"))
