@@ -71,8 +71,8 @@ class ChatEngine:
                 self._loop.call_soon(self._device_loop.tidy)
 
     def cancel(self, job_id: str) -> None:
-        """Stop the job within one step."""
-        if task := self._tasks.get(job_id):
+        """Stop a chat within one step. A count goes on to its end: where none comes, the server has to see that."""
+        if (task := self._tasks.get(job_id)) and isinstance(task.job, ChatJob):
             self._fail(task, Cancelled())
 
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:

@@ -126,6 +126,16 @@ async def count(engine: ChatEngine, job: ChatJob) -> int:
     return events[-1].tokens
 
 
+async def test_a_count_says_when_it_starts_and_goes_on_when_nobody_wants_it(
+    chat_engine: ChatEngine, chat_job: Job
+) -> None:
+    events = []
+    async for event in chat_engine.submit(CountJob("c", chat_job().checkpoint, chat_job().messages)):
+        events.append(type(event))
+        chat_engine.cancel("c")
+    assert events == [Queued, Started, Counted]
+
+
 async def test_what_runs_too_long_is_stopped(chat_engine: ChatEngine, chat_job: Job) -> None:
     events = await run(chat_engine, chat_job(time_limit_s=0.0))
     assert isinstance(events[-1], Failed)
