@@ -115,21 +115,43 @@ def list_all() -> None:
 @keys.command("set")
 def change(
     key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    budget: Annotated[str | None, typer.Option(help="What it may spend in all, in CNY, or 'none'.")] = None,
     max_running: Annotated[
         int | None, typer.Option(min=0, help="Calls it may have at once; 0 is the server's own limit.")
+    ] = None,
+    per_minute: Annotated[
+        int | None, typer.Option(min=0, help="Calls it may begin in a minute; 0 is no limit.")
     ] = None,
     keepalive: Annotated[
         bool | None, typer.Option(help="Whether its JSON answers are preceded by spaces while it waits.")
     ] = None,
 ) -> None:
-    """Change what a key may do at once, and how it is answered."""
-    from server.accounts.keys import change_key
+    """Change what a key may spend and do at once, and how it is answered."""
+    from server.accounts.keys import KeyChanges, change_key
+    from server.accounts.money import format_money, parse_money
 
-    changed = change_key(_database(_settings()), key, max_running, keepalive)
+    changes: KeyChanges = {}
+    try:
+        if budget is not None:
+            changes["budget"] = None if budget == "none" else parse_money(budget)
+    except ValueError as error:
+        _fail(str(error))
+    if max_running is not None:
+        changes["max_running"] = max_running or None
+    if per_minute is not None:
+        changes["per_minute"] = per_minute or None
+    if keepalive is not None:
+        changes["keepalive"] = keepalive
+    changed = change_key(_database(_settings()), key, changes)
     if changed is None:
         _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
-    limit = "the server's own limit" if changed.max_running is None else f"{changed.max_running} calls at once"
-    typer.echo(f"{changed.id} ({changed.name}): {limit}; keepalive {'on' if changed.keepalive else 'off'}.")
+    parts = (
+        "no budget" if changed.budget is None else f"a budget of {format_money(changed.budget)} CNY",
+        "the server's own limit" if changed.max_running is None else f"{changed.max_running} calls at once",
+        "no limit a minute" if changed.per_minute is None else f"{changed.per_minute} calls a minute",
+        f"keepalive {'on' if changed.keepalive else 'off'}",
+    )
+    typer.echo(f"{changed.id} ({changed.name}): {'; '.join(parts)}.")
 
 
 @keys.command()

@@ -158,7 +158,7 @@ class QuotaExceeded(ApiError):
 
 
 class RateLimited(ApiError):
-    """The key has as many calls running as it may."""
+    """The key has as many calls running as it may, or has begun as many in a minute."""
 
     status: ClassVar[int] = 429
     type: ClassVar[str] = "requests"

@@ -76,6 +76,9 @@ def _sweep(services: Services) -> None:
 
 def _sweep_files(services: Services) -> None:
     services.responses.forget_old(services.settings.responses_keep_days * DAY_S, services.settings.idempotency_s)
+    days = services.settings.results_keep_days
+    if days is not None and (old := services.ledger.give_up_results(days * DAY_S)):
+        log.info("gave up old results", results=old)
     known = services.ledger.result_names() | services.responses.picture_names()
     removed = services.storage.sweep(known, services.settings.result_grace_s)
     if removed:

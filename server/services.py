@@ -3,6 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
 from pipelines.catalog import Catalog
 from pipelines.chat_types import ChatEvent, ChatJob, CountJob
 from pipelines.classify_types import ClassifyEvent, ClassifyJob
@@ -46,6 +49,7 @@ class Services:
     live: LiveResponses
     metrics: Metrics
     faults: Faults
+    rates: MovingWindowRateLimiter = field(default_factory=lambda: MovingWindowRateLimiter(MemoryStorage()))
     places: Places = field(default_factory=Places)
     loose_ends: LooseEnds = field(default_factory=LooseEnds)
     catalog_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the catalog is being changed

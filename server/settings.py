@@ -63,6 +63,9 @@ class Settings(BaseSettings):
         300, gt=0, description="A worker that says nothing, or gets on with no job, for this long is killed as stuck."
     )
     result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
+    results_keep_days: float | None = Field(
+        None, gt=0, description="Age in days at which a picture is deleted; its charge stays. Never when unset."
+    )
     responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
     device_memory_gib: float | None = Field(
         None, gt=0, description="Memory for image checkpoints on the device; 80 % of it when unset."

@@ -54,14 +54,15 @@ def catalog_table(settings: Settings) -> Table:
 
 def keys_table(database: Database) -> Table:
     """The keys, newest last."""
-    table = Table("Id", "Name", "Key", "Groups", "Budget", "At once", "Created", "State", title="Keys")
+    table = Table("Id", "Name", "Key", "Groups", "Budget", "At once", "A minute", "Created", "State", title="Keys")
     for key in list_keys(database):
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
         budget = "none" if key.budget is None else format_money(key.budget)
         created = f"{key.created_at:%Y-%m-%d %H:%M}"
         at_once = "default" if key.max_running is None else str(key.max_running)
+        a_minute = "any" if key.per_minute is None else str(key.per_minute)
         groups = ", ".join(sorted(key.groups))
-        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, at_once, created, state)
+        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, at_once, a_minute, created, state)
     return table
 
 

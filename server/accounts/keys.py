@@ -6,6 +6,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypedDict
 
 from sqlalchemy import exists, select
 
@@ -19,8 +20,8 @@ PREFIX = "sk-dr-"
 class Key:
     """What a key may do. The budget is all that it may ever spend, in 1/10000 CNY; None is no limit.
 
-    `max_running` is how many calls it may have at once; None is the server's own limit. `keepalive` asks for whitespace
-    before JSON answers that take long.
+    `max_running` is how many calls it may have at once; None is the server's own limit. `per_minute` is how many it may
+    begin in a minute; None is no limit. `keepalive` asks for whitespace before JSON answers that take long.
     """
 
     id: str
@@ -32,6 +33,16 @@ class Key:
     expires_at: datetime | None
     revoked_at: datetime | None
     max_running: int | None
+    per_minute: int | None
+    keepalive: bool
+
+
+class KeyChanges(TypedDict, total=False):
+    """What of a key is to be set, and to what."""
+
+    budget: int | None
+    max_running: int | None
+    per_minute: int | None
     keepalive: bool
 
 
@@ -55,6 +66,7 @@ def create_key(
         expires_at=expires_at.timestamp() if expires_at else None,
         revoked_at=None,
         max_running=None,
+        per_minute=None,
         keepalive=False,
     )
     with database.write() as session:
@@ -85,16 +97,14 @@ def any_keys(database: Database) -> bool:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
 
-def change_key(database: Database, key_id: str, max_running: int | None, keepalive: bool | None) -> Key | None:
-    """Set what is not None; a `max_running` of 0 means the server's own limit. None when there is no such id."""
+def change_key(database: Database, key_id: str, changes: KeyChanges) -> Key | None:
+    """Set these and leave the rest. None when there is no such id."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
             return None
-        if max_running is not None:
-            row.max_running = max_running or None
-        if keepalive is not None:
-            row.keepalive = keepalive
+        for name, value in changes.items():
+            setattr(row, name, value)
     return _key(row)
 
 
@@ -124,6 +134,7 @@ def _key(row: KeyRow) -> Key:
         expires_at=_moment(row.expires_at),
         revoked_at=_moment(row.revoked_at),
         max_running=row.max_running,
+        per_minute=row.per_minute,
         keepalive=row.keepalive,
     )
 

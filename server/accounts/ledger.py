@@ -148,16 +148,24 @@ class Ledger:
         """The record of a stored picture."""
         with self._database.read() as session:
             row = session.get(ResultRow, name)
-        if row is None:
+        if row is None or row.deleted_at is not None:
             return None
         return StoredResult(
             row.name, row.media_type, row.width_px, row.height_px, row.size_bytes, row.sha256, row.position
         )
 
     def result_names(self) -> set[str]:
-        """The files that some record names."""
+        """The files that some record names and that are to be kept."""
         with self._database.read() as session:
-            return set(session.scalars(select(ResultRow.name)))
+            return set(session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))))
+
+    def give_up_results(self, keep_s: float) -> int:
+        """Mark results that are older than this: their files may go, what was charged for them stays on record."""
+        now = time.time()
+        old = (ResultRow.created_at < now - keep_s, ResultRow.deleted_at.is_(None))
+        with self._database.write() as session:
+            change = update(ResultRow).where(*old).values(deleted_at=now)
+            return len(session.scalars(change.returning(ResultRow.name)).all())
 
     def _void(self, reason: str, *which: ColumnElement[bool]) -> int:
         change = update(HoldRow).where(HoldRow.state == "held", *which)

@@ -80,7 +80,7 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
             *_wrong_amounts(session),
             *_strays(session),
         ]
-        names = session.scalars(select(ResultRow.name)).all()
+        names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).all()
     if stored is not None:
         problems += [f"result {name} has no file" for name in names if not stored(name)]
     problems += [

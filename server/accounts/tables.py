@@ -39,6 +39,7 @@ class KeyRow(Base):
     expires_at: Mapped[float | None] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
     max_running: Mapped[int | None] = mapped_column(Integer)
+    per_minute: Mapped[int | None] = mapped_column(Integer)
     keepalive: Mapped[bool] = mapped_column(Boolean, server_default=false())
 
 
@@ -93,6 +94,7 @@ class ResultRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
+    deleted_at: Mapped[float | None] = mapped_column(Float)  # when its file was given up
 
 
 class ChatUsageRow(Base):

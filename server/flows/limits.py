@@ -1,11 +1,15 @@
-"""How many calls a key may have at once, so that no key can fill the queues alone.
+"""How many calls a key may have at once, so that no key can fill the queues alone, and how many a minute it may begin.
 
-Image calls, chats and responses count alike. A response counts once: it chats and draws in the place that it has.
+Image calls, chats and responses count alike. A response counts once: it chats and draws in the place that it has. A
+retry that gets an earlier call's answer does not count. Each API process counts for itself.
 """
 
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
+
+from limits import RateLimitItemPerMinute
 
 from server.accounts.keys import Key
 from server.errors import RateLimited
@@ -15,13 +19,20 @@ Item = TypeVar("Item")
 
 
 def check_limit(services: Services, key: Key) -> None:
-    """Raises RateLimited when the key has as many calls as it may."""
+    """Raises RateLimited when the key has as many calls as it may, or has begun as many; else this is one more."""
     most = most_running(services, key)
     if now_running(services, key) >= most:
         raise RateLimited(
             f"This key has {most} calls running, which is its limit. Wait for one of them to end, or ask the operator "
             "for a higher limit (darkroom keys set --max-running).",
             _next_end_s(services, key),
+            limit_headers(services, key),
+        )
+    if key.per_minute is not None and not services.rates.hit(RateLimitItemPerMinute(key.per_minute), key.id):
+        raise RateLimited(
+            f"This key may begin {key.per_minute} calls a minute. Wait a moment, or ask the operator for a higher "
+            "limit (darkroom keys set --per-minute).",
+            services.rates.get_window_stats(RateLimitItemPerMinute(key.per_minute), key.id).reset_time - time.time(),
             limit_headers(services, key),
         )
 
@@ -53,13 +64,21 @@ def most_running(services: Services, key: Key) -> int:
 
 
 def limit_headers(services: Services, key: Key) -> dict[str, str]:
-    """OpenAI's headers. What is limited is calls at once; it resets when the key's calls are done."""
+    """OpenAI's headers: of the calls a minute if those are limited, else of the calls at once, which reset when they
+    are done."""
+    if key.per_minute is not None:
+        stats = services.rates.get_window_stats(RateLimitItemPerMinute(key.per_minute), key.id)
+        return _headers(key.per_minute, stats.remaining, max(0.0, stats.reset_time - time.time()))
     most = most_running(services, key)
     talk_s = services.chat.job_s if _talks(services, key) else 0.0
+    return _headers(most, max(0, most - now_running(services, key)), max(services.backlog.left_s(key.id), talk_s))
+
+
+def _headers(most: int, remaining: int, reset_s: float) -> dict[str, str]:
     return {
         "x-ratelimit-limit-requests": str(most),
-        "x-ratelimit-remaining-requests": str(max(0, most - now_running(services, key))),
-        "x-ratelimit-reset-requests": duration(max(services.backlog.left_s(key.id), talk_s)),
+        "x-ratelimit-remaining-requests": str(remaining),
+        "x-ratelimit-reset-requests": duration(reset_s),
     }
 
 

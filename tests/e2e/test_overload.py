@@ -82,6 +82,24 @@ def test_a_key_can_have_a_limit_of_its_own(server: Server) -> None:
     assert server.darkroom("keys", "set", "key_none", "--max-running", "7").returncode == 1
 
 
+def test_a_key_can_have_a_limit_of_calls_a_minute(server: Server) -> None:
+    made = server.darkroom("keys", "create", "hasty")
+    key_id, secret = made.stderr.split()[0], made.stdout.strip()
+    assert "1 calls a minute" in server.darkroom("keys", "set", key_id, "--per-minute", "1").stdout
+    first, refused = send(server, QUICK, secret), send(server, {**QUICK, "n": 2}, secret)
+    assert first.status_code == 200
+    assert first.headers["x-ratelimit-limit-requests"] == "1"
+    assert first.headers["x-ratelimit-remaining-requests"] == "0"
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert "a minute" in refused.json()["error"]["message"]
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    again = send(server, QUICK, secret, **{"x-stainless-retry-count": "1"})
+    assert again.status_code == 200  # the first call's answer, which costs nothing
+    assert server.darkroom("keys", "set", key_id, "--per-minute", "0", "--budget", "0.01").returncode == 0
+    assert send(server, {**QUICK, "n": 2}, secret).json()["error"]["code"] == "insufficient_quota"
+
+
 def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(
     make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:

@@ -23,7 +23,7 @@ A small checkpoint of the [starter world](../../weights.md): flat, poster-like s
 | hardware | {hardware} |
 | weights | fp16 safetensors, averages over the training steps |
 | quality | not measured yet: `darkroom starters measure --cards` |
-| licence | the repository's; the pictures it learned from are the repository's own |
+| licence | none stated yet; the pictures it learned from are the repository's own |
 """
 
 

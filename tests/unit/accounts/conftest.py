@@ -1,16 +1,63 @@
-"""A real, migrated SQLite file for each test."""
+"""A real, migrated database for each test: a SQLite file, and a PostgreSQL database where that is installed."""
 
-from collections.abc import Iterator
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from server.accounts.db import Database
 
+NewDatabase = Callable[[], str]
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'darkroom.db'}"
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[NewDatabase]:
+    """Makes empty databases with the schema of this version, in a cluster of the tests' own."""
+    control = shutil.which("pg_ctl")
+    if control is None:
+        pytest.skip("PostgreSQL is not installed")
+    programs = Path(control).resolve().parent
+    user = "postgres" if os.geteuid() == 0 else None  # it refuses to be run by root
+    folder = Path(tempfile.mkdtemp(prefix="darkroom-pg-"))
+    if user:
+        shutil.chown(folder, user)
+
+    def run(program: str, *options: str) -> None:
+        command = [programs / program, "-D", folder / "data", *options]
+        subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=120)
+
+    run("initdb", "--auth=trust", "--username=darkroom", "--no-sync")
+    run("pg_ctl", "--wait", "-l", str(folder / "log"), "-o", f"-F -c listen_addresses='' -k {folder}", "start")
+    numbers = itertools.count()
+
+    def new(template: str = "test_0") -> str:
+        name = f"test_{next(numbers)}"
+        with psycopg.connect(f"host={folder} user=darkroom dbname=postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        return f"postgresql+psycopg://darkroom@/{name}?host={folder}"
+
+    try:
+        migrated = Database(new("template0"))
+        migrated.migrate()
+        migrated.dispose()
+        yield new
+    finally:
+        run("pg_ctl", "--wait", "-m", "immediate", "stop")
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'darkroom.db'}"
+    make: NewDatabase = request.getfixturevalue("postgresql")
+    return make()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from server.accounts import report
 from server.accounts.db import Database
-from server.accounts.keys import any_keys, authenticate, create_key, list_keys, revoke_key
+from server.accounts.keys import any_keys, authenticate, change_key, create_key, list_keys, revoke_key
 from server.accounts.ledger import HoldLost, InsufficientBudget, Ledger
 from server.accounts.money import format_money, parse_money
 from server.accounts.tables import Base
 from tests.unit.accounts.books import GROUPS, call, clean, result
+
+ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @given(st.integers(0, 10**12))
@@ -49,6 +52,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     assert any_keys(database)
 
 
+@ON_SQLITE
 def test_a_secret_opens_its_key_and_is_not_stored(database: Database, tmp_path: Path) -> None:
     key, secret = create_key(database, "findable", GROUPS)
     assert authenticate(database, secret) == key
@@ -79,11 +83,13 @@ def test_a_read_sees_one_moment(database: Database) -> None:
         assert session.scalar(text("SELECT count(*) FROM keys")) == before
 
 
+@ON_SQLITE
 def test_readers_never_checkpoint(database: Database) -> None:
     with database.read() as session:
         assert session.scalar(text("PRAGMA wal_autocheckpoint")) == 0
 
 
+@ON_SQLITE
 def test_sqlite_is_as_safe_as_it_can_be(database: Database) -> None:
     with database.write() as session:
         assert session.scalar(text("PRAGMA journal_mode")) == "wal"
@@ -155,7 +161,7 @@ def test_a_capture_that_fails_half_way_leaves_the_hold_as_it_was(database: Datab
 
 def test_a_server_that_starts_voids_what_the_last_one_held_and_keeps_its_own(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
-    Ledger(database, "last").hold(call("c1", key.id))
+    Ledger(database, "last", lease_s=0).hold(call("c1", key.id))
     this = Ledger(database, "this")
     this.hold(call("c2", key.id))
     assert this.void_orphans() == 1
@@ -255,3 +261,27 @@ def test_many_threads_spend_the_last_of_a_budget_and_not_more(database: Database
     assert min(lowest) == 0
     assert report.balances(database)[0].available == 0
     assert clean(database)
+
+
+def test_old_results_are_given_up_and_what_was_charged_for_them_is_not(database: Database) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    ledger = Ledger(database, "me")
+    ledger.hold(call("c1", key.id))
+    ledger.capture("c1", [result("r1")])
+    assert ledger.give_up_results(60) == 0
+    assert ledger.result_names() == {"r1.png"}
+    assert ledger.give_up_results(-1) == 1
+    assert ledger.give_up_results(-1) == 0
+    assert ledger.result_names() == set()
+    assert ledger.find_result("r1.png") is None
+    assert report.check(database, lambda _: False) == []
+    assert report.balances(database)[0].spent == 1000
+
+
+def test_a_key_can_be_changed_and_the_rest_of_it_stays(database: Database) -> None:
+    key, secret = create_key(database, "a", GROUPS, budget=1000)
+    assert change_key(database, "key_none", {"budget": 1}) is None
+    assert change_key(database, key.id, {"budget": 5000, "per_minute": 3}) is not None
+    changed = authenticate(database, secret)
+    assert changed == replace(key, budget=5000, per_minute=3)
+    assert change_key(database, key.id, {"budget": None}) == replace(key, budget=None, per_minute=3)

@@ -25,8 +25,8 @@ def named(key_id: str, call_id: str = "img_1", key: str | None = "k", fingerprin
     return CallId(call_id, key_id, "images.generations", fingerprint, key)
 
 
-def begin(database: Database, book: CallBook, which: CallId, owner: str = "me") -> Ledger:
-    ledger = Ledger(database, owner)
+def begin(database: Database, book: CallBook, which: CallId, owner: str = "me", lease_s: float = 60) -> Ledger:
+    ledger = Ledger(database, owner, lease_s)
     ledger.hold(call(which.id, which.key_id), book.beginning(which))
     return ledger
 
@@ -110,7 +110,7 @@ def test_an_old_key_is_free_again_and_old_records_go(database: Database, key_id:
 
 
 def test_what_a_dead_server_ran_has_failed_uncharged(database: Database, key_id: str) -> None:
-    begin(database, CallBook(database, "dead", 60), named(key_id), owner="dead")
+    begin(database, CallBook(database, "dead", 60), named(key_id), owner="dead", lease_s=0)
     book = CallBook(database, "next", 60)
     assert book.fail_orphans() == 0  # its hold says that it may live
     assert Ledger(database, "next").void_orphans() == 1

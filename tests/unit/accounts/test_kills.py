@@ -21,7 +21,7 @@ from server.accounts.ledger import Call, InsufficientBudget, Ledger, StoredResul
 url, key_id, crash_at, calls = sys.argv[1:5]
 def reach(point):
     if point == crash_at: os.kill(os.getpid(), signal.SIGKILL)
-ledger = Ledger(Database(url), uuid.uuid4().hex, reach=reach)
+ledger = Ledger(Database(url), uuid.uuid4().hex, lease_s=0, reach=reach)
 for _ in range(int(calls)):
     name = uuid.uuid4().hex
     try: ledger.hold(Call(name, key_id, "e", "m", 1000))
