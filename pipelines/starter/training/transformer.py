@@ -27,13 +27,14 @@ from pipelines.starter.training.understanding import Understanding, misunderstoo
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
-MIX: Final = {"draw": 0.5, "edit": 0.4, "combine": 0.04, "tile": 0.06}  # a second reference doubles the time
+MIX: Final = {"draw": 0.4, "edit": 0.5, "combine": 0.04, "tile": 0.06}  # a second reference doubles the time
 TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
 CHANGES: Final = 6.0  # how much more a place counts that an edit changes: to copy the rest is easily learned
-ASKED: Final = 0.05  # how much it counts what was misunderstood
+ASKED: Final = 0.01  # how much it counts what was misunderstood: a third of the gradient; with more, little is drawn
+SMALLER: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
 NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
 SCORING: Final = re.compile(r"norm_(added_)?[qk]\.")  # in the names of weights
 Positions = Tensor  # (tokens, 4): picture, row, column, place in the text
@@ -50,9 +51,13 @@ def shifted(even: Tensor) -> Tensor:
 
 
 def drawn_sizes(stage: Stage) -> list[Size]:
-    """What a stage draws: every full size as the server has it drawn, a megapixel at most, and reduced by the stage."""
+    """What a stage draws: every full size as the server has it drawn, a megapixel at most, and reduced by the stage.
+
+    The last stage draws smaller pictures as often: they take less than half the time and say as much.
+    """
     fitted = tuple(fitting(*size, NATIVE_PX, TOKEN_PX * stage.spread) for size in FULL)
-    return stage.sizes(fitted, TOKEN_PX, shortest=4)
+    smaller = SMALLER if stage.kind == "full" else ()
+    return stage.sizes(fitted + smaller, TOKEN_PX, shortest=4)
 
 
 @torch.no_grad()
@@ -115,7 +120,7 @@ class TransformerTraining:
         else:
             clean = start = self._tokens(scenes, size)
         references = [self._tokens(reference, size) for reference in given]
-        sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
+        sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas(edits=bool(given))).to(clean.device)
         noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
         looked_at = [crowded_scene(step * self.batch + i) for i in range(self.batch)]
         seen = [noisy[:, :, :0], self._tokens(looked_at, size)]
@@ -140,9 +145,13 @@ class TransformerTraining:
             wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
         return (_in_a_row(counts) * errors.square()).mean() + ASKED * wrongly
 
-    def _sigmas(self) -> Tensor:
+    def _sigmas(self, *, edits: bool) -> Tensor:
+        """Edits begin with pure noise most often: what changes shows through any less, and needs no instruction."""
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]
-        return torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
+        sigmas = torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
+        if edits:
+            sigmas[: self.batch // 2] = 1.0
+        return sigmas
 
     def _tile_sigmas(self) -> Tensor:
         return shifted(TILE_NOISE * torch.rand(self.batch))

@@ -30,7 +30,7 @@ COVERED: Final = (0.02, 0.25)  # of a token: less is nothing, more is the object
 FINER: Final = 8  # along a token's side, that what is covered is counted in
 NOTHING_COUNTS: Final = 0.15  # against an object: most tokens show none
 OBJECTS: Final = 3.0  # how much more it counts to know an object than to know the scenery
-CHANGED: Final = 6.0  # how much more it counts what an edit changes
+CHANGED: Final = 2.0  # how much more it counts what an edit changes: much more, and all is taken to change
 Answers = dict[str, Tensor]  # to each question, (pictures, tokens), UNSAID where it isn't asked
 
 
