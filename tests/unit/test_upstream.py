@@ -22,7 +22,7 @@ from server.observe import Metrics
 from server.services import Services
 from server.upstream import Answer, Upstreams
 
-KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, keepalive=False)
+KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, None, keepalive=False)
 ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
 CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
