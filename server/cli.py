@@ -131,18 +131,18 @@ def change(
     from server.accounts.money import format_money, parse_money
 
     changes: KeyChanges = {}
-    try:
-        if budget is not None:
-            changes["budget"] = None if budget == "none" else parse_money(budget)
-    except ValueError as error:
-        _fail(str(error))
     if max_running is not None:
         changes["max_running"] = max_running or None
     if per_minute is not None:
         changes["per_minute"] = per_minute or None
     if keepalive is not None:
         changes["keepalive"] = keepalive
-    changed = change_key(_database(_settings()), key, changes)
+    try:
+        if budget is not None:
+            changes["budget"] = None if budget == "none" else parse_money(budget)
+        changed = change_key(_database(_settings()), key, changes)
+    except ValueError as error:
+        _fail(str(error))
     if changed is None:
         _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
     parts = (

@@ -11,6 +11,8 @@ from typing import TypedDict
 from sqlalchemy import exists, select
 
 from server.accounts.db import Database
+from server.accounts.ledger import used
+from server.accounts.money import format_money
 from server.accounts.tables import KeyRow
 
 PREFIX = "sk-dr-"
@@ -98,11 +100,14 @@ def any_keys(database: Database) -> bool:
 
 
 def change_key(database: Database, key_id: str, changes: KeyChanges) -> Key | None:
-    """Set these and leave the rest. None when there is no such id."""
+    """Set these and leave the rest. None when there is no such id. Raises ValueError for a budget that is overspent."""
     with database.write() as session:
-        row = session.get(KeyRow, key_id)
+        row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
             return None
+        budget = changes.get("budget")
+        if budget is not None and budget < (spent := used(session, key_id)):
+            raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
         for name, value in changes.items():
             setattr(row, name, value)
     return _key(row)

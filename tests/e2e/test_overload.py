@@ -96,8 +96,9 @@ def test_a_key_can_have_a_limit_of_calls_a_minute(server: Server) -> None:
     assert 1 <= int(refused.headers["retry-after"]) <= 60
     again = send(server, QUICK, secret, **{"x-stainless-retry-count": "1"})
     assert again.status_code == 200  # the first call's answer, which costs nothing
-    assert server.darkroom("keys", "set", key_id, "--per-minute", "0", "--budget", "0.01").returncode == 0
+    assert server.darkroom("keys", "set", key_id, "--per-minute", "0", "--budget", "0.15").returncode == 0
     assert send(server, {**QUICK, "n": 2}, secret).json()["error"]["code"] == "insufficient_quota"
+    assert "0.10 CNY already" in server.darkroom("keys", "set", key_id, "--budget", "0.05").stderr
 
 
 def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(

@@ -92,7 +92,7 @@ def test_an_edited_catalog_is_taken_without_a_pause(server: Server) -> None:
     file = server.configs / ITS_FILE
     text = file.read_text()
     before = draw(server)
-    assert "already" in server.darkroom("reload").stdout
+    assert "No model has changed" in server.darkroom("reload").stdout
     file.write_text(text.replace("[[models]]", "[[models]\n", 1))
     refused = server.darkroom("reload")
     assert refused.returncode == 1

@@ -274,7 +274,7 @@ def test_what_an_edit_changes_is_asked_for_most() -> None:
     counts = [len(values) for values in QUESTIONS.values()]
     as_before = [nn.functional.one_hot(before[q].clamp(min=0), n) for q, n in zip(QUESTIONS, counts, strict=True)]
     scores = 20 * torch.cat(as_before, dim=-1).float()
-    assert misunderstood(scores, after, before) > 2 * misunderstood(scores, after) > 0
+    assert misunderstood(scores, after, before) > 1.5 * misunderstood(scores, after) > 0
 
 
 def test_attention_is_sharper_among_more_tokens() -> None:

@@ -285,3 +285,6 @@ def test_a_key_can_be_changed_and_the_rest_of_it_stays(database: Database) -> No
     changed = authenticate(database, secret)
     assert changed == replace(key, budget=5000, per_minute=3)
     assert change_key(database, key.id, {"budget": None}) == replace(key, budget=None, per_minute=3)
+    Ledger(database, "me").hold(call("c1", key.id))
+    with pytest.raises(ValueError, match=r"0\.10 CNY already"):
+        change_key(database, key.id, {"budget": 999})
