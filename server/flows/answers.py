@@ -16,7 +16,7 @@ from server.flows.running import RunningCall
 from server.services import Services
 from server.wire.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 
-PARAMETERS = ("model", "checkpoint", "steps", "guidance", "strength", "negative_prompt", "loras")
+IN_FILES_ALONE = frozenset({"prompt", "software"})  # of a job's metadata
 EventKind = Literal["image_generation", "image_edit"]
 
 
@@ -40,7 +40,7 @@ def build_result(
         quality=shape.quality,
         size=shape.size,
         usage=_usage(job),
-        parameters={"seed": job.seed, **{name: job.metadata[name] for name in PARAMETERS}},
+        parameters={"seed": job.seed} | {n: value for n, value in job.metadata.items() if n not in IN_FILES_ALONE},
     )
     return ImageResult(job.id, answer, tuple(result.name for result in stored), call.response_format)
 

@@ -12,9 +12,10 @@ from server.errors import Conflict, KeptError, KeyReused, Overloaded, RateLimite
 from server.flows.finish import finish_even_if_cancelled
 from server.flows.images import Also, create_images
 from server.flows.limits import check_limit
+from server.flows.listened import FOREVER
 from server.flows.outcome import ImageResult
 from server.flows.resolve import ImageCall
-from server.flows.running import FOREVER, RETRY_WINDOW_S, RunningCall, Ticket, failure_of
+from server.flows.running import RETRY_WINDOW_S, RunningCall, Ticket, failure_of
 from server.flows.told import Same
 from server.services import Services
 
@@ -55,7 +56,7 @@ def _running(services: Services, same: Same, visit: Visit) -> RunningCall | None
     if visit.idempotency_key is not None:
         found = services.calls.find_keyed(key_id, endpoint, visit.idempotency_key)
         if found is not None:
-            _check_fingerprint(found.ticket.call, visit)
+            check_fingerprint(found.ticket.call.fingerprint, visit)
         return found
     if visit.retry_count:
         found = services.calls.find_alike(same)
@@ -69,15 +70,16 @@ def _recorded(services: Services, same: Same, visit: Visit, another_expected: bo
     if visit.idempotency_key is not None:
         record = services.book.find_keyed(key_id, endpoint, visit.idempotency_key)
         if record is not None:
-            _check_fingerprint(record.call, visit)
+            check_fingerprint(record.call.fingerprint, visit)
         return record
     if visit.retry_count:
         return choose_retried(services.book.find_alike(*same, RETRY_WINDOW_S), another_expected=another_expected)
     return None
 
 
-def _check_fingerprint(call: CallId, visit: Visit) -> None:
-    if call.fingerprint != visit.fingerprint:
+def check_fingerprint(known: str | None, visit: Visit) -> None:
+    """Raises KeyReused for an Idempotency-Key that is known for a request with another fingerprint."""
+    if known != visit.fingerprint:
         raise KeyReused(
             "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
             "same body with a retry."

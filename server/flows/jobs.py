@@ -15,7 +15,7 @@ from server.wire.images import ImageJobState, ImageProgress
 async def describe_job(services: Services, key: Key, job_id: str) -> ImageJobState:
     """The state of this key's call. Raises NotFound, for other keys' calls too."""
     running = services.calls.find(job_id, key.id)
-    if running is not None and not running.ended:
+    if running is not None and not running.over:
         return _while_running(running)
     record = await asyncio.to_thread(services.book.find, job_id, key.id)
     if record is None:

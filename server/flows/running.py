@@ -5,10 +5,9 @@ seconds for one that retries a cut connection by itself, to its end for one with
 """
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,12 +16,12 @@ import structlog
 from pipelines.types import Event, Preview, Progress, Started
 from server.accounts.calls import CallId
 from server.errors import ApiError, EngineFailure, Overloaded
+from server.flows.listened import Listened
 from server.flows.outcome import ImageResult, ImageShape
 from server.flows.told import Same, ToldToRetry
 
 log = structlog.stdlib.get_logger("darkroom.calls")
 
-FOREVER = math.inf
 RETRY_WINDOW_S = 15 * 60.0  # how long after its end a call without a key is still known to a retry
 
 
@@ -35,41 +34,33 @@ class Ticket:
     is_part: bool = False
 
 
-class RunningCall:
+class RunningCall(Listened):
     """One call: its task, and what it has told so far. Everything on one event loop."""
 
     def __init__(self, ticket: Ticket, *, replayed: bool = False) -> None:
+        super().__init__(ticket.patience_s)
         self.ticket = ticket
         self.replayed = replayed
         self.created_at = time.time()
         self.state: Literal["queued", "running"] = "queued"
         self.progress: Progress | None = None
         self.shape: ImageShape | None = None  # set when the call is admitted
-        self.abandoned = False
         self.answer_begun = False  # some client has read a status of 200, and could not be told of a failure any more
         self._previews: list[Preview] = []
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[ImageResult] = asyncio.get_running_loop().create_future()
         self._outcome.add_done_callback(lambda outcome: outcome.exception())  # it may be that nobody listens
-        self._task: asyncio.Task[ImageResult] | None = None
-        self._listeners = 0
-        self._last_wait: asyncio.TimerHandle | None = None
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody listens."""
-        return self._listeners > 0
-
-    @property
-    def ended(self) -> bool:
+    def over(self) -> bool:
         """Whether `result` answers at once."""
         return self._outcome.done()
 
     def begin(self, work: Coroutine[Any, Any, ImageResult]) -> asyncio.Task[ImageResult]:
         """Run the work in a task of the server's. However it ends, the listeners are told."""
-        self._task = asyncio.create_task(work, name=self.ticket.call.id)
-        self._task.add_done_callback(self._finish)
-        return self._task
+        task = self._task = asyncio.create_task(work, name=self.ticket.call.id)
+        task.add_done_callback(self._finish)
+        return task
 
     def end(self, outcome: ImageResult | ApiError) -> None:
         """Nothing more will happen."""
@@ -95,24 +86,11 @@ class RunningCall:
                 self._previews.append(event)
         self._tell()
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While this is entered, somebody waits for the call."""
-        self._listeners += 1
-        if self._last_wait is not None:
-            self._last_wait.cancel()
-        try:
-            yield
-        finally:
-            self._listeners -= 1
-            if not self._listeners and not self.ended:
-                self._wait_for_another()
-
     async def admission(self) -> ImageShape:
         """What will be drawn, once the call is admitted. Raises ApiError if it failed by now."""
-        while self.shape is None and not self.ended:
+        while self.shape is None and not self.over:
             await self._news.wait()
-        if self.shape is None or self.ended:
+        if self.shape is None or self.over:
             return (await self.result()).shape
         return self.shape
 
@@ -123,7 +101,7 @@ class RunningCall:
             for preview in self._previews[told:]:
                 told += 1
                 yield preview
-            if self.ended:
+            if self.over:
                 return
             if told == len(self._previews):
                 await self._news.wait()
@@ -135,13 +113,7 @@ class RunningCall:
     async def ends_within(self, seconds: float) -> bool:
         """Wait for the end, but not longer than this."""
         await asyncio.wait({self._outcome}, timeout=seconds)
-        return self.ended
-
-    def cancel(self) -> None:
-        """End the call now. What is stored and charged by then stays so."""
-        self.abandoned = True
-        if self._task is not None:
-            self._task.cancel()
+        return self.over
 
     def _finish(self, task: asyncio.Task[ImageResult]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -152,13 +124,6 @@ class RunningCall:
     def _tell(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
-
-    def _wait_for_another(self) -> None:
-        patience_s = self.ticket.patience_s
-        if patience_s <= 0:
-            self.cancel()
-        elif patience_s < FOREVER:
-            self._last_wait = asyncio.get_running_loop().call_later(patience_s, self.cancel)
 
 
 class RunningCalls:

@@ -7,8 +7,9 @@ import pytest
 from pipelines.types import EncodedImage, Preview, Progress, Started
 from server.accounts.calls import CallId
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.flows.listened import FOREVER
 from server.flows.outcome import ImageResult, ImageShape
-from server.flows.running import FOREVER, RunningCall, RunningCalls, Ticket
+from server.flows.running import RunningCall, RunningCalls, Ticket
 from server.wire.images import ImageAnswer, Usage
 
 SHAPE = ImageShape("256x256", "high", "png")

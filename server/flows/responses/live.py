@@ -1,13 +1,13 @@
 """Responses that run. A response tells events; clients listen from any of them on, leave, and come back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 from server.accounts.responses import StoredResponse
 from server.errors import ApiError
+from server.flows.listened import FOREVER, Listened
 from server.flows.told import Same
 from server.wire.response_object import Json, ResponseStatus, response_object
 
@@ -24,12 +24,13 @@ def same_response(key_id: str, fingerprint: str) -> Same:
     return key_id, "responses", fingerprint
 
 
-class LiveResponse:
+class LiveResponse(Listened):
     """One response and what it has told so far. Everything on one event loop."""
 
     def __init__(
         self, record: StoredResponse, *, recorded: bool, patience_s: float = 0.0, replayed: bool = False
     ) -> None:
+        super().__init__(FOREVER if record.lasting else patience_s)
         self.record = record
         self.recorded = recorded  # in the database: it is stored, or a retry may ask for it
         self.replayed = replayed
@@ -42,17 +43,12 @@ class LiveResponse:
         self.cancelled = False  # but the picture that was being paid for is delivered first
         self.admitted = False
         self.stopping = False  # the server ends, and this with it
-        self.abandoned = False
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._listeners = 0
-        self._patience_s = patience_s  # how long it goes on when nobody listens
-        self._last_wait: asyncio.TimerHandle | None = None
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody listens."""
-        return self._listeners > 0
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.ended is not None
 
     @property
     def same(self) -> Same:
@@ -61,8 +57,8 @@ class LiveResponse:
 
     def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the work in a task of the server's."""
-        self._task = asyncio.create_task(work, name=self.record.id)
-        return self._task
+        task = self._task = asyncio.create_task(work, name=self.record.id)
+        return task
 
     def object(self) -> Json:
         """The response as it is now."""
@@ -114,32 +110,6 @@ class LiveResponse:
                 return
             if told >= len(self.events):
                 await self._news.wait()
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While this is entered, somebody waits. When the last one leaves, only a lasting response goes on, or one
-        that its client may come back for, for a while."""
-        self._listeners += 1
-        if self._last_wait is not None:
-            self._last_wait.cancel()
-        try:
-            yield
-        finally:
-            self._listeners -= 1
-            if not self._listeners and not self.record.lasting and self.ended is None:
-                self._wait_for_another()
-
-    def cancel(self) -> None:
-        """End it now. Pictures that are stored by then stay so."""
-        self.abandoned = True
-        if self._task is not None and self.ended is None:
-            self._task.cancel()
-
-    def _wait_for_another(self) -> None:
-        if self._patience_s > 0:
-            self._last_wait = asyncio.get_running_loop().call_later(self._patience_s, self.cancel)
-        else:
-            self.cancel()
 
     def _notify(self) -> None:
         self._news.set()

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from server.accounts.calls import choose_retried
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem, StoredResponse
-from server.errors import BadRequest, Conflict, KeyReused, NotFound
-from server.flows.calls import Visit
+from server.errors import BadRequest, Conflict, NotFound
+from server.flows.calls import Visit, check_fingerprint
 from server.flows.responses.items import render, with_pictures
 from server.flows.responses.live import TERMINAL, LiveResponse, same_response
 from server.flows.running import RETRY_WINDOW_S
@@ -36,13 +36,13 @@ async def find_again(services: Services, key: Key, visit: Visit) -> LiveResponse
         return await _find_retried(services, same_response(key.id, visit.fingerprint))
     live = services.live.find_keyed(visit.idempotency_key, key.id)
     if live is not None:
-        _check_fingerprint(live.record, visit.fingerprint)
+        check_fingerprint(live.record.fingerprint, visit)
         return live
     found = await asyncio.to_thread(services.responses.find_keyed, visit.idempotency_key, key.id)
     if found is None:
         return None
     record, items = found
-    _check_fingerprint(record, visit.fingerprint)
+    check_fingerprint(record.fingerprint, visit)
     if record.running:
         raise Conflict("A response with this Idempotency-Key runs on another server. Try again in a moment.", 2)
     return await _again(services, record, items)
@@ -140,14 +140,6 @@ async def _stop(live: LiveResponse) -> None:
 
 def _not_found(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="id")
-
-
-def _check_fingerprint(record: StoredResponse, fingerprint: str) -> None:
-    if record.fingerprint != fingerprint:
-        raise KeyReused(
-            "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
-            "same body with a retry."
-        )
 
 
 def _need_background(record: StoredResponse, what: str) -> None:
