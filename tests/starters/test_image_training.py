@@ -238,6 +238,23 @@ def test_every_task_has_a_loss(flow: TransformerTraining, task: str, monkeypatch
         assert 0 < flow.loss(Understanding(set_to_pass(beta_transformer())), 3) < 10
 
 
+@torch.no_grad()
+def test_edits_are_taught_where_the_networks_own_steps_leave_them(flow: TransformerTraining) -> None:
+    model = Understanding(set_to_pass(beta_transformer()))
+    noise, reference, said = torch.randn(4, 128, 4, 4), torch.randn(4, 128, 4, 4), torch.randn(4, 7, 3 * 96)
+    taught, sigmas = flow._under_way(model, noise.clone(), [reference], said)
+    torch.testing.assert_close(sigmas, inference_sigmas(4))
+    scheduler = beta().scheduler
+    scheduler.set_timesteps(sigmas=np.linspace(1, 1 / 4, 4))
+    drawn = noise
+    for step, timestep in enumerate(scheduler.timesteps):
+        torch.testing.assert_close(taught[step], drawn[step])
+        inputs = flow._inputs([drawn, reference], sigmas[step].expand(4), said)
+        velocity = model.network(**inputs, return_dict=False)[0][:, :16].transpose(1, 2).reshape(noise.shape)
+        drawn = scheduler.step(velocity, timestep, drawn, return_dict=False)[0]
+    assert (taught[1:] - noise[1:]).abs().amax((1, 2, 3)).min() > 0.1
+
+
 def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) -> None:
     clean, start = flow._tiles([train_scene(3)], (512, 512), np.random.default_rng(1))
     assert clean.shape == start.shape == (1, 128, 8, 8)

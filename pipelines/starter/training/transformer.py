@@ -27,7 +27,7 @@ from pipelines.starter.training.understanding import Understanding, misunderstoo
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
-MIX: Final = {"draw": 0.4, "edit": 0.5, "combine": 0.04, "tile": 0.06}  # a second reference doubles the time
+MIX: Final = {"draw": 0.3, "edit": 0.6, "combine": 0.04, "tile": 0.06}  # a second reference doubles the time
 TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
@@ -120,38 +120,57 @@ class TransformerTraining:
         else:
             clean = start = self._tokens(scenes, size)
         references = [self._tokens(reference, size) for reference in given]
-        sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas(edits=bool(given))).to(clean.device)
-        noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
-        looked_at = [crowded_scene(step * self.batch + i) for i in range(self.batch)]
-        seen = [noisy[:, :, :0], self._tokens(looked_at, size)]
+        with fast_math(device()), torch.no_grad():
+            said = self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)  # the three layers that are read agree
+        if given:
+            noisy, sigmas = self._under_way(model, torch.randn_like(clean), references, said)
+        else:
+            sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
+            noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
+        looked_at = given or [[crowded_scene(step * self.batch + i) for i in range(self.batch)]]
         with fast_math(device()):
-            with torch.no_grad():
-                said = self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)  # the three layers that are read agree
-            drawn, of_picture, of_references = model(
+            drawn, of_picture, of_seen = model(
                 clean.shape[2] * clean.shape[3], **self._inputs([noisy, *references], sigmas, said)
             )
-            of_seen = model.look(**self._inputs(seen, sigmas, said))
+            if not given:
+                seen = [noisy[:, :, :0], self._tokens(looked_at[0], size)]
+                of_seen = model.look(**self._inputs(seen, sigmas, said))
         counts = standing_out(clean, FAR)
         if given:
             counts = counts + CHANGES * unlike(clean, references[0], FAR)
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
         rows, columns = clean.shape[2:]
-        wrongly = misunderstood(of_seen, shown([looked_at], columns, rows))
-        if given:
-            wrongly = wrongly + misunderstood(of_references, shown(given, columns, rows))
+        wrongly = misunderstood(of_seen, shown(looked_at, columns, rows))
         if task != "tile":  # a cutting: what stands where, its scene doesn't say
             before = shown(given[:1], columns, rows) if given else None
             wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
         return (_in_a_row(counts) * errors.square()).mean() + ASKED * wrongly
 
-    def _sigmas(self, *, edits: bool) -> Tensor:
-        """Edits begin with pure noise most often: what changes shows through any less, and needs no instruction."""
+    @torch.no_grad()
+    def _under_way(
+        self, model: Understanding, noise: Tensor, references: list[Tensor], said: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Edits as the network's own steps leave them: after none of them, one, two, and three, and so on.
+
+        The picture before and the instruction decide the one after, so every step can be told what is right, and learns
+        to mend what those before it got wrong (Huang et al., 2025, "Self Forcing"). Taught with noise over the right
+        picture, which shows the answer, steps after the first changed nothing.
+        """
+        sigmas, place = inference_sigmas(STEPS_DRAWN).to(noise.device), torch.arange(len(noise)) % STEPS_DRAWN
+        for done in range(1, min(STEPS_DRAWN, len(noise))):
+            going = place >= done
+            pictures = [picture[going] for picture in (noise, *references)]
+            at = sigmas[done - 1].expand(len(pictures[0]))
+            with fast_math(device()):
+                drawn = model.network(**self._inputs(pictures, at, said[going]), return_dict=False)[0]
+            velocity = drawn[:, : noise.shape[2] * noise.shape[3]].float().transpose(1, 2).reshape(pictures[0].shape)
+            noise[going] += (sigmas[done] - sigmas[done - 1]) * velocity
+        return noise, sigmas[place.to(sigmas.device)]
+
+    def _sigmas(self) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]
-        sigmas = torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
-        if edits:
-            sigmas[: self.batch // 2] = 1.0
-        return sigmas
+        return torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
 
     def _tile_sigmas(self) -> Tensor:
         return shifted(TILE_NOISE * torch.rand(self.batch))
