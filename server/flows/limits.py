@@ -28,11 +28,12 @@ def check_limit(services: Services, key: Key) -> None:
             _next_end_s(services, key),
             limit_headers(services, key),
         )
-    if key.per_minute is not None and not services.rates.hit(RateLimitItemPerMinute(key.per_minute), key.id):
+    rate = _rate(key)
+    if rate is not None and not services.rates.hit(rate, key.id):
         raise RateLimited(
             f"This key may begin {key.per_minute} calls a minute. Wait a moment, or ask the operator for a higher "
             "limit (darkroom keys set --per-minute).",
-            services.rates.get_window_stats(RateLimitItemPerMinute(key.per_minute), key.id).reset_time - time.time(),
+            services.rates.get_window_stats(rate, key.id).reset_time - time.time(),
             limit_headers(services, key),
         )
 
@@ -66,12 +67,17 @@ def most_running(services: Services, key: Key) -> int:
 def limit_headers(services: Services, key: Key) -> dict[str, str]:
     """OpenAI's headers: of the calls a minute if those are limited, else of the calls at once, which reset when they
     are done."""
-    if key.per_minute is not None:
-        stats = services.rates.get_window_stats(RateLimitItemPerMinute(key.per_minute), key.id)
-        return _headers(key.per_minute, stats.remaining, max(0.0, stats.reset_time - time.time()))
+    rate = _rate(key)
+    if rate is not None:
+        stats = services.rates.get_window_stats(rate, key.id)
+        return _headers(rate.amount, stats.remaining, max(0.0, stats.reset_time - time.time()))
     most = most_running(services, key)
     talk_s = services.chat.job_s if _talks(services, key) else 0.0
     return _headers(most, max(0, most - now_running(services, key)), max(services.backlog.left_s(key.id), talk_s))
+
+
+def _rate(key: Key) -> RateLimitItemPerMinute | None:
+    return None if key.per_minute is None else RateLimitItemPerMinute(key.per_minute)
 
 
 def _headers(most: int, remaining: int, reset_s: float) -> dict[str, str]:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pipelines.chat_types import ChatSampling, JsonFormat
 from server.errors import BadRequest
 from server.flows.chat_call import ChatCall
+from server.flows.functions import check_names, function_tool, json_format, known_tool, some_tool
 from server.flows.references import Reference
-from server.flows.strict_schema import strict_fault
 from server.wire.chat import (
     NO_EFFECT,
     UNSUPPORTED,
@@ -21,8 +21,6 @@ from server.wire.chat import (
 from server.wire.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
 from server.wire.hosted import refuse_unsupported
 from server.wire.validation import ignored_fields, validate
-
-NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 def read_chat(values: dict[str, Any]) -> ChatCall:
@@ -95,40 +93,21 @@ def _images(body: ChatBody) -> Iterable[Reference]:
 
 
 def _tool(function: FunctionShape, index: int) -> Mapping[str, Any]:
-    plain = function.model_dump(exclude_none=True)
-    plain.setdefault("parameters", NO_PARAMETERS)
-    if plain["parameters"].get("type", "object") != "object":
-        kind = plain["parameters"]["type"]
-        message = f"Invalid schema for function '{function.name}': it must be of type 'object', not {kind!r}."
-        raise BadRequest(message, param=f"tools[{index}].function.parameters", code="invalid_function_parameters")
-    if function.strict and function.parameters and (fault := strict_fault(function.parameters)):
-        message = f"Invalid schema for function '{function.name}': {fault}"
-        raise BadRequest(message, param=f"tools[{index}].function.parameters", code="invalid_function_parameters")
-    return {"type": "function", "function": plain}
+    where = f"tools[{index}].function.parameters"
+    return function_tool(function.name, function.description, function.parameters, strict=function.strict, param=where)
 
 
 def _tool_choice(body: ChatBody) -> tuple[Literal["none", "auto", "required"], tuple[str, ...]]:
     names = [tool.function.name for tool in body.tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            message = f"Invalid 'tools': the name '{name}' is there twice; give each function its own."
-            raise BadRequest(message, param=f"tools[{index}].function.name")
+    check_names(names, "tools[{}].function.name")
     match body.tool_choice:
         case NamedTool(function=function):
-            return "required", (_known(function.name, names),)
+            return "required", (known_tool(function.name, names),)
         case AllowedChoice(allowed_tools=allowed):
-            return allowed.mode, tuple(_known(tool.function.name, names) for tool in allowed.tools)
-        case "required" if not names:
-            message = "'tool_choice' of 'required' needs 'tools': send some, or leave it out."
-            raise BadRequest(message, param="tool_choice")
+            return allowed.mode, tuple(known_tool(tool.function.name, names) for tool in allowed.tools)
+        case "required":
+            some_tool(names)
     return body.tool_choice or "auto", ()
-
-
-def _known(name: str, names: list[str]) -> str:
-    if name not in names:
-        message = f"Invalid 'tool_choice': '{name}' is not among the tools: {', '.join(names) or 'there are none'}."
-        raise BadRequest(message, param="tool_choice")
-    return name
 
 
 def _format(body: ChatBody) -> JsonFormat | None:
@@ -136,8 +115,6 @@ def _format(body: ChatBody) -> JsonFormat | None:
         case JsonObjectFormat():
             return JsonFormat(None)
         case JsonSchemaFormat(json_schema=named):
-            if named.strict and (fault := strict_fault(named.schema_ or {})):
-                message = f"Invalid schema for response_format '{named.name}': {fault}"
-                raise BadRequest(message, param="response_format", code="invalid_json_schema")
-            return JsonFormat(named.schema_)
+            field = "response_format"
+            return json_format(named.name, named.schema_, strict=named.strict, field=field, param=field)
     return None

@@ -20,6 +20,7 @@ from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_moderation import chat_texts
 from server.flows.chat_run import Tally
+from server.flows.functions import check_names, function_tool, json_format, known_tool, some_tool
 from server.flows.limits import place
 from server.flows.moderate import Subject
 from server.flows.references import Reference, load_references
@@ -37,13 +38,11 @@ from server.flows.responses.live import LiveResponse, same_response
 from server.flows.responses.lookup import keep_inputs, read_chain, read_inputs, to_references
 from server.flows.responses.plan import ImagePlan, Plan
 from server.flows.responses.stored import find_again
-from server.flows.strict_schema import strict_fault
 from server.services import Services
 from server.wire.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
 from server.wire.responses import JsonObject, JsonSchema, ResponseBody, echo
 
 Choice = tuple[Literal["none", "auto", "required"], tuple[str, ...]]
-NO_PARAMETERS = {"type": "object", "properties": {}}
 MAX_PICTURES = 16
 
 
@@ -248,40 +247,26 @@ def _check_pairs(body: ResponseBody, source: ChatSpec | Upstream) -> None:
 
 def _tool_choice(body: ResponseBody) -> Choice:
     names = [tool.name if isinstance(tool, FunctionTool) else IMAGE_FUNCTION for tool in body.tools]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise BadRequest(f"Invalid 'tools': '{name}' is there twice.", param=f"tools[{index}]")
+    check_names(names, "tools[{}]")
     match body.tool_choice:
         case AllowedTools(mode=mode, tools=tools):
-            return mode, tuple(_known(tool, names) for tool in tools)
+            return mode, tuple(known_tool(_name(tool), names) for tool in tools)
         case NamedFunction() | HostedTool():
-            return "required", (_known(body.tool_choice, names),)
-        case "required" if not names:
-            message = "'tool_choice' of 'required' needs 'tools': send some, or leave it out."
-            raise BadRequest(message, param="tool_choice")
+            return "required", (known_tool(_name(body.tool_choice), names),)
+        case "required":
+            some_tool(names)
     return body.tool_choice, ()
 
 
-def _known(tool: NamedFunction | HostedTool, names: list[str]) -> str:
-    name = tool.name if isinstance(tool, NamedFunction) else IMAGE_FUNCTION
-    if name not in names:
-        message = f"Invalid 'tool_choice': '{name}' is not among the tools: {', '.join(names) or 'there are none'}."
-        raise BadRequest(message, param="tool_choice")
-    return name
+def _name(tool: NamedFunction | HostedTool) -> str:
+    return tool.name if isinstance(tool, NamedFunction) else IMAGE_FUNCTION
 
 
 def _chat_tool(tool: FunctionTool | ImageTool, index: int) -> dict[str, Any]:
     if isinstance(tool, ImageTool):
         return IMAGE_TOOL
-    parameters = tool.parameters or NO_PARAMETERS
-    fault = strict_fault(parameters) if tool.strict and tool.parameters else None
-    if parameters.get("type", "object") != "object":
-        fault = "it must be of type 'object'."
-    if fault:
-        message = f"Invalid schema for function '{tool.name}': {fault}"
-        raise BadRequest(message, param=f"tools[{index}].parameters", code="invalid_function_parameters")
-    told = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "function": {"name": tool.name, **told, "parameters": parameters}}
+    where = f"tools[{index}].parameters"
+    return function_tool(tool.name, tool.description, tool.parameters, strict=tool.strict, param=where)
 
 
 def _format(body: ResponseBody) -> JsonFormat | None:
@@ -289,8 +274,6 @@ def _format(body: ResponseBody) -> JsonFormat | None:
         case JsonObject():
             return JsonFormat(None)
         case JsonSchema() as named:
-            if named.strict and (fault := strict_fault(named.schema_)):
-                message = f"Invalid schema for text.format '{named.name}': {fault}"
-                raise BadRequest(message, param="text.format.schema", code="invalid_json_schema")
-            return JsonFormat(named.schema_)
+            where = {"field": "text.format", "param": "text.format.schema"}
+            return json_format(named.name, named.schema_, strict=named.strict, **where)
     return None
