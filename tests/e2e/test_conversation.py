@@ -23,7 +23,7 @@ ROUNDS = (
     ("make the boat green", Claims(sky="night", ground="sea", things=(ThingClaim("boat", "green"),))),
     ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
 )
-SEED = 13  # One with which starter-beta obeys five times running. How often it obeys is measured in tests/starters.
+SEED = 8  # One with which starter-beta obeys five times running. How often it obeys is measured in tests/starters.
 
 
 @pytest.fixture(scope="module", params=["untrained", "trained"])
