@@ -42,7 +42,7 @@ def check_names(names: Sequence[str], param: str) -> None:
             raise BadRequest(message, param=param.format(index))
 
 
-def some_tool(names: Sequence[str]) -> None:
+def check_any(names: Sequence[str]) -> None:
     """There must be one that can be required."""
     if not names:
         message = "'tool_choice' of 'required' needs 'tools': send some, or leave it out."

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pipelines.chat_types import ChatSampling, JsonFormat
 from server.errors import BadRequest
 from server.flows.chat_call import ChatCall
-from server.flows.functions import check_names, function_tool, json_format, known_tool, some_tool
+from server.flows.functions import check_any, check_names, function_tool, json_format, known_tool
 from server.flows.references import Reference
 from server.wire.chat import (
     NO_EFFECT,
@@ -106,7 +106,7 @@ def _tool_choice(body: ChatBody) -> tuple[Literal["none", "auto", "required"], t
         case AllowedChoice(allowed_tools=allowed):
             return allowed.mode, tuple(known_tool(tool.function.name, names) for tool in allowed.tools)
         case "required":
-            some_tool(names)
+            check_any(names)
     return body.tool_choice or "auto", ()
 
 

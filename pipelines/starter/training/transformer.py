@@ -151,22 +151,23 @@ class TransformerTraining:
     def _under_way(
         self, model: Understanding, noise: Tensor, references: list[Tensor], said: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Edits as the network's own steps leave them: after none of them, one, two, and three, and so on.
+        """Edits as the network's own steps leave them: after none, one, two, and three of them. Changes `noise`.
 
         The picture before and the instruction decide the one after, so every step can be told what is right, and learns
         to mend what those before it got wrong (Huang et al., 2025, "Self Forcing"). Taught with noise over the right
         picture, which shows the answer, steps after the first changed nothing.
         """
-        sigmas, place = inference_sigmas(STEPS_DRAWN).to(noise.device), torch.arange(len(noise)) % STEPS_DRAWN
+        sigmas = inference_sigmas(STEPS_DRAWN).to(noise.device)
+        steps_made = torch.arange(len(noise), device=noise.device) % STEPS_DRAWN
         for done in range(1, min(STEPS_DRAWN, len(noise))):
-            going = place >= done
+            going = steps_made >= done
             pictures = [picture[going] for picture in (noise, *references)]
             at = sigmas[done - 1].expand(len(pictures[0]))
             with fast_math(device()):
                 drawn = model.network(**self._inputs(pictures, at, said[going]), return_dict=False)[0]
             velocity = drawn[:, : noise.shape[2] * noise.shape[3]].float().transpose(1, 2).reshape(pictures[0].shape)
             noise[going] += (sigmas[done] - sigmas[done - 1]) * velocity
-        return noise, sigmas[place.to(sigmas.device)]
+        return noise, sigmas[steps_made]
 
     def _sigmas(self) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]

@@ -20,7 +20,7 @@ from server.flows.calls import Visit
 from server.flows.chat_models import find_chat_model
 from server.flows.chat_moderation import chat_texts
 from server.flows.chat_run import Tally
-from server.flows.functions import check_names, function_tool, json_format, known_tool, some_tool
+from server.flows.functions import check_any, check_names, function_tool, json_format, known_tool
 from server.flows.limits import place
 from server.flows.moderate import Subject
 from server.flows.references import Reference, load_references
@@ -254,7 +254,7 @@ def _tool_choice(body: ResponseBody) -> Choice:
         case NamedFunction() | HostedTool():
             return "required", (known_tool(_name(body.tool_choice), names),)
         case "required":
-            some_tool(names)
+            check_any(names)
     return body.tool_choice, ()
 
 
