@@ -1,8 +1,10 @@
 """The conversations that the chat starter learns from are what they claim to be."""
 
 import json
+import re
 from itertools import islice
 
+import numpy as np
 import pytest
 
 from pipelines.starter.chat.talk import calling, chatter, functions, pictures, topics
@@ -14,9 +16,9 @@ SPLITS: tuple[Split, ...] = ("train", "held-out")
 TALKS: dict[Split, list[Script]] = {split: list(islice(conversations(3, split), 150)) for split in SPLITS}
 ALL = [script for scripts in TALKS.values() for script in scripts]
 WORDINGS = (
-    pictures.ASKS, pictures.NEXT_ASKS, pictures.CHANGES, pictures.PLAIN_CHANGES, calling.NAMED, calling.PAIRS,
-    calling.DOINGS, calling.SIMPLE_DOINGS, calling.MANNERS, chatter.SAYINGS, chatter.UNKNOWN_ASKS,
-    *chatter.SUMS.values(), *(asks for asks, _ in topics.TOPICS),
+    pictures.ASKS, pictures.ORDERS, pictures.WISHES, pictures.NEXT_ASKS, pictures.CHANGES, pictures.PLAIN_CHANGES,
+    calling.NAMED, calling.PAIRS, calling.DOINGS, calling.SIMPLE_DOINGS, calling.MANNERS, chatter.SAYINGS,
+    chatter.UNKNOWN_ASKS, *chatter.SUMS.values(), *(asks for asks, _ in topics.TOPICS),
     *(function.wordings for function in functions.FUNCTIONS),
 )  # fmt: skip
 
@@ -33,6 +35,22 @@ def test_some_of_the_wordings_are_kept_from_training(wordings: tuple[str, ...]) 
     assert train.isdisjoint(held_out)
     assert train | held_out == set(wordings)
     assert len(train) > 2 * len(held_out)
+
+
+def test_words_are_made_up_in_training_alone_and_no_gap_is_lost() -> None:
+    wordings = ("Send {} the message {text}", "could you say {}?", "{}", "I'd {verb} it")
+    said: dict[Split, set[str]] = {}
+    for split in SPLITS:
+        script = Script(np.random.default_rng(1), split)
+        said[split] = {script.strange_wording(wordings) for _ in range(200)}
+    assert said["held-out"] < set(wordings)
+    strange = said["train"] - set(wordings)
+    assert len(strange) > 10
+    for wording in strange:
+        likely = [known for known in wordings if len(known.split()) == len(wording.split())]
+        known = max(likely, key=lambda known: sum(map(str.__eq__, known.split(), wording.split())))
+        assert re.findall(r"{\w*}", wording) == re.findall(r"{\w*}", known)
+        assert sum(map(str.__ne__, known.split(), wording.split())) == 1
 
 
 def test_the_assistant_has_the_last_word_and_answers_every_message() -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from pipelines.starter.training.loop import Run
+from pipelines.starter.training.loop import Run, multiplies_bfloat16
 from pipelines.starter.training.recipes import Training
 
 CARD: Final = """# {name}
@@ -57,4 +57,5 @@ def _hardware() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
-    return f"{threads} thread{'s' * (threads > 1)} of a {platform.machine()} processor, float32"
+    numbers = "bfloat16" if multiplies_bfloat16() else "float32"
+    return f"{threads} thread{'s' * (threads > 1)} of a {platform.machine()} processor, {numbers}"

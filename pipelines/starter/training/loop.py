@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +54,14 @@ def device() -> torch.device:
 
 
 def fast_math(where: torch.device) -> torch.autocast:
-    """bfloat16 where it is fast. On most processors it is slower than float32."""
-    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=where.type == "cuda")
+    """bfloat16 where it is fast: on GPUs and on processors that multiply it. On others it is slower than float32."""
+    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=where.type == "cuda" or multiplies_bfloat16())
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether the processor does; an older torch than 2.11 cannot say."""
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def channels_last(model: nn.Module) -> nn.Module:

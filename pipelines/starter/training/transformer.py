@@ -32,7 +32,8 @@ TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
-CHANGES: Final = 6.0  # how much more a place counts that an edit changes: to copy the rest is easily learned
+CHANGES: Final = 1.5  # how much more all that an edit changes counts than the rest, which is easily copied
+FEWEST: Final = 0.06  # of the places: where fewer change, each of them counts no more
 ASKED: Final = 0.01  # how much it counts what was misunderstood: a third of the gradient; with more, little is drawn
 SMALLER: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
 NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
@@ -137,7 +138,9 @@ class TransformerTraining:
                 of_seen = model.look(**self._inputs(seen, sigmas, said))
         counts = standing_out(clean, FAR)
         if given:
-            counts = counts + CHANGES * unlike(clean, references[0], FAR)
+            changed = unlike(clean, references[0], FAR)
+            share = changed.mean((1, 2, 3), keepdim=True).clamp(min=FEWEST)
+            counts = counts + CHANGES * changed / share  # a boat's colour counts as much as a sky
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
         rows, columns = clean.shape[2:]

@@ -118,7 +118,7 @@ def ask_in_vain(script: Script, functions: list[Declared]) -> None:
     ]
     function = pick(script.rng, absent)
     values = {key: said(slot.make(script.rng)) for key, slot in function.slots.items()}
-    script.user(script.wording(function.wordings).format(**values))
+    script.user(script.strange_wording(function.wordings).format(**values))
     script.answer("unknown", NO_FUNCTION)
 
 
@@ -152,7 +152,8 @@ def _any_slot(rng: np.random.Generator, name: str) -> Slot:
 
 def _asked(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
     if chosen.source is not None and chance(script.rng, 0.9):
-        text = script.wording(chosen.source.wordings).format(**{key: said(value) for key, value in values.items()})
+        filled = {key: said(value) for key, value in values.items()}
+        text = script.strange_wording(chosen.source.wordings).format(**filled)
         text = text[0].lower() + text[1:] if chance(script.rng, 0.15) else text
         return script.wording(MANNERS).format(text) if chance(script.rng, 0.3) else text
     rng = script.rng
@@ -161,13 +162,13 @@ def _asked(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
     pairs = joint.join(pair.format(n=chosen.names[key], v=_worded(rng, value)) for key, value in values.items())
     verb, _, thing = chosen.name.partition("_")
     if not thing or chance(rng, 0.4):
-        return script.wording(NAMED).format(f=chosen.name, a=pairs)
+        return script.strange_wording(NAMED).format(f=chosen.name, a=pairs)
     spoken = f"{verb} {thing.replace('_', ' ')}"
     if len(values) == 1 and chance(rng, 0.6):
         value = _worded(rng, next(iter(values.values())))
-        text = script.wording(SIMPLE_DOINGS).format(f=spoken, verb=verb, t=thing.replace("_", " "), v=value)
+        text = script.strange_wording(SIMPLE_DOINGS).format(f=spoken, verb=verb, t=thing.replace("_", " "), v=value)
     else:
-        text = script.wording(DOINGS).format(f=spoken, a=pairs)
+        text = script.strange_wording(DOINGS).format(f=spoken, a=pairs)
     return text[0].upper() + text[1:] if chance(rng, 0.3) else text
 
 

@@ -100,7 +100,7 @@ def say_back(script: Script) -> None:
     )
     if chance(rng, 0.15):
         text = text[0].upper() + text[1:] + pick(rng, ("!", ".", ""))
-    script.user(script.wording(SAYINGS).format(text))
+    script.user(script.strange_wording(SAYINGS).format(text))
     script.answer("say", text)
 
 
@@ -130,7 +130,7 @@ def sum_up(script: Script) -> None:
 
 def unknown(script: Script) -> None:
     """A question from outside of its world."""
-    wording = script.wording(UNKNOWN_ASKS)
+    wording = script.strange_wording(UNKNOWN_ASKS)
     blanks = wording.count("{}")
     script.user(_typed(script.rng, wording.format(*(_topic(script.rng) for _ in range(blanks)))))
     script.answer("unknown", UNKNOWN)

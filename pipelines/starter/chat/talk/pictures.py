@@ -45,6 +45,32 @@ ASKS: Final = (
     "Draw a picture with {}", "Can I have a picture of {}?", "can you make me an image of {}", "{}", "{} please",
     "Use the image tool to draw {}", "Use your tool: draw {}", "Hey, draw {}", "I'd love to see {}",
 )  # fmt: skip
+VERBS: Final = (
+    "draw", "draw me", "paint", "paint me", "sketch", "sketch me", "illustrate", "create", "generate", "design",
+    "render", "depict", "picture", "visualise", "make me",
+)  # fmt: skip
+ORDERS: Final = tuple(  # {{}} what to draw
+    order.format(verb)
+    for verb in VERBS
+    for order in (
+        "{} {{}}", "{} {{}}.", "please {} {{}}", "Please {} {{}}.", "can you {} {{}}?", "Could you {} {{}}",
+        "would you {} {{}}, please?", "I want you to {} {{}}", "let's {} {{}}", "use the image tool to {} {{}}",
+        "{} {{}} please", "Hello, can you {} {{}}?", "now {} {{}}", "I need you to {} {{}}",
+    )
+)  # fmt: skip
+WISHES: Final = tuple(
+    wish.format(picture)
+    for picture in (
+        "a picture of", "an image of", "a drawing of", "an illustration of", "a painting of", "a sketch of",
+        "a poster of", "a poster with", "a picture with", "a picture that shows", "a scene with",
+    )
+    for wish in (
+        "{} {{}}", "I want {} {{}}", "I need {} {{}}.", "I'd like {} {{}}, please", "make {} {{}}", "Make me {} {{}}.",
+        "create {} {{}}", "generate {} {{}}", "please draw {} {{}}", "show me {} {{}}", "give me {} {{}}",
+        "can I have {} {{}}?", "Can you make {} {{}}?", "I'd love to see {} {{}}", "Let's see {} {{}}",
+        "design {} {{}}",
+    )
+)  # fmt: skip
 NEXT_ASKS: Final = (
     "now draw {}", "Now draw {}.", "Next, draw {}", "Another picture: {}", "draw another one: {}", "And now {}?",
     "Something else: draw {}", "Thanks! Now a picture of {}", "A new picture: {}", "Great. Please draw {} next.",
@@ -144,7 +170,7 @@ def sample_tool(rng: np.random.Generator) -> Tool:
 def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
     """A new picture."""
     text = _subject(script, canvas)
-    asks = NEXT_ASKS if canvas.drawn and chance(script.rng, 0.8) else ASKS
+    asks = NEXT_ASKS if canvas.drawn and chance(script.rng, 0.6) else pick(script.rng, (ASKS, ASKS, ORDERS, WISHES))
     script.user(_filled(script, asks, text))
     canvas.asked = True
     if tool is None:
@@ -281,7 +307,7 @@ def _foreign_change(rng: np.random.Generator) -> str:
 
 def _filled(script: Script, frames: tuple[str, ...], text: str) -> str:
     """The asking around the subject; what stands first may get a capital, what ends in a stop gets no second one."""
-    frame = script.wording(frames)
+    frame = script.strange_wording(frames)
     filled = frame.format(text)
     if frame.startswith("{}") and chance(script.rng, 0.4):
         filled = filled[0].upper() + filled[1:]

@@ -1,14 +1,18 @@
 """A conversation as it is written down turn by turn, and which wordings training may see."""
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from pipelines.starter.chat.talk.words import chance, made_up, pick
 from pipelines.starter.world.split import Split
 
 Kind = Literal["picture", "edit", "no tool", "function", "result", "sum", "say", "chat", "unknown"]
+STRANGE: Final = 0.2  # of the wordings that are learned, one word is made up
+WORD: Final = re.compile(r"(?<![{\w'])[A-Za-z']{2,}(?![}\w'])")
 HELD_OUT: Final = 7  # every seventh wording of a list is kept for measuring
 
 
@@ -60,6 +64,18 @@ class Script:
         """One of the wordings that this split may use."""
         allowed = wordings_of(wordings, self.split)
         return allowed[int(self.rng.integers(len(allowed)))]
+
+    def strange_wording(self, wordings: tuple[str, ...]) -> str:
+        """The same; in training, sometimes with a word that nobody knows.
+
+        People use verbs that no list has. What they want can mostly be told from the rest, and from the tools.
+        """
+        wording = self.wording(wordings)
+        known = list(WORD.finditer(wording))
+        if self.split == "held-out" or not known or not chance(self.rng, STRANGE):
+            return wording
+        word = pick(self.rng, tuple(known))
+        return wording[: word.start()] + made_up(self.rng) + wording[word.end() :]
 
 
 def wordings_of(wordings: tuple[str, ...], split: Split) -> tuple[str, ...]:
