@@ -38,7 +38,7 @@ def test_the_folder_is_small_and_in_half_precision() -> None:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
 
 
-@pytest.mark.xfail(reason="90.5 % of 63 calls, after two hours on one core", strict=True)
+@pytest.mark.xfail(reason="95.7 % of these 93 calls; 97.3 % of 639", strict=True)
 def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
     assert measured.tool_calls >= 0.97
 
@@ -46,10 +46,10 @@ def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
 @pytest.mark.parametrize(
     ("figure", "floor"),
     [
-        ("tool_calls", 0.87),
-        ("arguments", 0.68),
+        ("tool_calls", 0.92),
+        ("arguments", 0.7),
         ("follow_ups", 0.85),
-        ("without_tool", 0.93),
+        ("without_tool", 0.95),
         ("no_needless_call", 0.92),
         ("ended", 0.97),
     ],

@@ -27,6 +27,7 @@ from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import (
     MIX,
     TransformerTraining,
+    changing,
     drawn_sizes,
     inference_sigmas,
     set_to_pass,
@@ -187,6 +188,17 @@ def test_pictures_differ_where_they_were_changed() -> None:
     assert differing[0, 0, 2, 3] == pytest.approx(0.5)
     assert differing[0, 0, 4, 4] == 1
     assert differing.count_nonzero() == 2
+
+
+def test_a_small_change_counts_as_much_as_a_large_one() -> None:
+    before = torch.zeros(3, 4, 8, 8)
+    after = before.clone()
+    after[0] += 5  # a sky
+    after[1, :, 2:4, 3:5] += 5  # a boat
+    counts = changing(after, before)
+    assert counts[0].sum() == pytest.approx(counts[1].sum().item())
+    assert counts[1].count_nonzero() == 4
+    assert not counts[2].any()
 
 
 def test_tiles_begin_softer_than_they_should_end() -> None:

@@ -32,7 +32,7 @@ TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
-CHANGES: Final = 1.5  # how much more all that an edit changes counts than the rest, which is easily copied
+CHANGES: Final = 1.5  # how much all that an edit changes counts, where 1 is the picture: to copy is easily learned
 FEWEST: Final = 0.06  # of the places: where fewer change, each of them counts no more
 ASKED: Final = 0.01  # how much it counts what was misunderstood: a third of the gradient; with more, little is drawn
 SMALLER: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
@@ -138,9 +138,7 @@ class TransformerTraining:
                 of_seen = model.look(**self._inputs(seen, sigmas, said))
         counts = standing_out(clean, FAR)
         if given:
-            changed = unlike(clean, references[0], FAR)
-            share = changed.mean((1, 2, 3), keepdim=True).clamp(min=FEWEST)
-            counts = counts + CHANGES * changed / share  # a boat's colour counts as much as a sky
+            counts = counts + changing(clean, references[0])
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
         rows, columns = clean.shape[2:]
@@ -234,6 +232,16 @@ class TransformerTraining:
         second = [edit.reference for edit in edits if edit.reference is not None]
         befores = [edit.before for edit in edits]
         return [edit.after for edit in edits], [edit.instruction for edit in edits], [befores, second]
+
+
+def changing(after: Tensor, before: Tensor) -> Tensor:
+    """How much more each place of (n, c, h, w) counts for what an edit changes there, (n, 1, h, w).
+
+    All that changes counts the same together, a boat's colour as much as a sky: with the same weight everywhere, skies
+    were learned and boats were not.
+    """
+    changed = unlike(after, before, FAR)
+    return CHANGES * changed / changed.mean((1, 2, 3), keepdim=True).clamp(min=FEWEST)
 
 
 def _in_a_row(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from pipelines.starter.chat.talk.words import chance, made_up, pick
 from pipelines.starter.world.split import Split
 
 Kind = Literal["picture", "edit", "no tool", "function", "result", "sum", "say", "chat", "unknown"]
-STRANGE: Final = 0.2  # of the wordings that are learned, one word is made up
+STRANGE: Final = 0.1  # of the wordings that are learned, one word is made up
 WORD: Final = re.compile(r"(?<![{\w'])[A-Za-z']{2,}(?![}\w'])")
 HELD_OUT: Final = 7  # every seventh wording of a list is kept for measuring
 
