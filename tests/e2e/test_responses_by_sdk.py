@@ -172,7 +172,9 @@ def test_the_stream_helper_builds_the_same_response_and_a_schema_is_kept(talking
 
 def test_a_function_is_called_and_told_what_came_of_it(talking: Server) -> None:
     client = talking.openai()
-    stream = client.responses.create(model=MODEL, input="look", tools=[LOOK], tool_choice="required", stream=True)
+    stream = client.responses.create(
+        model=MODEL, input="look", tools=[LOOK], tool_choice="required", parallel_tool_calls=False, stream=True
+    )
     events = [event.model_dump(exclude_unset=True) for event in stream]
     for event in events:
         check_event(event)

@@ -121,7 +121,8 @@ def test_an_answer_that_is_not_stored_is_still_replayed(server: Server, store: b
 
 @pytest.mark.parametrize("store", [True, False])
 def test_a_retry_of_the_sdks_gets_the_response_whose_connection_was_cut(server: Server, store: bool) -> None:
-    body, before = {**KEYED, "store": store, "input": f"a house, {store}"}, charges(server)
+    large = {**SMALL, "size": "1024x1024"}  # which no machine draws before the connection is cut
+    body, before = {**KEYED, "store": store, "input": f"a house, {store}", "tools": [large]}, charges(server)
     with pytest.raises(httpx.ReadTimeout):
         post(server, body, timeout_s=0.3, retry_count="0")
     joined = post(server, body, retry_count="1")
