@@ -71,10 +71,10 @@ class Script:
         People use verbs that no list has. What they want can mostly be told from the rest, and from the tools.
         """
         wording = self.wording(wordings)
-        known = list(WORD.finditer(wording))
+        known = tuple(WORD.finditer(wording))
         if self.split == "held-out" or not known or not chance(self.rng, STRANGE):
             return wording
-        word = pick(self.rng, tuple(known))
+        word = pick(self.rng, known)
         return wording[: word.start()] + made_up(self.rng) + wording[word.end() :]
 
 
