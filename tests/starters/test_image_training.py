@@ -30,9 +30,11 @@ from pipelines.starter.training.transformer import (
     TransformerTraining,
     changing,
     drawn_sizes,
+    each_object,
     inference_sigmas,
     set_to_pass,
     sharpened,
+    shortened,
 )
 from pipelines.starter.training.understanding import QUESTIONS, Understanding, misunderstood, shown
 from pipelines.starter.training.unet import as_enlarged
@@ -200,6 +202,24 @@ def test_a_small_change_counts_as_much_as_a_large_one() -> None:
     assert counts[0].sum() == pytest.approx(counts[1].sum().item())
     assert counts[1].count_nonzero() == 4
     assert not counts[2].any()
+
+
+def test_a_small_object_counts_as_much_as_a_large_one() -> None:
+    things = (Thing("boat", "red", "small", "left"), Thing("heart", "blue", "large", "right"))
+    counts = each_object([Scene("day", "sea", "none", "none", things, "flat", 0)], columns=16, rows=12)
+    assert counts.shape == (1, 1, 12, 16)
+    assert counts[..., :8].sum() == pytest.approx(counts[..., 8:].sum().item()) == pytest.approx(12 * 16)
+    assert counts[..., :8].max() > 2 * counts[..., 8:].max()
+
+
+def test_who_cannot_tell_which_of_two_is_right_had_better_decide() -> None:
+    one, other = torch.zeros(1, 1, 4), torch.ones(1, 1, 4)
+
+    def expected(drawn: torch.Tensor) -> float:
+        return float(0.7 * shortened(drawn - one) + 0.3 * shortened(drawn - other))
+
+    assert expected(one) < expected(0.7 * one + 0.3 * other)
+    assert shortened(0.01 * other).item() == pytest.approx(1e-4, rel=0.01)
 
 
 def test_tiles_begin_softer_than_they_should_end() -> None:

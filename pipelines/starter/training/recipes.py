@@ -62,7 +62,7 @@ ON_CPU: Final[dict[Starter, Recipe]] = {
         stages=(
             Stage("quarter", 32, Schedule(8000, 1.5e-3, 0.3)),
             Stage("half", 16, Schedule(10000, 1.5e-3, 0.3)),
-            Stage("full", 8, Schedule(20000, 1e-3, 0.8)),
+            Stage("full", 8, Schedule(30000, 1e-3, 0.8)),
         ),
         decoder=Schedule(8000, 1.5e-3, 0.7),
         cut=Cut(192, 2),

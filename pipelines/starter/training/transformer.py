@@ -23,7 +23,7 @@ from pipelines.starter.training.loop import Run, Schedule, device, fast_math
 from pipelines.starter.training.pictures import FULL, crowded_scene, rng_for, train_edit, train_scene
 from pipelines.starter.training.stages import Size, Stage, standing_out, train_caption, unlike
 from pipelines.starter.training.texts import Encoder
-from pipelines.starter.training.understanding import Understanding, misunderstood, shown
+from pipelines.starter.training.understanding import Understanding, covered, misunderstood, shown
 from pipelines.starter.world.render import render
 from pipelines.starter.world.scene import Scene
 
@@ -31,9 +31,11 @@ MIX: Final = {"draw": 0.3, "edit": 0.6, "combine": 0.04, "tile": 0.06}  # a seco
 TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
+CLOSE: Final = 0.1  # errors of tokens that count by their squares; larger ones count by their lengths
 FAR: Final = 0.25  # in latents: about a third of the way from black to white
-CHANGES: Final = 1.5  # how much all that an edit changes counts, where 1 is the picture: to copy is easily learned
+CHANGES: Final = 3.0  # how much all that an edit changes counts, where 1 is the picture: to copy is easily learned
 FEWEST: Final = 0.06  # of the places: where fewer change, each of them counts no more
+EACH_OBJECT: Final = 0.6  # how much an object counts: by its tokens alone, small ones were drawn as haze
 ASKED: Final = 0.01  # how much it counts what was misunderstood: a third of the gradient; with more, little is drawn
 SMALLER: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
 NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
@@ -136,17 +138,19 @@ class TransformerTraining:
             if not given:
                 seen = [noisy[:, :, :0], self._tokens(looked_at[0], size)]
                 of_seen = model.look(**self._inputs(seen, sigmas, said))
+        rows, columns = clean.shape[2:]
         counts = standing_out(clean, FAR)
         if given:
             counts = counts + changing(clean, references[0])
+        if task != "tile":  # a cutting: what stands where, its scene doesn't say
+            counts = counts + EACH_OBJECT * each_object(scenes, columns, rows).to(counts.device)
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
-        rows, columns = clean.shape[2:]
         wrongly = misunderstood(of_seen, shown(looked_at, columns, rows))
-        if task != "tile":  # a cutting: what stands where, its scene doesn't say
+        if task != "tile":
             before = shown(given[:1], columns, rows) if given else None
             wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
-        return (_in_a_row(counts) * errors.square()).mean() + ASKED * wrongly
+        return (_in_a_row(counts) * shortened(errors)).mean() + ASKED * wrongly
 
     @torch.no_grad()
     def _under_way(
@@ -242,6 +246,26 @@ def changing(after: Tensor, before: Tensor) -> Tensor:
     """
     changed = unlike(after, before, FAR)
     return CHANGES * changed / changed.mean((1, 2, 3), keepdim=True).clamp(min=FEWEST)
+
+
+def each_object(scenes: list[Scene], columns: int, rows: int) -> Tensor:
+    """How much more each place counts for the objects there, (n, 1, rows, columns): every object 1 on average."""
+    counts = torch.zeros(len(scenes), 1, rows, columns)
+    for scene, count in zip(scenes, counts, strict=True):
+        for thing in scene.things:
+            share = torch.from_numpy(covered(scene, thing, columns, rows)).float()
+            count += share / share.mean().clamp(min=1 / share.numel())
+    return counts
+
+
+def shortened(errors: Tensor) -> Tensor:
+    """What the errors of tokens (n, tokens, channels) count, (n, tokens, 1), by the pseudo-Huber function.
+
+    Where the network cannot tell which of two things is right, the mean of both has the least square error, and is seen
+    as haze. Lengths are least where it decides (as in Song and Dhariwal, 2023, "Improved techniques").
+    """
+    squares = errors.square().mean(2, keepdim=True)
+    return 2 * CLOSE * ((squares + CLOSE**2).sqrt() - CLOSE)
 
 
 def _in_a_row(values: Tensor) -> Tensor:

@@ -114,15 +114,15 @@ def _shown(scene: Scene, columns: int, rows: int) -> dict[str, npt.NDArray[np.in
         for question, values in QUESTIONS.items()
     }
     for thing in scene.things:
-        covered = _covered(scene, thing, columns, rows)
+        share = covered(scene, thing, columns, rows)
         for question, values in THING.items():
-            answers[question][covered > COVERED[0]] = UNSAID
-            answers[question][covered > COVERED[1]] = values.index(getattr(thing, question))
+            answers[question][share > COVERED[0]] = UNSAID
+            answers[question][share > COVERED[1]] = values.index(getattr(thing, question))
     return answers
 
 
-def _covered(scene: Scene, thing: Thing, columns: int, rows: int) -> npt.NDArray[np.float64]:
-    """How much of each token the object covers, (rows, columns)."""
+def covered(scene: Scene, thing: Thing, columns: int, rows: int) -> npt.NDArray[np.float64]:
+    """How much of each token an object of the scene covers, (rows, columns)."""
     box = layout_of(scene, FINER * columns, FINER * rows).box(thing.size, thing.place)
     mask = Image.new("L", (FINER * columns, FINER * rows))
     for part in parts_of(thing.kind):
