@@ -24,7 +24,7 @@ WEATHER = {
 Messages = list[dict[str, Any]]
 
 
-COUNT = 80  # conversations
+COUNT = 640  # conversations: of fewer, a call or two that are chance decide
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +38,10 @@ def test_the_folder_is_small_and_in_half_precision() -> None:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
 
 
-@pytest.mark.xfail(reason="95.7 % of these 93 calls; 97.3 % of 639", strict=True)
-def test_tools_are_called_as_well_as_we_want(measured: Figures) -> None:
-    assert measured.tool_calls >= 0.97
-
-
 @pytest.mark.parametrize(
     ("figure", "floor"),
     [
-        ("tool_calls", 0.92),
+        ("tool_calls", 0.97),
         ("arguments", 0.7),
         ("follow_ups", 0.85),
         ("without_tool", 0.95),
