@@ -184,7 +184,7 @@ def alpha_scheduler() -> DDIMScheduler:
 
 def beta_transformer() -> Flux2Transformer2DModel:
     """starter-beta's transformer for `beta_codec` and `beta_text_trunk`."""
-    return klein_transformer(latent_channels=32, heads=6, layers=(1, 7), text_width=96)
+    return klein_transformer(latent_channels=32, heads=6, layers=(1, 5), text_width=96)
 
 
 def klein_transformer(
