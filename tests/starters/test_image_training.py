@@ -23,7 +23,7 @@ from pipelines.starter.training.export import write_checkpoint
 from pipelines.starter.training.loop import Run, Schedule
 from pipelines.starter.training.pictures import FULL, SIZES, train_edit, train_scene
 from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
-from pipelines.starter.training.stages import Stage, standing_out, unlike
+from pipelines.starter.training.stages import Stage, standing_out, train_caption, unlike
 from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import (
     MIX,
@@ -277,20 +277,38 @@ def test_edits_are_taught_where_the_networks_own_steps_leave_them(
 ) -> None:
     exact = torch.autocast("cpu", enabled=False)
     monkeypatch.setattr(transformer, "fast_math", lambda _: exact)
-    model = Understanding(set_to_pass(beta_transformer()))
+    network = set_to_pass(beta_transformer())
     noise, reference, said = torch.randn(4, 128, 4, 4), torch.randn(4, 128, 4, 4), torch.randn(4, 7, 3 * 96)
-    taught, sigmas = flow._under_way(model, noise.clone(), [reference], said)
+    taught, sigmas = flow._under_way(network, noise.clone(), [reference], said)
     levels = inference_sigmas(4)
     torch.testing.assert_close(sigmas, levels[[0, 1, 0, 2]])
     scheduler = beta().scheduler
     scheduler.set_timesteps(sigmas=np.linspace(1, 1 / 4, 4))
     inputs = flow._inputs([noise, reference], levels[:1].expand(4), said)
-    velocity = model.network(**inputs, return_dict=False)[0][:, :16].transpose(1, 2).reshape(noise.shape)
+    velocity = network(**inputs, return_dict=False)[0][:, :16].transpose(1, 2).reshape(noise.shape)
     after_one = scheduler.step(velocity, scheduler.timesteps[0], noise, return_dict=False)[0]
     torch.testing.assert_close(
         taught, torch.stack([noise[0], after_one[1], noise[2], noise[3] + (levels[2] - 1) * velocity[3]])
     )
     assert (taught - noise)[1::2].abs().amax((1, 2, 3)).min() > 0.1
+
+
+@torch.no_grad()
+def test_every_fourth_reference_is_the_networks_own_drawing_of_its_scene(
+    flow: TransformerTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = TransformerTraining(flow.norm, flow.encoder, Stage("full", 8, Schedule(1, 1e-3)))
+    said: list[list[str]] = []
+    monkeypatch.setattr(full, "_said", lambda texts: said.append(texts) or flow._said(texts))
+    scenes = [train_scene(number) for number in range(8)]
+    references = full._tokens(scenes, (256, 256))
+    network = beta_transformer()
+    partly = full._partly_own(network, references, scenes, 40)
+    assert torch.equal(partly[:6], references[:6])
+    assert (partly[6:] - references[6:]).abs().amax((1, 2, 3)).min() > 0.1
+    assert said == [[train_caption(scene, 11, 40 + i) for i, scene in enumerate(scenes[6:])]]
+    half = TransformerTraining(flow.norm, flow.encoder, Stage("half", 8, Schedule(1, 1e-3)))
+    assert torch.equal(half._partly_own(network, references, scenes, 40), references)
 
 
 def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) -> None:

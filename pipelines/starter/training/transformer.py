@@ -36,6 +36,7 @@ FAR: Final = 0.25  # in latents: about a third of the way from black to white
 CHANGES: Final = 3.0  # how much all that an edit changes counts, where 1 is the picture: to copy is easily learned
 FEWEST: Final = 0.06  # of the places: where fewer change, each of them counts no more
 EACH_OBJECT: Final = 0.6  # how much an object counts: by its tokens alone, small ones were drawn as haze
+OWN: Final = 4  # every so many references are what the network itself draws: that is what people have it edit
 ASKED: Final = 0.01  # how much it counts what was misunderstood: a third of the gradient; with more, little is drawn
 SMALLER: Final = 5 * ((640, 640), (768, 640), (640, 768), (768, 768))
 NATIVE_PX: Final = 1 << 20  # larger references the klein pipeline reduces to as many: tokens would not lie on tokens
@@ -108,6 +109,7 @@ class TransformerTraining:
         self.spread, self.sizes = stage.spread, drawn_sizes(stage)
         self.asks = {"draw": self._draw, "edit": self._edit, "combine": self._combine, "tile": self._draw}
         self.tasks = MIX if stage.kind == "full" else {**MIX, "draw": MIX["draw"] + MIX["tile"], "tile": 0.0}
+        self.own = self.batch // OWN if stage.kind == "full" else 0
 
     def loss(self, model: Understanding, step: int) -> Tensor:
         """The weighted error of the picture that follows from the predicted velocity, and what was misunderstood.
@@ -123,10 +125,11 @@ class TransformerTraining:
         else:
             clean = start = self._tokens(scenes, size)
         references = [self._tokens(reference, size) for reference in given]
-        with fast_math(device()), torch.no_grad():
-            said = self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)  # the three layers that are read agree
+        said = self._said(texts)
+        before = references[0] if given else None
         if given:
-            noisy, sigmas = self._under_way(model, torch.randn_like(clean), references, said)
+            references[0] = self._partly_own(model.network, references[0], given[0], step * self.batch)
+            noisy, sigmas = self._under_way(model.network, torch.randn_like(clean), references, said)
         else:
             sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
             noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
@@ -140,21 +143,33 @@ class TransformerTraining:
                 of_seen = model.look(**self._inputs(seen, sigmas, said))
         rows, columns = clean.shape[2:]
         counts = standing_out(clean, FAR)
-        if given:
-            counts = counts + changing(clean, references[0])
+        wrongly = misunderstood(of_seen, shown(looked_at, columns, rows))
+        if before is not None:
+            counts = counts + changing(clean, before)
         if task != "tile":  # a cutting: what stands where, its scene doesn't say
             counts = counts + EACH_OBJECT * each_object(scenes, columns, rows).to(counts.device)
+            showed = shown(given[:1], columns, rows) if given else None
+            wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), showed)
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
-        wrongly = misunderstood(of_seen, shown(looked_at, columns, rows))
-        if task != "tile":
-            before = shown(given[:1], columns, rows) if given else None
-            wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
         return (_in_a_row(counts) * shortened(errors)).mean() + ASKED * wrongly
+
+    def _partly_own(
+        self, network: Flux2Transformer2DModel, references: Tensor, scenes: list[Scene], first: int
+    ) -> Tensor:
+        """The same references, the last of them as the network draws their scenes from words.
+
+        Its drawings are softer than the renderer's. Taught with those alone, it recoloured half of a boat of its own.
+        """
+        if not self.own:
+            return references
+        kept, others = references[: -self.own], references[-self.own :]
+        texts = [train_caption(scene, 11, first + i) for i, scene in enumerate(scenes[-self.own :])]
+        return torch.cat([kept, self._in_one_step(network, torch.randn_like(others), [], self._said(texts))])
 
     @torch.no_grad()
     def _under_way(
-        self, model: Understanding, noise: Tensor, references: list[Tensor], said: Tensor
+        self, network: Flux2Transformer2DModel, noise: Tensor, references: list[Tensor], said: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Edits as the network's own steps leave them: half with none made, others with one, two, or three.
 
@@ -168,13 +183,26 @@ class TransformerTraining:
         at = sigmas[torch.where(place % 2 == 0, 0, 1 + place // 2 % (STEPS_DRAWN - 1))]
         if len(noise) == 1:
             return noise, at
-        pictures = [picture[1::2] for picture in (noise, *references)]
-        with fast_math(device()):
-            inputs = self._inputs(pictures, sigmas[:1].expand(len(pictures[0])), said[1::2])
-            velocity = model.network(**inputs, return_dict=False)[0][:, : noise.shape[2] * noise.shape[3]]
-        drawn = pictures[0] - velocity.float().transpose(1, 2).reshape(pictures[0].shape)
-        noise[1::2] = torch.lerp(drawn, pictures[0], at[1::2, None, None, None])
+        pure = noise[1::2]
+        drawn = self._in_one_step(network, pure, [reference[1::2] for reference in references], said[1::2])
+        noise[1::2] = torch.lerp(drawn, pure, at[1::2, None, None, None])
         return noise, at
+
+    @torch.no_grad()
+    def _in_one_step(
+        self, network: Flux2Transformer2DModel, noise: Tensor, references: list[Tensor], said: Tensor
+    ) -> Tensor:
+        """The pictures (n, c, h, w) that the network sees in pure noise."""
+        with fast_math(device()):
+            inputs = self._inputs([noise, *references], torch.ones(len(noise), device=noise.device), said)
+            velocity = network(**inputs, return_dict=False)[0][:, : noise.shape[2] * noise.shape[3]]
+        return noise - velocity.float().transpose(1, 2).reshape(noise.shape)
+
+    @torch.no_grad()
+    def _said(self, texts: list[str]) -> Tensor:
+        """What the pipeline hands the transformer of the texts: the three layers that it reads agree."""
+        with fast_math(device()):
+            return self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)
 
     def _sigmas(self) -> Tensor:
         visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]

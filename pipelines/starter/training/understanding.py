@@ -7,6 +7,7 @@ faster when their inner states are held to what is there (Yu et al., 2024, "Repr
 The heads are thrown away.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -121,6 +122,7 @@ def _shown(scene: Scene, columns: int, rows: int) -> dict[str, npt.NDArray[np.in
     return answers
 
 
+@lru_cache(maxsize=256)  # a batch's objects are asked for several times
 def covered(scene: Scene, thing: Thing, columns: int, rows: int) -> npt.NDArray[np.float64]:
     """How much of each token an object of the scene covers, (rows, columns)."""
     box = layout_of(scene, FINER * columns, FINER * rows).box(thing.size, thing.place)
