@@ -272,7 +272,7 @@ def test_every_task_has_a_loss(flow: TransformerTraining, task: str, monkeypatch
 
 
 @torch.no_grad()
-def test_edits_are_taught_where_the_networks_own_steps_leave_them(
+def test_pictures_are_taught_where_the_networks_own_steps_leave_them(
     flow: TransformerTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = torch.autocast("cpu", enabled=False)

@@ -1,6 +1,6 @@
 """starter-beta's transformer: rectified flow, from noise, a prompt and up to two reference pictures to latents.
 
-Most of every batch is at exactly the noise levels that drawing in four steps visits, which is a cheap way to few steps.
+It learns at exactly the noise levels that drawing in four steps visits, which is a cheap way to few steps.
 Beside the picture, the network is asked what its tokens show (understanding.py).
 """
 
@@ -129,10 +129,11 @@ class TransformerTraining:
         before = references[0] if given else None
         if given:
             references[0] = self._partly_own(model.network, references[0], given[0], step * self.batch)
-            noisy, sigmas = self._under_way(model.network, torch.randn_like(clean), references, said)
-        else:
-            sigmas = (self._tile_sigmas() if task == "tile" else self._sigmas()).to(clean.device)
+        if task == "tile":
+            sigmas = shifted(TILE_NOISE * torch.rand(self.batch)).to(clean.device)
             noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
+        else:
+            noisy, sigmas = self._under_way(model.network, torch.randn_like(clean), references, said)
         looked_at = given or [[crowded_scene(step * self.batch + i) for i in range(self.batch)]]
         with fast_math(device()):
             drawn, of_picture, of_seen = model(
@@ -171,12 +172,12 @@ class TransformerTraining:
     def _under_way(
         self, network: Flux2Transformer2DModel, noise: Tensor, references: list[Tensor], said: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Edits as the network's own steps leave them: half with none made, others with one, two, or three.
+        """Pictures as the network's own steps leave them: half with none made, others with one, two, or three.
 
-        The picture before and the instruction decide the one after, so every step can be told what is right, and learns
-        to mend what those before it got wrong (Huang et al., 2025, "Self Forcing"). Taught with noise over the right
-        picture, which shows the answer, steps after the first changed nothing. Here the first one's picture stands for
-        those of the next two, which hardly differ from it. Changes `noise`.
+        Words and references all but decide a picture, so every step can be told what is right, and learns to mend what
+        those before it got wrong (Huang et al., 2025, "Self Forcing"). Taught with noise over the right picture, which
+        shows the answer, steps after the first changed nothing. Here the first one's picture stands for those of the
+        next two, which hardly differ from it. Changes `noise`.
         """
         sigmas = inference_sigmas(STEPS_DRAWN).to(noise.device)
         place = torch.arange(len(noise), device=noise.device)
@@ -203,13 +204,6 @@ class TransformerTraining:
         """What the pipeline hands the transformer of the texts: the three layers that it reads agree."""
         with fast_math(device()):
             return self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)
-
-    def _sigmas(self) -> Tensor:
-        visited = inference_sigmas(STEPS_DRAWN)[torch.randint(STEPS_DRAWN, (self.batch,))]
-        return torch.where(torch.arange(self.batch) % 4 > 0, visited, shifted(torch.rand(self.batch)))
-
-    def _tile_sigmas(self) -> Tensor:
-        return shifted(TILE_NOISE * torch.rand(self.batch))
 
     def _tokens(self, scenes: list[Scene], size: Size) -> Tensor:
         return tokens_of(torch.stack([latents_of(scene, *size) for scene in scenes]).to(device()), self.norm)
