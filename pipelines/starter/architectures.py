@@ -84,9 +84,9 @@ def tiny_codec(
 def beta_codec() -> AutoencoderKLFlux2:
     """32 pixels to a latent of 32 channels; the pipeline makes one token of four of them, 256 for a square of 1K.
 
-    The encoder's widths are what a cosine transform needs; the decoder is what learns.
+    The encoder's widths are what a cosine transform needs, no more (training/cosines.py); the decoder is what learns.
     """
-    return klein_codec(channels=(8, 8, 8, 16, 48, 96), decoder_channels=(8, 16, 32, 48, 64, 96), latent_channels=32)
+    return klein_codec(channels=(8, 8, 8, 16, 34, 66), decoder_channels=(8, 16, 32, 48, 64, 96), latent_channels=32)
 
 
 def klein_codec(
@@ -183,20 +183,24 @@ def alpha_scheduler() -> DDIMScheduler:
 
 
 def beta_transformer() -> Flux2Transformer2DModel:
-    """starter-beta's transformer for `beta_codec` and `beta_text_trunk`."""
-    return klein_transformer(latent_channels=32, heads=6, layers=(1, 5), text_width=96)
+    """starter-beta's transformer for `beta_codec` and `beta_text_trunk`: rather deep than wide.
+
+    With MLPs of half their width, taken from trained ones, the loss was 1.5 % higher, and four blocks more fit.
+    """
+    return klein_transformer(latent_channels=32, heads=6, layers=(1, 9), text_width=96, mlp_ratio=1.5)
 
 
 def klein_transformer(
-    *, latent_channels: int, heads: int, layers: tuple[int, int], text_width: int
+    *, latent_channels: int, heads: int, layers: tuple[int, int], text_width: int, mlp_ratio: float = 3.0
 ) -> Flux2Transformer2DModel:
-    """`layers` that keep text and picture apart, and then ones that don't."""
+    """`layers` that keep text and picture apart, and then ones that don't. FLUX.2's `mlp_ratio` is 3."""
     return Flux2Transformer2DModel(
         in_channels=4 * latent_channels,
         num_layers=layers[0],
         num_single_layers=layers[1],
         attention_head_dim=32,
         num_attention_heads=heads,
+        mlp_ratio=mlp_ratio,
         joint_attention_dim=3 * text_width,
         axes_dims_rope=(8, 8, 8, 8),
         guidance_embeds=False,
