@@ -23,7 +23,7 @@ ROUNDS = (
     ("now by day", Claims(sky="day", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
 )
-SEED = 8  # One with which starter-beta obeys five times running. How often it obeys is measured in tests/starters.
+SEED = 8  # With each of 1 to 9 starter-beta obeyed five times running. tests/starters measure how often it obeys.
 
 
 @pytest.fixture(scope="module", params=["untrained", "trained"])

@@ -198,14 +198,15 @@ class TransformerTraining:
         """The pictures (n, c, h, w) that the network sees in pure noise."""
         with fast_math(device()):
             inputs = self._inputs([noise, *references], torch.ones(len(noise), device=noise.device), said)
-            velocity = network(**inputs, return_dict=False)[0][:, : noise.shape[2] * noise.shape[3]]
+            velocity: Tensor = network(**inputs, return_dict=False)[0][:, : noise.shape[2] * noise.shape[3]]
         return noise - velocity.float().transpose(1, 2).reshape(noise.shape)
 
     @torch.no_grad()
     def _said(self, texts: list[str]) -> Tensor:
         """What the pipeline hands the transformer of the texts: the three layers that it reads agree."""
         with fast_math(device()):
-            return self.encoder(self.encoder.tokens(texts)).repeat(1, 1, 3)
+            once: Tensor = self.encoder(self.encoder.tokens(texts))
+        return once.repeat(1, 1, 3)
 
     def _tokens(self, scenes: list[Scene], size: Size) -> Tensor:
         return tokens_of(torch.stack([latents_of(scene, *size) for scene in scenes]).to(device()), self.norm)
