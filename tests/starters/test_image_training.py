@@ -27,6 +27,7 @@ from pipelines.starter.training.stages import Stage, standing_out, train_caption
 from pipelines.starter.training.taking_up import take_up
 from pipelines.starter.training.transformer import (
     MIX,
+    STEPS_DRAWN,
     TransformerTraining,
     changing,
     drawn_sizes,
@@ -256,6 +257,11 @@ def test_every_size_is_trained_as_the_server_has_it_drawn() -> None:
     sizes = drawn_sizes(Stage("full", 8, Schedule(1, 1e-3)))
     assert {(plan.width, plan.height) for plan in plans} <= set(sizes)
     assert all(width * height <= 1 << 20 for width, height in sizes)
+
+
+def test_the_server_draws_in_the_steps_that_were_taught() -> None:
+    models = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights").models.values()
+    assert {model.steps for model in models if model.checkpoint.name == "starter-beta"} == {STEPS_DRAWN}
 
 
 @pytest.fixture(scope="module")
