@@ -1,6 +1,6 @@
 """starter-beta's transformer: rectified flow, from noise, a prompt and up to two reference pictures to latents.
 
-It learns at exactly the noise levels that drawing in four steps visits, which is a cheap way to few steps.
+All but tiles are learned at exactly the noise levels that drawing in four steps visits, a cheap way to few steps.
 Beside the picture, the network is asked what its tokens show (understanding.py).
 """
 
