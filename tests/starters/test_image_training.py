@@ -141,6 +141,8 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
         Run(tmp_path / "old.pt", small_network(), Schedule(8, 0.1))
     with pytest.raises(ValueError, match="another version"):
         Run(tmp_path / "old.pt", nn.Sequential(nn.Linear(4, 1)), Schedule(8, 0.1))
+    with pytest.raises(ValueError, match="another version"):
+        Run(tmp_path / "old.pt", nn.Linear(5, 1), Schedule(8, 0.1))
 
 
 def test_the_learning_rate_falls_by_the_end_of_the_time() -> None:
@@ -317,11 +319,19 @@ def test_every_fourth_reference_is_the_networks_own_drawing_of_its_scene(
     assert torch.equal(half._partly_own(network, references, scenes, 40), references)
 
 
-def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining) -> None:
-    clean, start = flow._tiles([train_scene(3)], (512, 512), np.random.default_rng(1))
+@torch.no_grad()
+def test_tiles_of_the_transformer_begin_softer_too(flow: TransformerTraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "TILE_NOISE", 0.0)
+    clean, start, sigmas = flow._tiles([train_scene(3)], (512, 512), np.random.default_rng(1))
     assert clean.shape == start.shape == (1, 128, 8, 8)
+    assert sigmas.tolist() == [0]
     assert start.std() < clean.std()
-    assert (start - clean).square().mean() < 0.1 * clean.var()
+    assert 0 < (start - clean).square().mean() < 0.1 * clean.var()
+    monkeypatch.undo()
+    same, noisy, sigmas = flow._tiles([train_scene(3)], (512, 512), np.random.default_rng(1))
+    assert torch.equal(same, clean)
+    assert 0 < sigmas.item() < 0.6
+    assert not torch.equal(noisy, start)
 
 
 def test_tokens_are_asked_what_stands_there() -> None:

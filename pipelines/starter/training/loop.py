@@ -121,7 +121,7 @@ class Run:
 
     def _load(self) -> None:
         state = torch.load(self.file, map_location=next(self.model.parameters()).device, weights_only=True)
-        if not self.optimizers.keys() <= state.keys() or state["model"].keys() != self.model.state_dict().keys():
+        if not self.optimizers.keys() <= state.keys() or _shapes(state["model"]) != _shapes(self.model.state_dict()):
             raise ValueError(f"{self.file} was written by another version: remove it")
         self.step, self.seconds = state["step"], state["seconds"]
         self.model.load_state_dict(state["model"])
@@ -153,6 +153,10 @@ class Run:
                 mean.lerp_(value, 1 - keep)
             else:
                 mean.copy_(value)
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
 
 
 def _optimizers(model: nn.Module, rate: float) -> dict[str, Optimizer]:

@@ -19,9 +19,9 @@ SEED: Final = 20261121
 # How often each change is taught. What is hard to draw comes oftener than people ask for it: skies were learned long
 # before skylines and small objects.
 WITH_ONE: Final[Mapping[Change, float]] = {
-    "recolour": 0.12, "resize": 0.04, "add": 0.15, "remove": 0.11, "move": 0.08, "swap": 0.08, "replace": 0.07,
-    "sky": 0.06, "ground": 0.04, "backdrop": 0.11, "clear backdrop": 0.03, "light": 0.05, "clear light": 0.02,
-    "style": 0.04,
+    "recolour": 0.10, "resize": 0.05, "add": 0.19, "remove": 0.08, "move": 0.06, "swap": 0.09, "replace": 0.10,
+    "sky": 0.05, "ground": 0.03, "backdrop": 0.12, "clear backdrop": 0.02, "light": 0.06, "clear light": 0.02,
+    "style": 0.03,
 }  # fmt: skip
 WITH_SECOND: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
 

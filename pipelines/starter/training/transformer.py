@@ -29,7 +29,7 @@ from pipelines.starter.world.scene import Scene
 
 # A drawing takes half of an edit's time, and all in it is new: to draw is the same skill, and what edits lack most. A
 # second reference doubles the time.
-MIX: Final = {"draw": 0.5, "edit": 0.42, "combine": 0.03, "tile": 0.05}
+MIX: Final = {"draw": 0.45, "edit": 0.47, "combine": 0.03, "tile": 0.05}
 TILE_NOISE: Final = 0.3  # before the shift: up to which the second pass of a 2K or 4K picture adds noise
 STEPS_DRAWN: Final = 4
 TOKEN_PX: Final = 64
@@ -122,40 +122,38 @@ class TransformerTraining:
         task = str(rng.choice(list(self.tasks), p=list(self.tasks.values())))
         size = self.sizes[int(rng.integers(len(self.sizes)))]
         scenes, texts, given = self.asks[task](step * self.batch)
-        if task == "tile":
-            clean, start = self._tiles(scenes, size, rng)
-        else:
-            clean = start = self._tokens(scenes, size)
+        said, tile = self._said(texts), task == "tile"
         references = [self._tokens(reference, size) for reference in given]
-        said = self._said(texts)
-        before = references[0] if given else None
-        if given:
-            references[0] = self._partly_own(model.network, references[0], given[0], step * self.batch)
-        if task == "tile":
-            sigmas = shifted(TILE_NOISE * torch.rand(self.batch)).to(clean.device)
-            noisy = torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None])
+        if tile:
+            clean, noisy, sigmas = self._tiles(scenes, size, rng)
+            counts = standing_out(clean, FAR)
         else:
+            clean = self._tokens(scenes, size)
+            counts = self._counts(clean, scenes, references)
+            if given:
+                references[0] = self._partly_own(model.network, references[0], given[0], step * self.batch)
             noisy, sigmas = self._under_way(model.network, torch.randn_like(clean), references, said)
         looked_at = given or [[crowded_scene(step * self.batch + i) for i in range(self.batch)]]
+        rows, columns = clean.shape[2:]
         with fast_math(device()):
-            drawn, of_picture, of_seen = model(
-                clean.shape[2] * clean.shape[3], **self._inputs([noisy, *references], sigmas, said)
-            )
+            drawn, of_picture, of_seen = model(rows * columns, **self._inputs([noisy, *references], sigmas, said))
             if not given:
                 seen = [noisy[:, :, :0], self._tokens(looked_at[0], size)]
                 of_seen = model.look(**self._inputs(seen, sigmas, said))
-        rows, columns = clean.shape[2:]
-        counts = standing_out(clean, FAR)
-        wrongly = misunderstood(of_seen, shown(looked_at, columns, rows))
-        if before is not None:
-            counts = counts + changing(clean, before)
-        if task != "tile":  # a cutting: what stands where, its scene doesn't say
-            counts = counts + EACH_OBJECT * each_object(scenes, columns, rows).to(counts.device)
-            showed = shown(given[:1], columns, rows) if given else None
-            wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), showed)
+        showed = shown(looked_at, columns, rows)
+        wrongly = misunderstood(of_seen, showed)
+        if not tile:  # a cutting: what stands where, its scene doesn't say
+            before = {asked: answers[:, : rows * columns] for asked, answers in showed.items()} if given else None
+            wrongly = wrongly + misunderstood(of_picture, shown([scenes], columns, rows), before)
         wrong = _in_a_row(noisy - clean)
         errors: Tensor = sigmas[:, None, None] * drawn[:, : wrong.shape[1]].float() - wrong
         return (_in_a_row(counts) * shortened(errors)).mean() + ASKED * wrongly
+
+    def _counts(self, clean: Tensor, scenes: list[Scene], references: list[Tensor]) -> Tensor:
+        """How much each place of whole pictures (n, c, h, w) counts, (n, 1, h, w)."""
+        rows, columns = clean.shape[2:]
+        counts = standing_out(clean, FAR) + EACH_OBJECT * each_object(scenes, columns, rows).to(clean.device)
+        return counts + changing(clean, references[0]) if references else counts
 
     def _partly_own(
         self, network: Flux2Transformer2DModel, references: Tensor, scenes: list[Scene], first: int
@@ -211,20 +209,24 @@ class TransformerTraining:
     def _tokens(self, scenes: list[Scene], size: Size) -> Tensor:
         return tokens_of(torch.stack([latents_of(scene, *size) for scene in scenes]).to(device()), self.norm)
 
-    def _tiles(self, scenes: list[Scene], size: Size, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Cuttings of enlarged scenes as they should be, and between that and as soft as what was drawn smaller."""
+    def _tiles(self, scenes: list[Scene], size: Size, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Cuttings of enlarged scenes as they should be, as the second pass of a large picture begins, and its noise.
+
+        They begin between what they should be and as soft as what was drawn smaller.
+        """
         times = int(rng.integers(2, 4))
         width, height = size[0] // DRAWN_PX, size[1] // DRAWN_PX
         left, top = int(rng.integers((times - 1) * width + 1)), int(rng.integers((times - 1) * height + 1))
         box = (left, top, left + width, top + height)
-        clean, soft = [], []
+        cuttings, soft = [], []
         for scene in scenes:
             whole = render(scene, times * width, times * height)
             small = render(scene, width, height).resize(whole.size, Image.Resampling.BICUBIC)
-            clean.append(cosines_of(whole.crop(box)))
-            soft.append(torch.lerp(clean[-1], cosines_of(small.crop(box)), float(rng.random())))
-        cleans, softs = (tokens_of(torch.stack(latents).to(device()), self.norm) for latents in (clean, soft))
-        return cleans, softs
+            cuttings.append(cosines_of(whole.crop(box)))
+            soft.append(torch.lerp(cuttings[-1], cosines_of(small.crop(box)), float(rng.random())))
+        clean, start = (tokens_of(torch.stack(latents).to(device()), self.norm) for latents in (cuttings, soft))
+        sigmas = shifted(TILE_NOISE * torch.rand(len(clean))).to(clean.device)
+        return clean, torch.lerp(start, torch.randn_like(clean), sigmas[:, None, None, None]), sigmas
 
     def _inputs(self, pictures: list[Tensor], sigmas: Tensor, said: Tensor) -> dict[str, Tensor]:
         tokens, positions = self._pack(pictures)
