@@ -10,13 +10,13 @@ from pipelines.starter.measuring.__main__ import Gallery, measure_image_starter,
 from pipelines.starter.measuring.report import Measured
 from tests.harness import REPOSITORY
 
-COUNT: Final = 10  # captions, and as many edits
+COUNT: Final = 20  # captions, and as many edits
 LARGEST_BYTES: Final = 16_000_000
 FLOORS: Final = {
-    "starter-alpha": {"sky": 0.9, "ground": 0.9, "object colour": 0.85, "place": 0.85, "all of it": 0.7},
-    "starter-beta": {"sky": 0.9, "ground": 0.9, "object colour": 0.85, "place": 0.85, "all of it": 0.7, "edits": 0.7},
+    "starter-alpha": {"sky": 0.9, "ground": 0.9, "object colour": 0.9, "place": 0.85, "all of it": 0.7},
+    "starter-beta": {"sky": 0.9, "ground": 0.9, "object colour": 0.9, "place": 0.85, "all of it": 0.7, "edits": 0.85},
 }
-LEAST_DB: Final = {"starter-alpha": 28.7, "starter-beta": 29.2}  # of these few scenes; of 24 there are 30.1 and 30.7
+LEAST_DB: Final = {"starter-alpha": 29.5, "starter-beta": 30.0}  # of these scenes; of 24 there are 30.1 and 30.6
 
 
 @pytest.fixture(scope="module")
