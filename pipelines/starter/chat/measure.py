@@ -109,7 +109,7 @@ def figures(answers: Sequence[Answered]) -> Figures:
         without_tool=_share(kinds["no tool"], lambda a: a.right),
         no_needless_call=_share(words, lambda a: a.right_function),
         ended=_share(answers, lambda a: a.ended),
-        by_kind={kind: (_share(group, lambda a: a.right), len(group)) for kind, group in sorted(kinds.items())},
+        by_kind={kind: (_share(of, lambda a: a.right), len(of)) for kind, of in sorted(kinds.items()) if of},
     )
 
 
