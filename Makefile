@@ -23,7 +23,7 @@ serve: $(STAMP) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
 
 test: check clients ## every test, real server and SDK included
-	@$(BIN)/pytest tests/starters tests/e2e tests/pipelines --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest tests/starters tests/e2e tests/engines --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 clients: $(CLIENTS) ## install the clients of others that some tests talk through: LiteLLM, LangChain, OpenAI's Node SDK
 

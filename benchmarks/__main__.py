@@ -17,9 +17,9 @@ from benchmarks.bare import DEVICE
 from benchmarks.calls import DRAFT, concurrency, fairness, first_picture, overhead
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
-from pipelines.catalog import Catalog, load_catalog
+from pipelines.catalog.images import Catalog, load_catalog
 from server.settings import Settings
-from tests.harness import Server
+from tests.support.harness import Server
 
 
 def main() -> None:

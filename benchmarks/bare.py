@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.quiet import quiet_libraries
+from pipelines.device.offline import quiet_libraries
 
 quiet_libraries()
 
 import diffusers  # noqa: E402
 import torch  # noqa: E402
 
-from pipelines.catalog import ImageModel  # noqa: E402
+from pipelines.catalog.images import ImageModel  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

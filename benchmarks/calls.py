@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from benchmarks.bare import bare_pipeline, draw, timed
-from pipelines.catalog import Catalog, ImageModel
-from tests.harness import Server
+from pipelines.catalog.images import Catalog, ImageModel
+from tests.support.harness import Server
 
 ROUNDS = 5
 CONCURRENT = 8

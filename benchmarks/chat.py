@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.quiet import quiet_libraries
+from pipelines.device.offline import quiet_libraries
 
 quiet_libraries()
 
@@ -33,7 +33,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from tests.harness import REPOSITORY, Server  # noqa: E402
+from tests.support.harness import REPOSITORY, Server  # noqa: E402
 
 STARTER = REPOSITORY / "weights" / "starter-chat"
 STREAMS = (1, 8, 32)

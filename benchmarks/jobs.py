@@ -1,7 +1,7 @@
 """The job that every benchmark draws, on the starters of the catalog."""
 
-from pipelines.catalog import load_catalog
-from pipelines.types import Encoding, ImageJob
+from pipelines.catalog.images import load_catalog
+from pipelines.protocol.images import Encoding, ImageJob
 from server.settings import Settings
 
 

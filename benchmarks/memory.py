@@ -34,14 +34,14 @@ def main() -> None:
 
 async def draw(family: str, tier: str) -> None:
     """One picture; prints MiB when the checkpoint was loaded, and at the peak."""
-    from pipelines.quiet import quiet_libraries
+    from pipelines.device.offline import quiet_libraries
 
     quiet_libraries()
     import torch
 
     from benchmarks.jobs import bench_job
-    from pipelines.image_engine import ImageEngine
-    from pipelines.types import Finished
+    from pipelines.images.engine import ImageEngine
+    from pipelines.protocol.images import Finished
 
     engine = ImageEngine(torch.device("cpu"))
     job = bench_job(MODELS[family], *SIZES[tier], steps=4)

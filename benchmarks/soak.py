@@ -29,7 +29,7 @@ from PIL import Image
 from rich.console import Console
 
 from server.settings import Settings
-from tests.harness import Server
+from tests.support.harness import Server
 
 THREADS = 4
 CALL_LIMIT_S = 900.0  # a call that takes longer hangs

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.bare import DEVICE, timed
-from pipelines.catalog import ImageModel
-from tests.harness import REPOSITORY, Server
+from pipelines.catalog.images import ImageModel
+from tests.support.harness import REPOSITORY, Server
 
 ROUNDS = 3
 CHANNELS = (320, 640, 1280, 1280)

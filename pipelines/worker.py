@@ -1,7 +1,7 @@
 """`python -m pipelines.worker FD KIND`: a process that holds the device, for image jobs, for chat or for classifiers.
 
-FD is one end of a socket pair; `pipelines.messages` says what passes over it. When the other end closes, the server has
-died and so does this process, at once, whatever it is doing.
+FD is one end of a socket pair; `pipelines.protocol.messages` says what passes over it. When the other end closes, the
+server has died and so does this process, at once, whatever it is doing.
 """
 
 import argparse
@@ -13,7 +13,9 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from pipelines.messages import (
+from pipelines.device.offline import quiet_libraries
+from pipelines.protocol.images import Failed
+from pipelines.protocol.messages import (
     Cancel,
     CheckpointState,
     FromWorker,
@@ -30,8 +32,6 @@ from pipelines.messages import (
     frame,
     read_frame,
 )
-from pipelines.quiet import quiet_libraries
-from pipelines.types import Failed
 
 if TYPE_CHECKING:
     import torch
@@ -112,11 +112,11 @@ def _engine(options: argparse.Namespace, device: "torch.device") -> Any:
 
         return ChatEngine(device)
     if options.kind == "classify":
-        from pipelines.classify_engine import ClassifyEngine
+        from pipelines.classify.engine import ClassifyEngine
 
         return ClassifyEngine(device)
-    from pipelines.image_engine import ImageEngine
-    from pipelines.memory import Budgets
+    from pipelines.device.memory import Budgets
+    from pipelines.images.engine import ImageEngine
 
     return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib))
 

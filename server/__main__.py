@@ -1,5 +1,5 @@
 """`python -m server` is the `darkroom` command."""
 
-from server.cli import main
+from server.cli.app import main
 
 main()

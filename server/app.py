@@ -14,29 +14,31 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from pipelines.catalog import Catalog, load_catalog
-from pipelines.chat_types import ChatEvent, ChatJob, CountJob
-from pipelines.classify_types import ClassifyEvent, ClassifyJob
-from pipelines.types import Event, ImageJob
+from pipelines.catalog.images import Catalog, load_catalog
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
+from pipelines.protocol.images import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseBook
-from server.body_limit import BodyLimit
-from server.engine_host import EngineHost
+from server.backends.engine_host import EngineHost
+from server.backends.storage import Storage
+from server.backends.upstream import Upstreams
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
-from server.faults import Faults
-from server.flows.backlog import Backlog
-from server.flows.responses.live import LiveResponses
-from server.flows.running import RunningCalls
 from server.housekeeping import keep_house, lock_home, settle_the_past
+from server.http.body_limit import BodyLimit
+from server.http.observability import Observe
 from server.moderation.policy import load_policy
-from server.observe import Metrics, Observe
-from server.routes import admin, chat, console, health, images, models, responses, results, unsupported
+from server.routes import admin, chat, console, health, images, models, responses, unsupported
+from server.routes import files as results
 from server.services import Services
 from server.settings import Settings
-from server.storage import Storage
-from server.upstream import Upstreams
+from server.state.active_calls import RunningCalls
+from server.state.active_responses import LiveResponses
+from server.state.image_backlog import Backlog
+from server.telemetry.crash_points import Faults
+from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 

@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from pipelines.catalog import Catalog
-from pipelines.chat_types import ChatEvent, ChatJob, CountJob
-from pipelines.classify_types import ClassifyEvent, ClassifyJob
-from pipelines.types import Event, ImageJob
+from pipelines.catalog.images import Catalog
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
+from pipelines.protocol.images import Event, ImageJob
 from server.accounts.calls import CallBook
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseBook
-from server.engine_host import EngineHost
-from server.faults import Faults
-from server.flows.backlog import Backlog
-from server.flows.finish import LooseEnds
-from server.flows.places import Places
-from server.flows.responses.live import LiveResponses
-from server.flows.running import RunningCalls
+from server.backends.engine_host import EngineHost
+from server.backends.storage import Storage
+from server.backends.upstream import Upstreams
 from server.moderation.policy import Policy
-from server.observe import Metrics
 from server.settings import Settings
-from server.storage import Storage
-from server.upstream import Upstreams
+from server.state.active_calls import RunningCalls
+from server.state.active_responses import LiveResponses
+from server.state.background_tasks import LooseEnds
+from server.state.concurrency import Places
+from server.state.image_backlog import Backlog
+from server.telemetry.crash_points import Faults
+from server.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
+from pipelines.catalog.checkpoint_files import PICKLES, CheckpointError
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import Syntax
-from pipelines.chat_types import ChatSpec
-from pipelines.checkpoint_files import PICKLES, CheckpointError
-from pipelines.dtypes import compute_dtype
+from pipelines.device.dtypes import compute_dtype
+from pipelines.protocol.chat import ChatSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,15 +5,15 @@ import threading
 
 import torch
 
-from pipelines.chat.batch import Batch
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.forward import batched_token_bytes
-from pipelines.chat.request import Sequence
-from pipelines.chat.solo import Solo
-from pipelines.chat_types import ChatSpec
-from pipelines.openmp import let_helpers_go
-from pipelines.outcomes import is_out_of_memory
-from pipelines.residency import free_memory
+from pipelines.chat.model_runner import batched_token_bytes
+from pipelines.chat.scheduler import Batch
+from pipelines.chat.sequence import Sequence
+from pipelines.chat.sequential import Solo
+from pipelines.device.failures import is_out_of_memory
+from pipelines.device.memory import free_memory
+from pipelines.device.openmp import let_helpers_go
+from pipelines.protocol.chat import ChatSpec
 
 
 class DeviceLoop:

@@ -16,13 +16,13 @@ import torch
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import failure_of
-from pipelines.chat.prepare import count, prepare
-from pipelines.chat.request import Request
-from pipelines.chat_types import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob, Spent
-from pipelines.memory import Budgets
-from pipelines.openmp import compute
-from pipelines.outcomes import Cancelled
-from pipelines.types import Failed, Queued
+from pipelines.chat.request_builder import count, prepare
+from pipelines.chat.sequence import Request
+from pipelines.device.failures import Cancelled
+from pipelines.device.memory import Budgets
+from pipelines.device.openmp import compute
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob, Spent
+from pipelines.protocol.images import Failed, Queued
 
 LAST = (ChatFinished, Counted, Failed)
 

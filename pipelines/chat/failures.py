@@ -2,10 +2,10 @@
 
 import traceback
 
-from pipelines.chat_types import ChatJob, CountJob
-from pipelines.checkpoint_files import CheckpointError
-from pipelines.outcomes import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.types import Failed
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
+from pipelines.protocol.chat import ChatJob, CountJob
+from pipelines.protocol.images import Failed
 
 
 class Refused(Exception):

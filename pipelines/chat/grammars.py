@@ -10,8 +10,8 @@ from llguidance import LLMatcher
 from pipelines.chat.failures import Refused
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import BARE, CallMarks
-from pipelines.chat_types import ChatJob
-from pipelines.types import Failed
+from pipelines.protocol.chat import ChatJob
+from pipelines.protocol.images import Failed
 
 STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as json.dumps writes
 MOST_CALLS: Final = 16  # in one answer

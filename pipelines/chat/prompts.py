@@ -11,8 +11,8 @@ from PIL import Image
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.failures import Refused
-from pipelines.chat_types import Message
-from pipelines.types import Failed, Picture
+from pipelines.protocol.chat import Message
+from pipelines.protocol.images import Failed, Picture
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pipelines.chat_types import ChatSampling
+from pipelines.protocol.chat import ChatSampling
 
 FIRST_CANDIDATES = 256  # that are sorted for top_p; all are, when these don't reach it
 

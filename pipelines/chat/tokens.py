@@ -7,7 +7,7 @@ from typing import Any
 from llguidance import LLTokenizer
 from llguidance.hf import from_tokenizer
 
-from pipelines.checkpoint_files import CheckpointError
+from pipelines.catalog.checkpoint_files import CheckpointError
 
 
 class TokenTable:

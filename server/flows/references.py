@@ -8,10 +8,10 @@ import asyncio
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pipelines.pixels import DecodedPicture, PictureError, decode_data_uri, decode_mask, decode_picture
-from pipelines.types import Picture
+from pipelines.protocol.images import Picture
+from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
+from server.backends.image_decoding import DecodedPicture, PictureError, decode_data_uri, decode_mask, decode_picture
 from server.errors import ApiError, BadImageRequest, BadRequest, TooLarge
-from server.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
 from server.services import Services
 
 MAX_FILE_BYTES = 50 * 1024**2

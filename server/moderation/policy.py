@@ -29,8 +29,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.classify_types import ClassifierSpec, Reads
-from pipelines.strict_toml import Strict, read_toml
+from pipelines.catalog.toml import Strict, read_toml
+from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.errors import StartError
 from server.moderation.matching import compile_rule, normalise
 

@@ -6,10 +6,10 @@ import secrets
 from fastapi import APIRouter, Depends, Request
 
 from server.errors import Unauthorized
-from server.flows.swapping import reload_catalog, swap_checkpoint
-from server.routes.deps import ServicesDep, bearer
-from server.wire.admin import CatalogChange, SwapRequest
-from server.wire.validation import parse_json, validate
+from server.flows.catalog_update import reload_catalog, swap_checkpoint
+from server.http.deps import ServicesDep, bearer
+from server.schemas.admin import CatalogChange, SwapRequest
+from server.schemas.validation import parse_json, validate
 
 
 async def administrator(request: Request, services: ServicesDep) -> None:

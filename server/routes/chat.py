@@ -12,24 +12,24 @@ from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
-from pipelines.chat_catalog import Upstream
-from pipelines.chat_types import ChatSpec
+from pipelines.catalog.chat import Upstream
+from pipelines.protocol.chat import ChatSpec
+from server.backends.upstream import Answer, Json
 from server.errors import ApiError, BadRequest, EngineFailure
-from server.flows.chat import new_head, start_chat
-from server.flows.chat_answers import chunks, collect
-from server.flows.chat_call import ChatCall
-from server.flows.chat_models import find_chat_model
-from server.flows.chat_moderation import check_chat
-from server.flows.chat_run import Tally
-from server.flows.limits import limit_headers, place, placed
-from server.flows.upstream_chat import ask_upstream, stream_upstream
-from server.routes.chat_body import read_chat, without_effect
-from server.routes.delivery import KeptAlive, UntilGone
-from server.routes.deps import Caller, ServicesDep, ignored_header, wants_keepalive
-from server.routes.sse import SEPARATOR, event, event_stream
+from server.flows.chat.complete import new_head, start_chat
+from server.flows.chat.completion import chunks, collect
+from server.flows.chat.models import find_chat_model
+from server.flows.chat.moderation import check_chat
+from server.flows.chat.parse import read_chat, without_effect
+from server.flows.chat.request import ChatCall
+from server.flows.chat.run import Tally
+from server.flows.chat.upstream import ask_upstream, stream_upstream
+from server.flows.rate_limits import limit_headers, place, placed
+from server.http.delivery import KeptAlive, UntilGone
+from server.http.deps import Caller, ServicesDep, ignored_header, wants_keepalive
+from server.http.sse import SEPARATOR, event, event_stream
+from server.schemas.validation import parse_json
 from server.services import Services
-from server.upstream import Answer, Json
-from server.wire.validation import parse_json
 
 router = APIRouter(prefix="/v1/chat/completions")
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from server.routes.deps import ServicesDep
+from server.http.deps import ServicesDep
 
 router = APIRouter()
 

@@ -11,18 +11,18 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
-from server.flows.calls import open_call
 from server.flows.fingerprint import fingerprint
-from server.flows.jobs import describe_job
-from server.flows.limits import limit_headers
+from server.flows.images.idempotency import open_call
+from server.flows.images.request import ImageCall
+from server.flows.images.status import describe_job
+from server.flows.rate_limits import limit_headers
 from server.flows.references import Reference
-from server.flows.resolve import ImageCall
-from server.routes.delivery import CallAnswer
-from server.routes.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
+from server.http.delivery import CallAnswer
+from server.http.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
+from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
+from server.schemas.validation import ignored_fields, parse_json, validate
 from server.services import Services
-from server.wire.hosted import refuse_unsupported
-from server.wire.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
-from server.wire.validation import ignored_fields, parse_json, validate
 
 router = APIRouter(prefix="/v1/images")
 Options = TypeVar("Options", bound=ImageOptions)

@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter
 
-from pipelines.catalog import ImageModel
-from pipelines.chat_catalog import ChatModel
-from pipelines.chat_types import ChatSpec
+from pipelines.catalog.chat import ChatModel
+from pipelines.catalog.images import ImageModel
+from pipelines.protocol.chat import ChatSpec
 from server.accounts.money import format_money
 from server.errors import NotFound
-from server.routes.deps import Caller, ServicesDep
-from server.wire.models import ChatCard, ModelCard, ModelList
+from server.http.deps import Caller, ServicesDep
+from server.schemas.models import ChatCard, ModelCard, ModelList
 
 router = APIRouter(prefix="/v1/models")
 

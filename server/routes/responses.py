@@ -15,26 +15,26 @@ from starlette.types import ASGIApp
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
-from server.flows.calls import Visit
 from server.flows.fingerprint import fingerprint
-from server.flows.limits import limit_headers
-from server.flows.responses.counting import count_input
-from server.flows.responses.live import LiveResponse
-from server.flows.responses.opening import open_response
-from server.flows.responses.stored import (
+from server.flows.images.idempotency import Visit
+from server.flows.rate_limits import limit_headers
+from server.flows.responses.count_tokens import count_input
+from server.flows.responses.create import open_response
+from server.flows.responses.retrieve import (
     cancel_response,
     delete_response,
     list_inputs,
     show_response,
     stream_response,
 )
-from server.routes.delivery import KeptAlive, UntilGone
-from server.routes.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
-from server.routes.sse import SEPARATOR, event, event_stream
+from server.http.delivery import KeptAlive, UntilGone
+from server.http.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
+from server.http.sse import SEPARATOR, event, event_stream
+from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.responses import UNSUPPORTED, ResponseBody
+from server.schemas.validation import ignored_fields, parse_json, validate
 from server.services import Services
-from server.wire.hosted import refuse_unsupported
-from server.wire.responses import UNSUPPORTED, ResponseBody
-from server.wire.validation import ignored_fields, parse_json, validate
+from server.state.active_responses import LiveResponse
 
 router = APIRouter(prefix="/v1/responses")
 

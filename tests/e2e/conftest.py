@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chat_servers import chat_server, make_chat_weights
-from tests.harness import REPOSITORY, Server
-from tests.tiny_checkpoints import make_sd
+from tests.support.chat_servers import chat_server, make_chat_weights
+from tests.support.harness import REPOSITORY, Server
+from tests.support.tiny_checkpoints import make_sd
 
 LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K take few tiles
 
@@ -32,7 +32,7 @@ tools      = true
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The starters, built once for all tests."""
     folder = tmp_path_factory.mktemp("weights")
-    subprocess.run([sys.executable, "-m", "pipelines.starter.build", str(folder)], check=True, cwd=REPOSITORY)
+    subprocess.run([sys.executable, "-m", "starters.build", str(folder)], check=True, cwd=REPOSITORY)
     return folder
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.harness import Server
+from tests.support.harness import Server
 
 ALPHA, ALPHA_4K = "alpha-image-2-count", "alpha-image-2-4k-count"
 BETA, BETA_25 = "beta-3-pro-image-count", "beta-2.5-flash-image-count"

@@ -1,12 +1,12 @@
-"""What can't work is refused by field before anything is sent; tests/unit/test_chat_body.py has every field."""
+"""What can't work is refused by field before anything is sent; tests/unit/chat/test_parse.py has every field."""
 
 from typing import Any
 
 import openai
 import pytest
 
-from tests.e2e.chat_servers import CONTEXT
-from tests.harness import Server
+from tests.support.chat_servers import CONTEXT
+from tests.support.harness import Server
 
 HELLO = [{"role": "user", "content": "hello"}]
 LONG = [{"role": "user", "content": "x" * 600}]

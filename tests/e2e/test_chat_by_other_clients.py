@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import REPOSITORY, Server
+from tests.support.harness import REPOSITORY, Server
 
 CLIENTS = REPOSITORY / ".venv-clients"
 PYTHON = CLIENTS / "bin" / "python"

@@ -8,8 +8,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from tests.e2e.chat_servers import CONTEXT
-from tests.harness import Server
+from tests.support.chat_servers import CONTEXT
+from tests.support.harness import Server
 
 HELLO = [{"role": "user", "content": "hello"}]
 GREEDY: dict[str, Any] = {"model": "small", "messages": HELLO, "temperature": 0, "max_tokens": 24}

@@ -16,9 +16,9 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.chat_servers import chat_server
 from tests.e2e.test_faults import until
-from tests.harness import Server
+from tests.support.chat_servers import chat_server
+from tests.support.harness import Server
 
 LONG: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "go on"}], "n": 8, "logit_bias": {}}
 QUICK: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}

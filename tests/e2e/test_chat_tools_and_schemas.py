@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from tests.harness import Server
+from tests.support.harness import Server
 
 HELLO: list[Any] = [{"role": "user", "content": "How is it in Wien?"}]
 GREEDY: dict[str, Any] = {"model": "small", "messages": HELLO, "temperature": 0, "max_tokens": 200}

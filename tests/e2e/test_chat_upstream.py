@@ -11,9 +11,9 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.chat_servers import chat_server
 from tests.e2e.test_faults import until
-from tests.harness import Server, charges
+from tests.support.chat_servers import chat_server
+from tests.support.harness import Server, charges
 
 GREEDY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 16}
 UPSTREAM = """

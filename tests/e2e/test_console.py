@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.harness import REPOSITORY, Server, charges
+from tests.support.harness import REPOSITORY, Server, charges
 
 NODE = REPOSITORY / "tests" / "node"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

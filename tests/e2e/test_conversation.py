@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipelines.starter.world.checker import judge
-from pipelines.starter.world.claims import Claims, ThingClaim
+from starters.world.checker import judge
+from starters.world.claims import Claims, ThingClaim
 from tests.e2e.test_faults import assert_clean
-from tests.harness import REPOSITORY, Server, charges
+from tests.support.harness import REPOSITORY, Server, charges
 
 ROUNDS = (
     ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),

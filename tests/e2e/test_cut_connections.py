@@ -20,7 +20,7 @@ from PIL import Image
 
 from tests.e2e.test_faults import MakeServer, assert_clean, until
 from tests.e2e.test_images_by_sdk import picture
-from tests.harness import REPOSITORY, Server, charges
+from tests.support.harness import REPOSITORY, Server, charges
 
 PATH = "/v1/images/generations"
 BODY: dict[str, Any] = {"prompt": "a star", "size": "256x256", "model": "alpha-image-2-count"}
@@ -62,7 +62,7 @@ def idle_s(server: Server) -> float:
 
 @pytest.fixture
 def proxy(server: Server, idle_s: float) -> Iterator[Proxy]:
-    command = [sys.executable, "-m", "tests.idle_proxy", str(server.port), str(idle_s)]
+    command = [sys.executable, "-m", "tests.support.idle_proxy", str(server.port), str(idle_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
     assert process.stdout is not None
     yield Proxy(process, int(process.stdout.readline()))

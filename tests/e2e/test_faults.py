@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
 
 MakeServer = Callable[..., Server]
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count"}

@@ -8,7 +8,7 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.harness import Server
+from tests.support.harness import Server
 
 SMALL = "256x256"
 

@@ -11,11 +11,11 @@ import pytest
 from openai import OpenAI
 from PIL import Image
 
-from pipelines.starter.world.checker import judge, read
-from pipelines.starter.world.claims import Claims, ThingClaim
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import Scene, Thing
-from tests.harness import REPOSITORY, Server
+from starters.world.checker import judge, read
+from starters.world.claims import Claims, ThingClaim
+from starters.world.render import render
+from starters.world.scene import Scene, Thing
+from tests.support.harness import REPOSITORY, Server
 
 ALPHA, BETA = "alpha-image-2-count", "beta-2.5-flash-image-count"
 SIDE_PX = 1024

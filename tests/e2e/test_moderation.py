@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from tests.e2e.test_faults import QUICK, assert_clean, post
-from tests.harness import Server, charges
-from tests.tiny_classifiers import make_picture_classifier, make_text_classifier
+from tests.support.harness import Server, charges
+from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
 
 POLICY = """
 [[rules]]

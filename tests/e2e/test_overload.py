@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_faults import MakeServer, assert_clean, until
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
 
 PATH = "/v1/images/generations"
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}

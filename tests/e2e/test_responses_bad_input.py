@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
 
 IMAGE: Any = {"type": "image_generation"}
 UNSUPPORTED = "unsupported_value"

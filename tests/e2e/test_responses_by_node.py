@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.harness import REPOSITORY, Server
+from tests.support.harness import REPOSITORY, Server
 
 NODE = REPOSITORY / "tests" / "node"
 

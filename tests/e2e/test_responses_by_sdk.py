@@ -11,10 +11,10 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.e2e.response_shapes import check_event, check_response
 from tests.e2e.test_faults import assert_clean
 from tests.e2e.test_images_by_sdk import picture
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
+from tests.support.response_shapes import check_event, check_response
 
 MODEL = "starter-chat"
 IMAGE: Any = {"type": "image_generation", "size": "256x256"}

@@ -13,11 +13,11 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.response_shapes import check_response
 from tests.e2e.test_faults import assert_clean, until
 from tests.e2e.test_responses_by_sdk import DRAW, MODEL, drawn
-from tests.harness import Server, charges
-from tests.tiny_classifiers import make_picture_classifier
+from tests.support.harness import Server, charges
+from tests.support.response_shapes import check_response
+from tests.support.tiny_classifiers import make_picture_classifier
 
 LARGE: Any = {"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}
 SLOW: Any = {"model": MODEL, "input": "a city", "tools": [LARGE], "tool_choice": "required", "max_output_tokens": 64}

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.test_faults import MakeServer, assert_clean, until
 from tests.e2e.test_images_by_sdk import picture
 from tests.e2e.test_streams import events
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
 
 PATH = "/v1/images/generations"
 QUICK = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.e2e.test_faults import MakeServer, assert_clean, until
 from tests.e2e.test_images_by_sdk import SMALL, picture
-from tests.harness import Server, charges
+from tests.support.harness import Server, charges
 
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count", "stream": True}
 

@@ -8,8 +8,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from pipelines.starter.chat.image_tool import IMAGE_TOOL
-from pipelines.starter.chat.measure import Figures, measure
+from pipelines.protocol.image_tool import IMAGE_TOOL
+from starters.chat.measure import Figures, measure
 
 FOLDER = Path(__file__).parents[2] / "weights" / "starter-chat"
 LARGEST_BYTES = 8_000_000

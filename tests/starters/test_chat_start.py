@@ -2,8 +2,8 @@
 
 import torch
 
-from pipelines.starter.chat.architecture import make_model
-from pipelines.starter.chat.tokens import make_tokenizer
+from starters.chat.architecture import make_model
+from starters.chat.tokens import make_tokenizer
 
 
 def test_an_untrained_network_goes_on_as_it_went_on_before() -> None:

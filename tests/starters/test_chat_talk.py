@@ -7,10 +7,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipelines.starter.chat.talk import calling, chatter, functions, pictures, topics
-from pipelines.starter.chat.talk.mix import conversations
-from pipelines.starter.chat.talk.script import Expected, Script, wordings_of
-from pipelines.starter.world.split import Split
+from starters.chat.talk import calling, chatter, functions, pictures, topics
+from starters.chat.talk.mix import conversations
+from starters.chat.talk.script import Expected, Script, wordings_of
+from starters.world.split import Split
 
 SPLITS: tuple[Split, ...] = ("train", "held-out")
 TALKS: dict[Split, list[Script]] = {split: list(islice(conversations(3, split), 150)) for split in SPLITS}

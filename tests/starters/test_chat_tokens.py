@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from pipelines.starter.chat.architecture import save_tiny
-from pipelines.starter.chat.tokens import CALL_END, CALL_START, TURN_END, TURN_START, make_tokenizer
+from starters.chat.architecture import save_tiny
+from starters.chat.tokens import CALL_END, CALL_START, TURN_END, TURN_START, make_tokenizer
 
 TEXTS = ("the red boat and the red house", 'say "the house" and "the boat"', "a red boat at sea", "Marvin the cat") * 20
 LEARNED = make_tokenizer(TEXTS, merges=60, spaced=10)

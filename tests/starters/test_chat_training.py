@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines.starter.chat import train as training
-from pipelines.starter.chat.architecture import make_model
-from pipelines.starter.chat.measure import measure
+from starters.chat import train as training
+from starters.chat.architecture import make_model
+from starters.chat.measure import measure
 
 Train = Callable[..., Path]
 

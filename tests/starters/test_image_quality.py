@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 from rich.progress import Progress
 
-from pipelines.starter.measuring.__main__ import Gallery, measure_image_starter, starter_models
-from pipelines.starter.measuring.report import Measured
-from tests.harness import REPOSITORY
+from starters.measuring.__main__ import Gallery, measure_image_starter, starter_models
+from starters.measuring.report import Measured
+from tests.support.harness import REPOSITORY
 
 COUNT: Final = 20  # captions, and as many edits
 LARGEST_BYTES: Final = 16_000_000

@@ -10,22 +10,23 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from pipelines.catalog import load_catalog
-from pipelines.checkpoints import load_checkpoint
-from pipelines.plan import plan_picture
-from pipelines.starter.architectures import TAUGHT_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
-from pipelines.starter.training import transformer
-from pipelines.starter.training.__main__ import SHARES
-from pipelines.starter.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
-from pipelines.starter.training.codecs import Cut, as_pixels, decode, encode
-from pipelines.starter.training.cosines import cosines_of, set_to_cosines
-from pipelines.starter.training.export import write_checkpoint
-from pipelines.starter.training.loop import Run, Schedule
-from pipelines.starter.training.pictures import FULL, SIZES, train_edit, train_scene
-from pipelines.starter.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
-from pipelines.starter.training.stages import Stage, standing_out, train_caption, unlike
-from pipelines.starter.training.taking_up import take_up
-from pipelines.starter.training.transformer import (
+from pipelines.catalog.images import load_catalog
+from pipelines.catalog.plan import plan_picture
+from pipelines.images.checkpoint import load_checkpoint
+from pipelines.protocol.images import CheckpointSpec
+from starters.architectures import TAUGHT_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
+from starters.training import transformer
+from starters.training.__main__ import SHARES
+from starters.training.averages import DRAWN_PX, averages_of, latents_of, set_to_averages
+from starters.training.codecs import Cut, as_pixels, decode, encode
+from starters.training.cosines import cosines_of, set_to_cosines
+from starters.training.export import write_checkpoint
+from starters.training.loop import Run, Schedule
+from starters.training.pictures import FULL, SIZES, train_edit, train_scene
+from starters.training.recipes import ON_CPU, ON_GPU, Recipe, Starter, Training
+from starters.training.stages import Stage, standing_out, train_caption, unlike
+from starters.training.taking_up import take_up
+from starters.training.transformer import (
     MIX,
     STEPS_DRAWN,
     TransformerTraining,
@@ -37,12 +38,11 @@ from pipelines.starter.training.transformer import (
     sharpened,
     shortened,
 )
-from pipelines.starter.training.understanding import QUESTIONS, Understanding, misunderstood, shown
-from pipelines.starter.training.unet import as_enlarged
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import Scene, Thing
-from pipelines.types import CheckpointSpec
-from tests.harness import REPOSITORY
+from starters.training.understanding import QUESTIONS, Understanding, misunderstood, shown
+from starters.training.unet import as_enlarged
+from starters.world.render import render
+from starters.world.scene import Scene, Thing
+from tests.support.harness import REPOSITORY
 
 FEW = Recipe(
     text=Schedule(2, 1e-3),

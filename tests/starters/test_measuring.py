@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines.starter.measuring.obedience import (
+from starters.measuring.obedience import (
     Ask,
     Share,
     adherence,
@@ -15,13 +15,13 @@ from pipelines.starter.measuring.obedience import (
     held_out_captions,
     held_out_edits,
 )
-from pipelines.starter.measuring.report import Measured, write_into_card
-from pipelines.starter.training.export import CARD
-from pipelines.starter.world.captions import Caption
-from pipelines.starter.world.edits import Edit
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import COLOURS, SKIES, Scene, with_sky, with_things
-from pipelines.starter.world.split import scene_split, text_split
+from starters.measuring.report import Measured, write_into_card
+from starters.training.export import CARD
+from starters.world.captions import Caption
+from starters.world.edits import Edit
+from starters.world.render import render
+from starters.world.scene import COLOURS, SKIES, Scene, with_sky, with_things
+from starters.world.split import scene_split, text_split
 
 COUNT = 40
 SIDE_PX = 320

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from pipelines.starter.muon import Muon, orthogonal
+from starters.muon import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 12, 40), (2, 40, 12)])

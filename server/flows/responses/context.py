@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.starter.chat.image_tool import IMAGE_TOOL
+from pipelines.protocol.image_tool import IMAGE_TOOL
 from server.accounts.responses import StoredItem
-from server.wire.response_object import Json
+from server.schemas.response_object import Json
 
 IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
 DRAWN = "The picture is done."  # what the model is told of a picture that was drawn

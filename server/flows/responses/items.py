@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pipelines.pixels import decode_data_uri
 from server.accounts.responses import StoredItem
-from server.storage import Storage
-from server.wire.response_items import (
+from server.backends.image_decoding import decode_data_uri
+from server.backends.storage import Storage
+from server.schemas.response_items import (
     FunctionCallItem,
     FunctionOutputItem,
     ImageCallItem,
@@ -19,7 +19,7 @@ from server.wire.response_items import (
     MessageItem,
     ReasoningItem,
 )
-from server.wire.response_object import Json
+from server.schemas.response_object import Json
 
 DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?[^,]*,", re.IGNORECASE)
 PREFIXES = {

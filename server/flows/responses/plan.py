@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipelines.catalog import ImageModel
-from pipelines.chat_catalog import Upstream
-from pipelines.chat_types import ChatSampling, ChatSpec, JsonFormat
-from pipelines.types import Picture
+from pipelines.catalog.chat import Upstream
+from pipelines.catalog.images import ImageModel
+from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
+from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem
-from server.flows.chat_run import Tally
-from server.flows.moderate import Subject
+from server.flows.chat.run import Tally
+from server.flows.moderation import Subject
 from server.flows.references import Reference
 from server.flows.responses.context import IMAGE_FUNCTION
-from server.wire.response_object import Json
-from server.wire.response_tools import ImageTool
+from server.schemas.response_object import Json
+from server.schemas.response_tools import ImageTool
 
 
 @dataclass(frozen=True, slots=True)

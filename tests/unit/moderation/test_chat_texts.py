@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.chat_types import CountJob
+from pipelines.protocol.chat import CountJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.errors import BadRequest, ModerationBlocked
-from server.flows.chat_moderation import chat_texts, check_chat
-from server.flows.chat_run import Tally, count_tokens
+from server.flows.chat.moderation import chat_texts, check_chat
+from server.flows.chat.parse import read_chat
+from server.flows.chat.run import Tally, count_tokens
 from server.moderation.policy import load_policy
-from server.routes.chat_body import read_chat
+from server.schemas.chat_messages import MAX_TEXT
 from server.services import Services
-from server.wire.chat_messages import MAX_TEXT
 
 
 @pytest.fixture

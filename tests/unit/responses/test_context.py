@@ -6,7 +6,7 @@ from typing import Any
 from server.accounts.responses import StoredItem
 from server.flows.responses.context import DRAWN, Shown, build_context, last_words, newest_picture
 from server.flows.responses.items import to_stored, user_text
-from server.wire.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem
+from server.schemas.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem
 
 URI = "data:image/png;base64,AAAA"
 

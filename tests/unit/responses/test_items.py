@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pipelines.pixels import PictureError
 from server.accounts.responses import StoredItem
+from server.backends.image_decoding import PictureError
+from server.backends.storage import Storage
+from server.flows.responses.create import _texts
 from server.flows.responses.items import keep_pictures, render, to_stored, with_pictures
-from server.flows.responses.opening import _texts
-from server.storage import Storage
-from server.wire.response_items import Item
-from server.wire.responses import ResponseBody
-from server.wire.validation import validate
+from server.schemas.response_items import Item
+from server.schemas.responses import ResponseBody
+from server.schemas.validation import validate
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 URI = "data:image/webp;base64," + base64.b64encode(b"pixels").decode()

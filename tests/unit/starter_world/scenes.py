@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelines.starter.world.scene import Scene, Thing, sample_scene
+from starters.world.scene import Scene, Thing, sample_scene
 
 # Every ratio that a model lists, at a size that is quick to draw.
 SIZES = (

@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 
-from pipelines.starter.world.captions import caption, full_caption, sample_pair
-from pipelines.starter.world.checker import judge
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import COLOURS, KINDS, sample_scene
-from pipelines.starter.world.split import scene_split, text_split
-from pipelines.starter.world.wording import COLOURS_SAID, NOUNS
+from starters.world.captions import caption, full_caption, sample_pair
+from starters.world.checker import judge
+from starters.world.render import render
+from starters.world.scene import COLOURS, KINDS, sample_scene
+from starters.world.split import scene_split, text_split
+from starters.world.wording import COLOURS_SAID, NOUNS
 from tests.unit.starter_world.scenes import SIZES
 
 

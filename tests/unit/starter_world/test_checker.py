@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from pipelines.starter.world.checker import Reading, judge, judge_reading, read
-from pipelines.starter.world.claims import Claims, ThingClaim, claims_of
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import COLOURS, GROUNDS, SKIES, Scene, pick
+from starters.world.checker import Reading, judge, judge_reading, read
+from starters.world.claims import Claims, ThingClaim, claims_of
+from starters.world.render import render
+from starters.world.scene import COLOURS, GROUNDS, SKIES, Scene, pick
 from tests.unit.starter_world.scenes import PLAIN, random_scenes
 
 COUNT = 204

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipelines.starter.world.checker import judge
-from pipelines.starter.world.claims import claims_of
-from pipelines.starter.world.edit_wording import ASKED, Change
-from pipelines.starter.world.edits import CHANGES, Edit, sample_chain, sample_edit
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import Scene, sample_scene
-from pipelines.starter.world.split import scene_split, text_split
+from starters.world.checker import judge
+from starters.world.claims import claims_of
+from starters.world.edit_wording import ASKED, Change
+from starters.world.edits import CHANGES, Edit, sample_chain, sample_edit
+from starters.world.render import render
+from starters.world.scene import Scene, sample_scene
+from starters.world.split import scene_split, text_split
 
 # What each change may touch. A sky may take the light with it, and a style the sky.
 TOUCHED: dict[str, set[str]] = {

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.starter.world.checker import judge, read
-from pipelines.starter.world.claims import claims_of
-from pipelines.starter.world.contact_sheet import edits_sheet, scenes_sheet
-from pipelines.starter.world.render import render
-from pipelines.starter.world.scene import (
+from starters.world.checker import judge, read
+from starters.world.claims import claims_of
+from starters.world.contact_sheet import edits_sheet, scenes_sheet
+from starters.world.render import render
+from starters.world.scene import (
     BACKDROPS,
     COLOURS,
     GROUNDS,

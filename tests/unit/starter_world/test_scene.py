@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipelines.starter.world.scene import (
+from starters.world.scene import (
     BACKDROPS,
     COLOURS,
     GROUNDS,

@@ -1,0 +1,154 @@
+"""model_configs/chat.toml: the chat models. Each is a transformers folder, or a name at an OpenAI-compatible server."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from pipelines.catalog.toml import Place, Strict, fault_at, read_toml
+from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.images import Dtype
+
+CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
+FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "dtype")
+UPSTREAM_KEYS = ("upstream_model", "api_key_env")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")]
+
+
+class ChatTable(Strict):
+    """One served name."""
+
+    name: Name
+    group: str | None = None
+    checkpoint: Annotated[str, Field(min_length=1)] | None = None
+    tools: bool = False
+    vision: bool = False
+    context: Annotated[int, Field(ge=16)] | None = None
+    max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
+    dtype: Dtype = "auto"
+    upstream: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")] | None = None
+    upstream_model: str | None = None
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    image_model: str | None = None
+
+
+class ChatFile(Strict):
+    """chat.toml."""
+
+    default: str | None = None
+    group: str = "chat"
+    image_model: str | None = None
+    models: list[ChatTable] = Field(default_factory=list)
+    aliases: dict[str, str] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A server that speaks OpenAI's API, and the model's name there."""
+
+    base_url: str  # ends in /v1, without a slash
+    model: str
+    api_key_env: str | None  # the environment variable that has its key; None sends none
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModel:
+    """A name that callers may use, and what answers."""
+
+    name: str
+    group: str
+    source: ChatSpec | Upstream
+    image_model: str | None = None  # what its image tool draws with; None is the catalog's default
+    created: int = CREATED
+    owned_by: str = "darkroom"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCatalog:
+    """Every chat model, and the names that stand for one."""
+
+    models: Mapping[str, ChatModel] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    default: str | None = None
+
+    @property
+    def checkpoints(self) -> tuple[ChatSpec, ...]:
+        """Each local checkpoint once."""
+        found = (model.source for model in self.models.values())
+        return tuple(dict.fromkeys(source for source in found if isinstance(source, ChatSpec)))
+
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Each upstream model once."""
+        found = (model.source for model in self.models.values())
+        return tuple(dict.fromkeys(source for source in found if isinstance(source, Upstream)))
+
+    def find(self, name: str | None) -> ChatModel | None:
+        """By name or alias; the default, if there is one, when there is no name."""
+        wanted = name or self.default
+        return self.models.get(self.aliases.get(wanted, wanted)) if wanted else None
+
+
+def read_chat(path: Path, weights: Path, taken: Collection[str], faults: list[str]) -> ChatCatalog:
+    """The catalog in the file; an empty one if there is no file. `taken` are the names of other models."""
+    if not path.exists():
+        return ChatCatalog()
+    file = read_toml(path, ChatFile, faults)
+    if file is None:
+        return ChatCatalog()
+    faults += [fault_at(path, place, said) for place, said in _file_faults(file, taken)]
+    models = {table.name: _model(table, file, weights) for table in file.models}
+    return ChatCatalog(models, file.aliases, file.default)
+
+
+def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[tuple[Place, str]]:
+    """Places, and what is wrong there."""
+    names = [table.name for table in file.models]
+    folders: dict[str, ChatTable] = {}
+    tables: list[tuple[Place, ChatFile | ChatTable]] = [((), file)]
+    for place, table in [*tables, *((("models", index), table) for index, table in enumerate(file.models))]:
+        if table.image_model is not None and table.image_model not in taken:
+            known = ", ".join(sorted(taken))
+            yield (*place, "image_model"), f"{table.image_model!r} is not an image model; expected one of {known}"
+    for index, table in enumerate(file.models):
+        for key, said in _model_faults(table):
+            yield ("models", index, key), said
+        if table.name in taken or table.name in names[:index]:
+            yield ("models", index, "name"), f"{table.name!r} is served already"
+        if table.checkpoint and _options(folders.setdefault(table.checkpoint, table)) != _options(table):
+            said = f"{table.checkpoint!r} is loaded once; give it the same options under every name"
+            yield ("models", index, "checkpoint"), said
+    known = ", ".join(names) or "none"
+    for alias, name in file.aliases.items():
+        if name not in names:
+            yield ("aliases", alias), f"{name!r} is not a chat model; expected one of {known}"
+        if alias in names:
+            yield ("aliases", alias), "is a model of its own"
+    if file.default is not None and file.default not in names:
+        yield ("default",), f"{file.default!r} is not a chat model; expected one of {known}"
+
+
+def _model_faults(table: ChatTable) -> Iterator[tuple[str, str]]:
+    if (table.checkpoint is None) == (table.upstream is None):
+        yield "checkpoint", "a model has either a checkpoint or an upstream"
+    foreign = FOLDER_KEYS if table.upstream else UPSTREAM_KEYS
+    for key in foreign:
+        if key in table.model_fields_set:
+            yield key, f"belongs to a model with {'a checkpoint' if table.upstream else 'an upstream'}"
+
+
+def _options(table: ChatTable) -> dict[str, object]:
+    return {key: getattr(table, key) for key in FOLDER_KEYS}
+
+
+def _model(table: ChatTable, file: ChatFile, weights: Path) -> ChatModel:
+    source: ChatSpec | Upstream
+    if table.upstream is not None:
+        source = Upstream(table.upstream.rstrip("/"), table.upstream_model or table.name, table.api_key_env)
+    else:
+        folder = table.checkpoint or ""
+        options = table.model_dump(include=set(FOLDER_KEYS))
+        source = ChatSpec(name=folder, path=weights / folder, **options)
+    return ChatModel(table.name, table.group or file.group, source, table.image_model or file.image_model)

@@ -1,0 +1,129 @@
+"""What can be told of a checkpoint from its files alone: whether it may be loaded, its class, its size, its hashes."""
+
+import hashlib
+import json
+import math
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.protocol.images import CheckpointSpec, Offload
+
+PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
+QUANTIZED_BYTES = {"float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}  # of a number, with its share of the scales
+# model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
+WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
+
+
+class CheckpointError(Exception):
+    """A checkpoint that can't be served: which file or key, and what would be right."""
+
+
+def check_files(spec: CheckpointSpec) -> Path:
+    """The folder with model_index.json, after what can be told without loading. Raises CheckpointError."""
+    if not spec.path.exists():
+        raise CheckpointError(f"{spec.path}: there is no such checkpoint")
+    folder = spec.path if spec.path.is_dir() else spec.config
+    if folder is None or (spec.path.is_file() and spec.path.suffix != ".safetensors"):
+        raise CheckpointError(f"{spec.path}: neither a diffusers folder nor a .safetensors file with `config`")
+    if not (folder / "model_index.json").is_file():
+        raise CheckpointError(f"{folder}: no model_index.json, so this is no diffusers folder")
+    if code := next(folder.rglob("*.py"), None):
+        raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
+    if spec.path.is_dir() and not any(folder.rglob("*.safetensors")):
+        pickled = next((file for pattern in PICKLES for file in folder.rglob(pattern)), None)
+        found = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
+        raise CheckpointError(f"{folder}: {found}; convert the checkpoint to safetensors")
+    return folder
+
+
+def model_index(folder: Path) -> dict[str, Any]:
+    """What model_index.json says: the pipeline's class, and [library, class] of each part. Raises CheckpointError."""
+    path = folder / "model_index.json"
+    try:
+        index: dict[str, Any] = json.loads(path.read_text())
+        name = index["_class_name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: no _class_name can be read from it") from error
+    if not isinstance(name, str):
+        raise CheckpointError(f"{path}: _class_name names code of the checkpoint's own, which is not run")
+    return index
+
+
+def denoiser_name(index: dict[str, Any]) -> str:
+    """The part that runs at every step, in model_index.json."""
+    return "unet" if "unet" in index else "transformer"
+
+
+def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
+    """The .safetensors files that are loaded, by part: a snapshot may have more. A single file is all denoiser."""
+    index = model_index(check_files(spec))
+    if spec.path.is_file():
+        return {denoiser_name(index): [spec.path]}
+    return {part: files for part in _parts(index) if (files := _plain(spec.path / part))}
+
+
+def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
+    """Memory that the weights will take on the device at `item_bytes` a number, from the headers of their files.
+
+    Raises CheckpointError for files that can't be loaded.
+    """
+    quantized = {denoiser_name(model_index(check_files(spec))): QUANTIZED_BYTES.get(spec.runtime.quantize, item_bytes)}
+    sizes = (
+        [math.prod(tensor["shape"]) * quantized.get(part, item_bytes) for file in files for tensor in _tensors(file)]
+        for part, files in weight_files(spec).items()
+    )
+    return device_bytes(sizes, spec.runtime.offload)
+
+
+def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
+    """What is on the device at once, of parts with tensors of these sizes."""
+    listed = list(parts)
+    whole = sum(sum(tensors) for tensors in listed)
+    match offload:
+        case "none":
+            return int(whole)
+        case "model":  # a part leaves when the next one runs
+            return int(max((sum(tensors) for tensors in listed), default=0))
+        case "group":  # layer by layer: the one that runs, and the one that is fetched meanwhile
+            return int(min(whole, 2 * max((size for tensors in listed for size in tensors), default=0)))
+
+
+def describe(spec: CheckpointSpec) -> str:
+    """One line for whoever swaps it in: class, parts, size, and a hash over every weight file."""
+    index = model_index(check_files(spec))
+    files = sorted(file for part in weight_files(spec).values() for file in part)
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    size = sum(file.stat().st_size for file in files)
+    types = "/".join(sorted({tensor["dtype"] for file in files for tensor in _tensors(file)}))
+    parts = ", ".join(_parts(index))
+    return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
+
+
+def _parts(index: dict[str, Any]) -> list[str]:
+    return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
+
+
+def _plain(folder: Path) -> list[Path]:
+    """A part's files, without the variants of what is there in plain too."""
+    named = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
+    plain = {name["stem"] for _, name in named if name and not name["variant"]}
+    return [file for file, name in named if not (name and name["variant"] and name["stem"] in plain)]
+
+
+def _tensors(file: Path) -> Iterator[dict[str, Any]]:
+    """What a file says of its tensors: the format is an 8-byte little-endian length and a JSON header."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length))
+    except (OSError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{file}: not a safetensors file, or a broken one") from error
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            yield tensor

@@ -1,0 +1,30 @@
+"""What the caller of an image job is told when it fails."""
+
+import traceback
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.failures import Cancelled, OutOfTime
+from pipelines.images.checkpoint import UnsupportedTask
+from pipelines.protocol.images import Failed, ImageJob
+
+
+def failure_of(error: BaseException, job: ImageJob) -> Failed:
+    """What the caller is told, and what the log is."""
+    detail = "".join(traceback.format_exception(error))
+    match error:
+        case Cancelled():
+            return Failed("cancelled", "The job was cancelled; nothing was charged.")
+        case OutOfTime():
+            limit = f"{job.time_limit_s:g} s"
+            return Failed("timed_out", f"The job ran past its time limit of {limit}; nothing was charged.")
+        case UnsupportedTask():
+            return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
+        case CheckpointError():
+            message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
+            return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
+        case torch.OutOfMemoryError() | MemoryError():
+            message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
+            return Failed("out_of_memory", message, detail)
+    return Failed("engine_failed", "The picture could not be drawn; nothing was charged.", detail)

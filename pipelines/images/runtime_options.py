@@ -1,0 +1,131 @@
+"""`[runtime]` of a catalog file, by the libraries' own features. What a checkpoint can't do is refused by name.
+
+Each function raises CheckpointError with the option's key.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.protocol.images import Lora, Runtime, StepCache
+
+
+def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
+    """What `from_pretrained` is to be told. `denoiser` is the part's name: "unet" or "transformer"."""
+    if runtime.quantize in {"none", "float8"}:  # float8 is a cast of what is loaded
+        return {}
+    from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
+
+    try:
+        if runtime.quantize == "nf4":
+            config: Any = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+        else:
+            from torchao.quantization import (  # type: ignore[import-not-found,unused-ignore]
+                Int4WeightOnlyConfig,
+                Int8WeightOnlyConfig,
+            )
+
+            config = TorchAoConfig(Int8WeightOnlyConfig() if runtime.quantize == "int8" else Int4WeightOnlyConfig())
+    except ImportError as error:
+        library = "bitsandbytes" if runtime.quantize == "nf4" else "torchao"
+        raise CheckpointError(
+            f"runtime.quantize: {runtime.quantize!r} needs the library {library}: pip install {library}"
+        ) from error
+    return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
+
+
+def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> None:
+    """Everything that is set on a loaded pipeline, which is on the device or, to be offloaded, on the host."""
+    always = always_on(runtime)
+    for name, lora in always.items():
+        load_lora(pipeline, lora, name)
+    if always:
+        pipeline.set_adapters(list(always), [lora.weight for lora in always.values()])
+    if runtime.vae_tiling:
+        if not hasattr(pipeline.vae, "enable_tiling"):
+            raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
+        pipeline.vae.enable_tiling()
+    if runtime.quantize == "float8":
+        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
+    if runtime.cache is not None:
+        _cache(denoiser, runtime.cache)
+    if runtime.compile:
+        _compile(denoiser)
+    if runtime.offload != "none":
+        _offload(pipeline, runtime, device)
+
+
+def always_on(runtime: Runtime) -> dict[str, Lora]:
+    """The catalog's adapters, by the names that the libraries are to call them."""
+    return {f"always-{number}": lora for number, lora in enumerate(runtime.loras)}
+
+
+def asked_for(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
+    """A request's adapters in the checkpoint's `lora_folder`, likewise: the libraries take no name with a dot."""
+    if runtime.lora_folder is None:
+        return {}
+    folder = runtime.lora_folder
+    return {f"asked-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras}
+
+
+def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
+    """An adapter, not yet active."""
+    if not hasattr(pipeline, "load_lora_weights"):
+        raise CheckpointError(f"runtime.loras: {type(pipeline).__name__} takes no LoRA adapters")
+    if not lora.path.is_file():
+        raise CheckpointError(f"runtime.loras: {lora.path}: there is no such file")
+    try:
+        pipeline.load_lora_weights(
+            str(lora.path.parent), weight_name=lora.path.name, adapter_name=name, local_files_only=True
+        )
+    except Exception as error:  # the libraries raise anything for an adapter of another model
+        raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: {error}") from error
+    if not any(name in names for names in pipeline.get_list_adapters().values()):
+        raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: no layer of it is in there")
+
+
+def _cache(denoiser: Any, cache: StepCache) -> None:
+    from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCacheConfig
+
+    if not hasattr(denoiser, "enable_cache"):
+        raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no step caching")
+    takes = {"first-block": {"threshold"}, "taylorseer": {"interval"}, "magcache": {"threshold", "mag_ratios"}}
+    given = {name for name in ("threshold", "interval", "mag_ratios") if getattr(cache, name)}
+    if wrong := given - takes[cache.method]:
+        raise CheckpointError(f"runtime.cache.{min(wrong)}: {cache.method} does not take it")
+    threshold = {} if cache.threshold is None else {"threshold": cache.threshold}
+    match cache.method:
+        case "first-block":
+            config: Any = FirstBlockCacheConfig(**threshold)
+        case "taylorseer":
+            config = TaylorSeerCacheConfig(cache_interval=cache.interval or 5)
+        case "magcache":
+            if not cache.mag_ratios:
+                raise CheckpointError("runtime.cache.mag_ratios: magcache needs the ratios calibrated for a checkpoint")
+            ratios = list(cache.mag_ratios)
+            config = MagCacheConfig(mag_ratios=ratios, num_inference_steps=len(ratios), **threshold)
+    try:
+        denoiser.enable_cache(config)
+    except Exception as error:  # a transformer whose blocks diffusers' hooks do not know
+        raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no {cache.method}: {error}") from error
+
+
+def _compile(denoiser: Any) -> None:
+    if getattr(denoiser, "_repeated_blocks", None):
+        denoiser.compile_repeated_blocks(dynamic=True)
+    else:
+        denoiser.compile(dynamic=True)
+
+
+def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
+    if device.type == "cpu":
+        raise CheckpointError(f"runtime.offload: {runtime.offload!r} is for a GPU; the device here is the CPU")
+    if runtime.offload == "model":
+        pipeline.enable_model_cpu_offload(device=device)
+        return
+    try:
+        pipeline.enable_group_offload(onload_device=device, offload_type="leaf_level", use_stream=True)
+    except ValueError as error:
+        raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error

@@ -1,1 +1,0 @@
-"""The starter checkpoints. The server runs `python -m pipelines.starter.build`, and imports `chat.image_tool` alone."""

@@ -1,0 +1,172 @@
+"""What a chat answers, in OpenAI's shapes: one completion, or the chunks of a stream."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipelines.protocol.chat import (
+    ChatEvent,
+    ChatFinished,
+    ChatUsage,
+    ChoiceFinished,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    TopToken,
+)
+
+Json = dict[str, Any]
+Delta = TextDelta | ReasoningDelta | ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What all chunks of an answer begin with."""
+
+    id: str
+    created: int  # Unix seconds
+    model: str
+    fingerprint: str
+
+    def chunk(self, choices: list[Json]) -> Json:
+        """One chunk, without usage."""
+        return self._with("chat.completion.chunk", choices)
+
+    def completion(self, choices: list[Json], usage: ChatUsage) -> Json:
+        """A whole answer."""
+        return {**self._with("chat.completion", choices), "usage": usage_json(usage)}
+
+    def _with(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "service_tier": "default",
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A choice that is being collected."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, Json] = field(default_factory=dict)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: str | None = None
+
+
+async def collect(head: Head, events: AsyncIterator[ChatEvent], n: int, *, logprobs: bool) -> Json:
+    """The whole answer, once it is there."""
+    choices = [_Choice() for _ in range(n)]
+    usage = ChatUsage(0, 0)
+    async for event in events:
+        match event:
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                _add(choices[event.choice], event)
+            case ChoiceFinished():
+                choices[event.choice].reason = event.reason
+            case ChatFinished():
+                usage = event.usage
+    return head.completion([_choice_json(i, choice, logprobs) for i, choice in enumerate(choices)], usage)
+
+
+async def chunks(
+    head: Head, events: AsyncIterator[ChatEvent], *, logprobs: bool, include_usage: bool
+) -> AsyncIterator[Json]:
+    """The stream: the role first, then what is said, then why it ended; at last the usage, if it was asked for."""
+    begun: set[int] = set()
+    usage = {"usage": None} if include_usage else {}
+    async for event in events:
+        if isinstance(event, ChatFinished) and include_usage:
+            yield {**head.chunk([]), "usage": usage_json(event.usage)}
+        if not isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | ChoiceFinished):
+            continue
+        if event.choice not in begun:
+            begun.add(event.choice)
+            role = {"role": "assistant", "content": None if isinstance(event, ToolCallDelta) else "", "refusal": None}
+            yield {**head.chunk([_chunk_choice(event.choice, role)]), **usage}
+        yield {**head.chunk([_event_choice(event, logprobs)]), **usage}
+
+
+def usage_json(usage: ChatUsage) -> Json:
+    """Token counts. Nothing is cached between calls, heard or predicted here, so these are zero."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
+    match event:
+        case TextDelta():
+            told = _logprobs_json(event.logprobs) if logprobs else None
+            return _chunk_choice(event.choice, {"content": event.text}, told)
+        case ReasoningDelta():
+            return _chunk_choice(event.choice, {"reasoning_content": event.text})
+        case ToolCallDelta():
+            return _chunk_choice(event.choice, {"tool_calls": [_call_delta(event)]})
+        case ChoiceFinished():
+            return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
+
+
+def _chunk_choice(index: int, delta: Json, logprobs: Json | None = None) -> Json:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+
+
+def _call_delta(event: ToolCallDelta) -> Json:
+    if event.call_id is None:
+        return {"index": event.index, "function": {"arguments": event.arguments}}
+    function = {"name": event.name, "arguments": event.arguments}
+    return {"index": event.index, "id": event.call_id, "type": "function", "function": function}
+
+
+def _add(choice: _Choice, event: Delta) -> None:
+    match event:
+        case TextDelta():
+            choice.text.append(event.text)
+            choice.logprobs.extend(event.logprobs)
+        case ReasoningDelta():
+            choice.reasoning.append(event.text)
+        case ToolCallDelta() if event.index in choice.calls:
+            choice.calls[event.index]["function"]["arguments"] += event.arguments
+        case ToolCallDelta():
+            function = {"name": event.name, "arguments": event.arguments}
+            choice.calls[event.index] = {"id": event.call_id, "type": "function", "function": function}
+
+
+def _choice_json(index: int, choice: _Choice, logprobs: bool) -> Json:
+    text = "".join(choice.text)
+    message: Json = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+    if choice.calls:
+        message["content"] = text or None
+        message["tool_calls"] = [call for _, call in sorted(choice.calls.items())]
+    if choice.reasoning:
+        message["reasoning_content"] = "".join(choice.reasoning)
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs_json(choice.logprobs) if logprobs else None,
+        "finish_reason": choice.reason,
+    }
+
+
+def _logprobs_json(tokens: Sequence[TokenLogprob]) -> Json:
+    content = [{**_token_json(token), "top_logprobs": [_token_json(top) for top in token.top]} for token in tokens]
+    return {"content": content, "refusal": None}
+
+
+def _token_json(token: TokenLogprob | TopToken) -> Json:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}

@@ -1,0 +1,120 @@
+"""From the body of a chat completion to a ChatCall: fields that only make sense together are looked at here."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pipelines.protocol.chat import ChatSampling, JsonFormat
+from server.errors import BadRequest
+from server.flows.chat.request import ChatCall
+from server.flows.chat.tools import check_any, check_names, function_tool, json_format, known_tool
+from server.flows.references import Reference
+from server.schemas.chat import (
+    NO_EFFECT,
+    UNSUPPORTED,
+    AllowedChoice,
+    ChatBody,
+    FunctionShape,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedTool,
+)
+from server.schemas.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
+from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.validation import ignored_fields, validate
+
+
+def read_chat(values: dict[str, Any]) -> ChatCall:
+    """Raises BadRequest for the first thing that is wrong."""
+    refuse_unsupported(values, UNSUPPORTED)
+    body = validate(ChatBody, values, strict=True)
+    _check_messages(body)
+    _check_pairs(body)
+    choice, allowed = _tool_choice(body)
+    return ChatCall(
+        model=body.model,
+        messages=tuple(plain_message(message) for message in body.messages),
+        images=tuple(_images(body)),
+        tools=tuple(_tool(tool.function, index) for index, tool in enumerate(body.tools)),
+        tool_choice=choice,
+        allowed_tools=allowed,
+        parallel_tool_calls=body.parallel_tool_calls,
+        format=_format(body),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        sampling=ChatSampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logit_bias={int(token): bias for token, bias in body.logit_bias.items()},
+        ),
+        stop=tuple(body.stop),
+        n=body.n,
+        seed=body.seed,
+        logprobs=body.logprobs,
+        top_logprobs=body.top_logprobs,
+        stream=body.stream,
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+    )
+
+
+def without_effect(values: Mapping[str, Any]) -> list[str]:
+    """Fields that were sent and do nothing here."""
+    return [*(name for name in NO_EFFECT if values.get(name)), *ignored_fields(ChatBody, values)]
+
+
+def _check_messages(body: ChatBody) -> None:
+    for index, message in enumerate(body.messages):
+        if isinstance(message, AssistantMessage) and not (
+            message.tool_calls or message.content is not None or message.refusal is not None
+        ):
+            text = f"Invalid 'messages[{index}]': an assistant's message needs 'content' or 'tool_calls'."
+            raise BadRequest(text, param=f"messages[{index}].content", code="missing_required_parameter")
+
+
+def _check_pairs(body: ChatBody) -> None:
+    both = (body.max_tokens, body.max_completion_tokens)
+    if None not in both and both[0] != both[1]:
+        message = "'max_tokens' and 'max_completion_tokens' are two names for one limit: send one of them."
+        raise BadRequest(message, param="max_tokens", code="invalid_parameter_combination")
+    if body.top_logprobs and not body.logprobs:
+        message = "'top_logprobs' works with 'logprobs': true only: send it too, or leave both out."
+        raise BadRequest(message, param="top_logprobs", code="invalid_parameter_combination")
+    if body.stream_options is not None and not body.stream:
+        message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
+        raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
+
+
+def _images(body: ChatBody) -> Iterable[Reference]:
+    for index, message in enumerate(body.messages):
+        if isinstance(message, UserMessage) and isinstance(message.content, list):
+            for place, part in enumerate(message.content):
+                if isinstance(part, ImagePart):
+                    yield Reference(f"messages[{index}].content[{place}].image_url", part.image_url.url)
+
+
+def _tool(function: FunctionShape, index: int) -> Mapping[str, Any]:
+    where = f"tools[{index}].function.parameters"
+    return function_tool(function.name, function.description, function.parameters, strict=function.strict, param=where)
+
+
+def _tool_choice(body: ChatBody) -> tuple[Literal["none", "auto", "required"], tuple[str, ...]]:
+    names = [tool.function.name for tool in body.tools]
+    check_names(names, "tools[{}].function.name")
+    match body.tool_choice:
+        case NamedTool(function=function):
+            return "required", (known_tool(function.name, names),)
+        case AllowedChoice(allowed_tools=allowed):
+            return allowed.mode, tuple(known_tool(tool.function.name, names) for tool in allowed.tools)
+        case "required":
+            check_any(names)
+    return body.tool_choice or "auto", ()
+
+
+def _format(body: ChatBody) -> JsonFormat | None:
+    match body.response_format:
+        case JsonObjectFormat():
+            return JsonFormat(None)
+        case JsonSchemaFormat(json_schema=named):
+            field = "response_format"
+            return json_format(named.name, named.schema_, strict=named.strict, field=field, param=field)
+    return None

@@ -1,0 +1,130 @@
+"""What a call answers: built from what was drawn and stored. Bytes are read back from storage by whoever needs them."""
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+from pipelines.catalog.images import ImageModel
+from pipelines.protocol.images import EncodedImage, ImageJob, Preview
+from server.accounts.ledger import StoredResult
+from server.errors import NotFound
+from server.flows.images.request import ImageCall
+from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
+from server.services import Services
+from server.state.active_calls import RunningCall
+from server.state.image_result import ImageResult, ImageShape
+
+IN_FILES_ALONE = frozenset({"prompt", "software"})  # of a job's metadata
+EventKind = Literal["image_generation", "image_edit"]
+
+
+def shape_of(call: ImageCall, model: ImageModel, job: ImageJob) -> ImageShape:
+    """What the job will draw, in the words of an answer."""
+    return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(call.quality), call.output_format)
+
+
+def build_result(
+    call: ImageCall, model: ImageModel, job: ImageJob, images: Sequence[EncodedImage], stored: Sequence[StoredResult]
+) -> ImageResult:
+    """The result of a job whose pictures are on disk."""
+    shape = shape_of(call, model, job)
+    answer = ImageAnswer(
+        created=int(time.time()),
+        data=[
+            ImageItem(url=f"{call.results_base}/{result.name}", seed=image.seed)
+            for image, result in zip(images, stored, strict=True)
+        ],
+        output_format=shape.output_format,
+        quality=shape.quality,
+        size=shape.size,
+        usage=_usage(job),
+        parameters={"seed": job.seed} | {n: value for n, value in job.metadata.items() if n not in IN_FILES_ALONE},
+    )
+    return ImageResult(job.id, answer, tuple(result.name for result in stored), call.response_format)
+
+
+async def answer_of(services: Services, result: ImageResult) -> ImageAnswer:
+    """The answer as it was asked for. Raises NotFound if that is bytes and a file is gone."""
+    if result.response_format == "url":
+        return result.answer
+    pictures = [await asyncio.to_thread(_read_base64, services, name) for name in result.files]
+    data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, result.answer.data, strict=True)]
+    return result.answer.model_copy(update={"data": data})
+
+
+async def image_events(
+    services: Services, call: RunningCall, kind: EventKind
+) -> AsyncIterator[PartialEvent | CompletedEvent]:
+    """The call's previews as they come, then each finished picture. Raises ApiError."""
+    shape = await call.admission()
+    async for preview in call.previews():
+        yield _partial(preview, shape, kind)
+    result = await call.result()
+    for position, name in enumerate(result.files):
+        data = await asyncio.to_thread(_read_base64, services, name)
+        yield _completed(result, position, data, kind)
+
+
+def _read_base64(services: Services, name: str) -> str:
+    try:
+        return base64.b64encode(services.storage.read(name)).decode()
+    except FileNotFoundError as error:
+        raise NotFound(f"The picture '{name}' has been deleted.", code="result_not_found") from error
+
+
+def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:
+    return PartialEvent(
+        type=f"{kind}.partial_image",
+        b64_json=base64.b64encode(preview.image.data).decode(),
+        created_at=int(time.time()),
+        size=shape.size,
+        quality=shape.quality or "auto",
+        output_format=shape.output_format,
+        partial_image_index=preview.number,
+        image_index=preview.index,
+    )
+
+
+def _completed(result: ImageResult, position: int, data: str, kind: EventKind) -> CompletedEvent:
+    answer, item = result.answer, result.answer.data[position]
+    return CompletedEvent(
+        type=f"{kind}.completed",
+        b64_json=data,
+        created_at=answer.created,
+        size=answer.size,
+        quality=answer.quality or "auto",
+        output_format=answer.output_format,
+        usage=_share(answer.usage, position, len(answer.data)),
+        image_index=position,
+        url=item.url,
+        seed=item.seed,
+        parameters=answer.parameters,
+    )
+
+
+def _usage(job: ImageJob) -> Usage:
+    text = -(-len(job.prompt.encode()) // 4)
+    image = sum(_image_tokens(reference.width_px, reference.height_px) for reference in job.references)
+    return _count(text, image, job.n * _image_tokens(job.width_px, job.height_px))
+
+
+def _share(whole: Usage, position: int, n: int) -> Usage:
+    """One picture's part, so that the parts add up: what went in is counted with the first picture."""
+    went_in = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
+    return _count(went_in["text_tokens"], went_in["image_tokens"], whole.output_tokens // n)
+
+
+def _count(text: int, image: int, drawn: int) -> Usage:
+    return Usage(
+        input_tokens=text + image,
+        input_tokens_details={"text_tokens": text, "image_tokens": image},
+        output_tokens=drawn,
+        output_tokens_details={"image_tokens": drawn, "text_tokens": 0},
+        total_tokens=text + image + drawn,
+    )
+
+
+def _image_tokens(width_px: int, height_px: int) -> int:
+    return -(-width_px // 16) * -(-height_px // 16)

@@ -1,0 +1,44 @@
+"""A bound on request bodies, declared or not."""
+
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import TooLarge
+from server.http.observability import send_error
+
+
+class BodyLimit:
+    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has other limits, by a path's start."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int, below: Mapping[str, int]) -> None:
+        self.app = app
+        self.max_bytes = max_bytes
+        self.below = below
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse by Content-Length before reading, and by count while reading."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = next((most for start, most in self.below.items() if scope["path"].startswith(start)), self.max_bytes)
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > limit:
+            await send_error(_refusal(limit), send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            if message["type"] == "http.request":
+                received += len(message.get("body", b""))
+                if received > limit:
+                    raise _refusal(limit)
+            return message
+
+        await self.app(scope, counted, send)
+
+
+def _refusal(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than {limit // 1024**2} MiB. Send fewer or smaller images.")

@@ -1,0 +1,178 @@
+"""The body of POST /v1/chat/completions, as OpenAI's SDKs send it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from server.schemas.chat_messages import FUNCTION_NAME, Message, Shape, Words
+from server.schemas.hosted_fields import HostedFields
+
+MAX_STOPS = 4
+MAX_TOOLS = 128
+MAX_CHOICES = 128
+NO_EFFECT = (  # accepted, and named in a header when they are sent: the answer is the same without them
+    "metadata",
+    "prediction",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "store",
+)
+UNSUPPORTED = {  # field -> what to do instead
+    "audio": "this server answers in text",
+    "function_call": "use 'tool_choice'",
+    "functions": "use 'tools'",
+    "moderation": "leave it out",
+    "reasoning_effort": "how long a model thinks can't be chosen here; leave it out",
+    "web_search_options": "this server does not search the web",
+    # of other servers; sampling without them would be another
+    "best_of": "use 'n'",
+    "chat_template": "the model's own is used",
+    "chat_template_kwargs": "the model's own template is used as it is",
+    "continue_final_message": "leave it out",
+    "grammar": "use 'response_format'",
+    "guided_choice": "use 'response_format'",
+    "guided_grammar": "use 'response_format'",
+    "guided_json": "use 'response_format'",
+    "guided_regex": "use 'response_format'",
+    "ignore_eos": "leave it out",
+    "min_p": "use 'top_p'",
+    "min_tokens": "leave it out",
+    "repetition_penalty": "use 'frequency_penalty' or 'presence_penalty'",
+    "stop_token_ids": "use 'stop'",
+    "structured_outputs": "use 'response_format'",
+    "top_k": "use 'top_p'",
+}
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _word_or_object(value: object) -> str | None:
+    if isinstance(value, str):
+        return "word"
+    return "object" if isinstance(value, dict) else None
+
+
+class StreamOptions(Shape):
+    """What a stream tells besides the answer."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # nothing is added to events
+
+
+class FunctionShape(Shape):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: Words | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Shape):
+    """A tool."""
+
+    type: Literal["function"]
+    function: FunctionShape
+
+
+class FunctionName(Shape):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Shape):
+    """One of the tools."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Shape):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1)]
+
+
+class AllowedChoice(Shape):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[Annotated[NamedTool | AllowedChoice, Field(discriminator="type")], Tag("object")],
+    Discriminator(_word_or_object, custom_error_type="word_or_object", custom_error_message="a word or an object"),
+]
+
+
+class TextFormat(Shape):
+    """Plain text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Shape):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class NamedSchema(Shape):
+    """A JSON schema. Answers always match it; `strict` asks for OpenAI's rules about the schema itself too."""
+
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Shape):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+
+class ChatBody(HostedFields):
+    """Every field that changes the answer, and those known to change nothing."""
+
+    model: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)
+    ] = Field(default_factory=list)
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat | None = None
+
+    modalities: list[Literal["text"]] = Field(default_factory=list)
+    verbosity: Literal["medium"] | None = None
+    store: bool = False
+    metadata: dict[str, str] = Field(default_factory=dict)
+    prediction: dict[str, Any] | None = None

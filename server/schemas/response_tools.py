@@ -1,0 +1,92 @@
+"""The tools of a response: functions of the caller's, and the image tool."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from server.schemas.chat_messages import FUNCTION_NAME, Shape, Words
+
+
+class FunctionTool(Shape):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    type: Literal["function"]
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: Words | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Mask(Shape):
+    """Where to paint."""
+
+    image_url: Annotated[str, Field(min_length=1)]
+    file_id: None = None
+
+
+class ImageTool(Shape):
+    """The image tool; what is left out is the image model's own default. `seed` is this server's own addition."""
+
+    type: Literal["image_generation"]
+    model: str | None = None
+    action: Literal["generate", "edit", "auto"] | None = None
+    size: str | None = None
+    quality: Literal["low", "medium", "high", "auto"] | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    output_format: Literal["png", "jpeg", "webp"] | None = None
+    output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
+    moderation: Literal["auto", "low"] | None = None
+    input_fidelity: Literal["low", "high"] | None = None
+    input_image_mask: Mask | None = None
+    partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
+    n: Literal[1] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+
+Tool = Annotated[FunctionTool | ImageTool, Field(discriminator="type")]
+
+
+class NamedFunction(Shape):
+    """One of the functions."""
+
+    type: Literal["function"]
+    name: str
+
+
+class HostedTool(Shape):
+    """The image tool."""
+
+    type: Literal["image_generation"]
+
+
+NamedTool = Annotated[NamedFunction | HostedTool, Field(discriminator="type")]
+
+
+class AllowedTools(Shape):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1)]
+
+
+def _word_or_object(value: object) -> str | None:
+    if isinstance(value, str):
+        return "word"
+    return "object" if isinstance(value, dict) else None
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[Annotated[NamedFunction | HostedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
+    Discriminator(_word_or_object, custom_error_type="word_or_object", custom_error_message="a word or an object"),
+]
+
+
+def echo_tool(tool: FunctionTool | ImageTool) -> dict[str, Any]:
+    """The tool as a response tells it: with the defaults that OpenAI fills in."""
+    if isinstance(tool, FunctionTool):
+        plain = tool.model_dump()
+        return {**plain, "strict": True if tool.strict is None else tool.strict}
+    defaults = {"background": "auto", "moderation": "auto", "n": 1, "output_compression": 100, "output_format": "png"}
+    return {**defaults, "quality": "auto", "size": "auto", **tool.model_dump(exclude_none=True)}

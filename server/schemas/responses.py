@@ -1,0 +1,135 @@
+"""The body of POST /v1/responses, as OpenAI's SDKs send it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from server.schemas.chat_messages import FUNCTION_NAME, Shape, Switch, Text, Words
+from server.schemas.hosted_fields import HostedFields
+from server.schemas.response_items import Item
+from server.schemas.response_tools import Tool, ToolChoice, echo_tool
+
+MAX_TOOLS = 128
+MAX_ITEMS = 4096
+UNSUPPORTED = {  # field -> what to do instead
+    "conversation": "use 'previous_response_id'",
+    "prompt": "send 'instructions' and 'input'",
+    "context_management": "use 'truncation'",
+    "moderation": "the operator's policy holds for every request",
+}
+Include = Literal[
+    "message.output_text.logprobs",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+
+
+class PlainText(Shape):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class JsonObject(Shape):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchema(Shape):
+    """JSON of a schema."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Shape):
+    """What the answer's text must look like."""
+
+    format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Reasoning(Shape):
+    """How long a model thinks can't be chosen here."""
+
+    effort: None = None
+    summary: None = None
+
+
+class StreamOptions(Shape):
+    """What a stream tells besides the answer."""
+
+    include_obfuscation: bool | None = None  # nothing is added to events
+
+
+MetaKey = Annotated[str, Field(max_length=64)]
+MetaValue = Annotated[str, Field(max_length=512)]
+
+
+class ResponseBody(HostedFields):
+    """Every field that changes the answer, and those that are only told again."""
+
+    model: str | None = None
+    input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], Switch]
+    instructions: Words | None = None
+    previous_response_id: str | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=16)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] = 1.0
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    text: TextOptions = Field(default_factory=TextOptions)
+    reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    include: list[Include] = Field(default_factory=list)
+    metadata: Annotated[dict[MetaKey, MetaValue], Field(max_length=16)] = Field(default_factory=dict)
+    store: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    background: bool = False
+
+
+def echo(body: ResponseBody, model: str) -> dict[str, Any]:
+    """What every object of this response says again of the request."""
+    choice = body.tool_choice
+    text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
+    return {
+        "background": body.background,
+        "frequency_penalty": body.frequency_penalty,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata,
+        "model": model,
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "presence_penalty": body.presence_penalty,
+        "previous_response_id": body.previous_response_id,
+        "prompt_cache_key": body.prompt_cache_key,
+        "prompt_cache_retention": body.prompt_cache_retention,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": body.store,
+        "temperature": body.temperature,
+        "text": {"format": text_format, "verbosity": "medium"},
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
+        "tools": [echo_tool(tool) for tool in body.tools],
+        "top_logprobs": body.top_logprobs,
+        "top_p": body.top_p,
+        "truncation": body.truncation,
+        "user": body.user,
+    }

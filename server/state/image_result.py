@@ -1,0 +1,42 @@
+"""What becomes of an image call, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from server.schemas.images import ImageAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class ImageShape:
+    """What is known of the pictures before they are drawn."""
+
+    size: str
+    quality: str | None
+    output_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """A call whose pictures are stored. `answer` names them by URL; `files` are their names in the storage."""
+
+    call_id: str
+    answer: ImageAnswer
+    files: tuple[str, ...]
+    response_format: str  # what the caller asked for: "url" or "b64_json"
+
+    @property
+    def shape(self) -> ImageShape:
+        """What was drawn."""
+        return ImageShape(self.answer.size, self.answer.quality, self.answer.output_format)
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON for the database. There are no bytes in it: those are in the storage."""
+        answer = self.answer.model_dump(mode="json")
+        return {"answer": answer, "files": list(self.files), "response_format": self.response_format}
+
+    @classmethod
+    def from_record(cls, call_id: str, record: Mapping[str, Any]) -> "ImageResult":
+        """What `to_record` wrote."""
+        answer = ImageAnswer.model_validate(record["answer"])
+        return cls(call_id, answer, tuple(record["files"]), record["response_format"])

@@ -1,0 +1,45 @@
+"""The measured figures as a table and in the model cards, and the pictures they are of as a sheet."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from PIL import Image
+from rich.table import Table
+
+from starters.measuring.obedience import Shares
+from starters.world.contact_sheet import contact_sheet
+
+QUALITY: Final = re.compile(r"(?m)^\| quality \|.*$")  # a row of the card that a training writes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One starter's figures."""
+
+    shares: Shares
+    psnr_db: float
+
+
+def table(measured: Mapping[str, Measured]) -> Table:
+    """A row for each figure."""
+    shown = Table("Starter", "What", "Right", "Of", title="Held-out captions and edits")
+    for name, figures in measured.items():
+        for what, share in figures.shares.items():
+            shown.add_row(name, what, f"{share.value:.1%}", str(share.of))
+        shown.add_row(name, "autoencoder, rendered scenes", f"{figures.psnr_db:.1f} dB", "", end_section=True)
+    return shown
+
+
+def write_into_card(card: Path, measured: Measured) -> None:
+    """Put the figures where the card speaks of quality. A card that doesn't stays as it is."""
+    shares = ", ".join(f"{what} {share.right} of {share.of}" for what, share in measured.shares.items())
+    row = f"| quality | held-out captions and edits: {shares}; autoencoder {measured.psnr_db:.1f} dB |"
+    card.write_text(QUALITY.sub(lambda _: row, card.read_text()))
+
+
+def write_sheet(pictures: Sequence[tuple[Image.Image, str]], file: Path) -> None:
+    """Pictures over the words that asked for them."""
+    contact_sheet(pictures, columns=6).save(file)

@@ -1,0 +1,96 @@
+"""Scenes and edits by number, and pictures for the decoders, rendered once and kept as PNG files."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from PIL import Image
+
+from starters.world.edit_wording import Change
+from starters.world.edits import Edit, sample_edit
+from starters.world.render import render
+from starters.world.scene import Scene, pick, sample_scene
+from starters.world.split import scene_split, text_split
+
+SEED: Final = 20261121
+
+# How often each change is taught. What is hard to draw comes oftener than people ask for it: skies were learned long
+# before skylines and small objects.
+WITH_ONE: Final[Mapping[Change, float]] = {
+    "recolour": 0.10, "resize": 0.05, "add": 0.19, "remove": 0.08, "move": 0.06, "swap": 0.09, "replace": 0.10,
+    "sky": 0.05, "ground": 0.03, "backdrop": 0.12, "clear backdrop": 0.02, "light": 0.06, "clear light": 0.02,
+    "style": 0.03,
+}  # fmt: skip
+WITH_SECOND: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
+
+# Width and height in pixels: a quarter of a megapixel, and the sizes that the 1K models draw at. All are multiples of
+# 64, which is what starter-beta's tokens cover. Squares and photographs come more often than strips.
+SMALL: Final = (
+    (512, 512), (512, 512), (512, 512), (640, 448), (448, 640), (576, 448), (448, 576), (704, 384), (384, 704),
+    (768, 320), (320, 768),
+)  # fmt: skip
+FULL: Final = (
+    (1024, 1024), (1024, 1024), (1024, 1024), (1536, 1024), (1024, 1536), (1408, 1024), (1024, 1408), (1280, 1024),
+    (1024, 1280), (1792, 1024), (1024, 1792), (1920, 960), (960, 1920), (2048, 896), (896, 2048), (2688, 704),
+    (704, 2688), (3840, 512), (512, 3840),
+)  # fmt: skip
+Kind = Literal["small", "full"]
+SIZES: Final[dict[Kind, tuple[tuple[int, int], ...]]] = {"small": SMALL, "full": FULL}
+
+
+def rng_for(*key: int) -> np.random.Generator:
+    """A generator that these numbers decide."""
+    return np.random.default_rng((SEED, *key))
+
+
+def train_scene(number: int) -> Scene:
+    """Scene `number` of the training set."""
+    rng = rng_for(1, number)
+    while True:
+        scene = sample_scene(rng)
+        if scene_split(scene) == "train":
+            return scene
+
+
+def crowded_scene(number: int) -> Scene:
+    """Scene `number` of the training set's scenes with an object in every place, which have most to tell."""
+    rng = rng_for(10, number)
+    while True:
+        scene = sample_scene(rng)
+        if not scene.free_places and scene_split(scene) == "train":
+            return scene
+
+
+def train_edit(number: int) -> Edit:
+    """Edit `number` of the training set, with nothing in it that is held out. Every fifth one has a second picture."""
+    rng = rng_for(2, number)
+    taught = WITH_ONE if number % 5 else WITH_SECOND
+    while True:
+        change = pick(rng, tuple(taught), tuple(taught.values()))
+        edit = sample_edit(rng, train_scene(int(rng.integers(1 << 30))), change)
+        if edit is None or text_split(edit.instruction) != "train":
+            continue
+        scenes = [edit.after] if edit.reference is None else [edit.after, edit.reference]
+        if all(scene_split(scene) == "train" for scene in scenes):
+            return edit
+
+
+def size_of(kind: Kind, number: int) -> tuple[int, int]:
+    """The size that scene `number` is rendered at."""
+    sizes = SIZES[kind]
+    return sizes[number % len(sizes)]
+
+
+def picture(folder: Path, kind: Kind, number: int) -> Image.Image:
+    """The picture of scene `number`, rendered now if it never was."""
+    file = folder / "pictures" / kind / f"{number:05}.png"
+    if file.exists():
+        return Image.open(file).convert("RGB")
+    image = render(train_scene(number), *size_of(kind, number))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(f".{os.getpid()}")  # renamed when whole: several runs may fill the folder
+    image.save(unfinished, format="PNG", compress_level=1)
+    unfinished.rename(file)
+    return image

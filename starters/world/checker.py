@@ -1,0 +1,161 @@
+"""What a picture shows, from its pixels alone: no network, no knowledge of how it was made.
+
+Every pixel is named after the nearest colour of the palette, among those that the picture's own sky and ground leave
+possible; then the names are counted where things can stand. An object's kind is judged by its silhouette.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from starters.world.claims import Claims, ThingClaim
+from starters.world.layout import COLUMN, PLACE_X, SCALE, Layout
+from starters.world.naming import (
+    BACKDROP_NAMES,
+    COLOUR_NAMES,
+    LIGHT_NAMES,
+    Names,
+    guess_ground,
+    guess_tone,
+    name_pixels,
+)
+from starters.world.scene import MEASURES, PLACES, Backdrop, Colour, Ground, Kind, Light, Measure, Place, Sky
+from starters.world.silhouettes import Silhouette, guess_kind, guess_size, silhouette_of
+
+AREA_PX: Final = 48_000  # what is looked at: more adds nothing but time
+LEAST_SIDE_PX: Final = 208  # but a strip keeps enough of its short side
+LEAST_AREA: Final = 0.035  # of a small object's square: with less of its colour there is no object
+MIDDLING: Final = 247  # a variant whose horizon is neither high nor low
+LEAST_LIGHT: Final = 0.12  # of the disc
+LEAST_BACKDROP: Final[Mapping[Backdrop, float]] = {"mountains": 0.14, "hills": 0.1, "city": 0.12, "clouds": 0.015}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What stands in one place: nothing when `colour` is None."""
+
+    colour: Colour | None
+    kind: Kind | None = None
+    size: Measure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a picture shows. `sky` and `ground` are None where the colours are none of the world's."""
+
+    sky: Sky | None
+    ground: Ground | None
+    backdrop: Backdrop
+    light: Light
+    places: Mapping[Place, Seen]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Which claims a picture keeps; None for what wasn't claimed.
+
+    `colours` has one entry per object: its colour where it was asked to be. So has `kinds`, by the silhouette, which
+    judges the drawing more than the obedience.
+    """
+
+    sky: bool | None
+    ground: bool | None
+    backdrop: bool | None
+    light: bool | None
+    colours: tuple[bool, ...]
+    kinds: tuple[bool, ...]
+    empty: tuple[bool, ...]
+
+    @property
+    def obeys(self) -> bool:
+        """Sky, ground, every object's colour and place, and nothing where nothing should be."""
+        return self.sky is not False and self.ground is not False and all(self.colours) and all(self.empty)
+
+
+def read(image: Image.Image) -> Reading:
+    """Look at a picture."""
+    pixels, layout = _reduced(image)
+    tone = guess_tone(pixels)
+    ground = guess_ground(pixels, tone)
+    names = name_pixels(pixels, tone or "day", ground or "grass")
+    sky = "night" if tone == "neon" else tone
+    return Reading(
+        sky=sky,
+        ground=ground,
+        backdrop=_backdrop(names, layout),
+        light=_light(names, layout),
+        places={place: _seen(names, layout, place) for place in PLACES},
+    )
+
+
+def judge(image: Image.Image, claims: Claims) -> Verdict:
+    """Hold a picture to what was asked of it."""
+    return judge_reading(read(image), claims)
+
+
+def judge_reading(reading: Reading, claims: Claims) -> Verdict:
+    """The same for a picture that has been looked at."""
+    seen = [_candidates(reading, claim) for claim in claims.things]
+    return Verdict(
+        sky=None if claims.sky is None else reading.sky == claims.sky,
+        ground=None if claims.ground is None else reading.ground == claims.ground,
+        backdrop=None if claims.backdrop is None else reading.backdrop == claims.backdrop,
+        light=None if claims.light is None else reading.light == claims.light,
+        colours=tuple(bool(found) for found in seen),
+        empty=tuple(reading.places[place].colour is None for place in claims.empty),
+        kinds=tuple(any(s.kind == claim.kind for s in found) for claim, found in zip(claims.things, seen, strict=True)),
+    )
+
+
+def _candidates(reading: Reading, claim: ThingClaim) -> list[Seen]:
+    """What stands where the object should, in the colour that it should have."""
+    places = PLACES if claim.place is None else (claim.place,)
+    there = [reading.places[place] for place in places]
+    return [seen for seen in there if seen.colour is not None and claim.colour in (None, seen.colour)]
+
+
+def _reduced(image: Image.Image) -> tuple[npt.NDArray[np.uint8], Layout]:
+    scale = min(1.0, max((AREA_PX / (image.width * image.height)) ** 0.5, LEAST_SIDE_PX / min(image.size)))
+    width, height = max(8, round(image.width * scale)), max(8, round(image.height * scale))
+    small = image.convert("RGB").resize((width, height), Image.Resampling.BOX)
+    return np.asarray(small), Layout(width, height, MIDDLING)
+
+
+def _seen(names: Names, layout: Layout, place: Place) -> Seen:
+    """The commonest object colour in a place. Roofs, wheels and windows have colours of their own, but less of them."""
+    feet = [layout.box(size, place) for size in MEASURES]
+    top = max(0, round(min(box.y - 1.17 * box.unit for box in feet)))
+    bottom = round(max(box.y + 0.1 * box.unit for box in feet))
+    middle, half = PLACE_X[place] * layout.width, COLUMN * layout.width
+    window = names[top:bottom, max(0, round(middle - half)) : round(middle + half)]
+    counts = np.bincount(window.ravel(), minlength=256)[: len(COLOUR_NAMES)]
+    best = int(counts.argmax())
+    if counts[best] < LEAST_AREA * (SCALE["small"] * layout.unit) ** 2:
+        return Seen(None)
+    shape: Silhouette = silhouette_of(window == best)
+    kind = guess_kind(shape)
+    return Seen(COLOUR_NAMES[best], kind, guess_size(shape, kind, layout.unit))
+
+
+def _light(names: Names, layout: Layout) -> Light:
+    """Sun and moon stand above everything else."""
+    counts = np.bincount(names[: round(0.31 * layout.height)].ravel(), minlength=256)
+    disc = np.pi * layout.light_radius**2
+    best = max(LIGHT_NAMES, key=lambda light: int(counts[LIGHT_NAMES[light]]))
+    return best if counts[LIGHT_NAMES[best]] > LEAST_LIGHT * disc else "none"
+
+
+def _backdrop(names: Names, layout: Layout) -> Backdrop:
+    """By its share of the band above the horizon."""
+    band = names[round(0.22 * layout.height) : round(0.65 * layout.height)]
+    counts = np.bincount(band.ravel(), minlength=256)
+    high = np.bincount(names[: round(0.52 * layout.height)].ravel(), minlength=256)
+    counts[BACKDROP_NAMES["clouds"]] = high[BACKDROP_NAMES["clouds"]]  # which near the horizon could be snow
+    tall = 0.3 * layout.unit * layout.width  # about what the nearest hills cover
+    shares = {name: counts[code] / tall for name, code in BACKDROP_NAMES.items()}
+    best = max(shares, key=lambda name: shares[name] / LEAST_BACKDROP[name])
+    return best if shares[best] > LEAST_BACKDROP[best] else "none"

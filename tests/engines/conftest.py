@@ -1,0 +1,110 @@
+"""Tiny checkpoints, and an engine to draw with them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines.device.offline import quiet_libraries
+
+quiet_libraries()
+
+import torch  # noqa: E402
+
+from pipelines.chat.engine import ChatEngine  # noqa: E402
+from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture, Sampling  # noqa: E402
+from tests import tiny_checkpoints  # noqa: E402
+from tests.engines.chat_jobs import GREEDY  # noqa: E402
+from tests.engines.chat_jobs import MAKERS as CHAT_MAKERS  # noqa: E402
+
+MAKERS = {"sd": tiny_checkpoints.make_sd, "sd3": tiny_checkpoints.make_sd3, "klein": tiny_checkpoints.make_klein}
+
+
+@pytest.fixture(scope="session")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CheckpointSpec]:
+    """The spec of a tiny checkpoint by its name, drawn at 64 x 64."""
+    made: dict[str, Path] = {}
+
+    def make(name: str) -> CheckpointSpec:
+        if name not in made:
+            made[name] = MAKERS[name](tmp_path_factory.mktemp("tiny") / name)
+        native = name == "klein"
+        return CheckpointSpec(
+            name=name,
+            path=made[name],
+            config=None,
+            family="beta" if native else "alpha",
+            conditioning="native" if native else "img2img",
+            max_references=16 if native else 1,
+            native_area_px=64 * 64,
+            max_area_px=96 * 96,
+            sampling=Sampling(guidance=2.0, refine_strength=0.5),
+        )
+
+    return make
+
+
+@pytest.fixture
+def job(spec: Callable[[str], CheckpointSpec]) -> Callable[..., ImageJob]:
+    """A small job for a tiny checkpoint; any field can be given."""
+
+    def make(name: str, **fields: object) -> ImageJob:
+        plain = ImageJob(
+            id="job", checkpoint=spec(name), prompt="a red boat", negative_prompt="", width_px=64, height_px=64, n=1,
+            steps=2, guidance=2.0, strength=0.6, seed=5, references=(), mask=None, encoding=Encoding(),
+            metadata={"prompt": "a red boat"}, time_limit_s=60,
+        )  # fmt: skip
+        return replace(plain, **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def chat_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ChatSpec]:
+    """The spec of a tiny chat checkpoint by its name."""
+    made: dict[str, Path] = {}
+
+    def make(name: str, **fields: object) -> ChatSpec:
+        if name not in made:
+            made[name] = CHAT_MAKERS[name](tmp_path_factory.mktemp("chat") / name)
+        return ChatSpec(name, made[name], **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def chat_job(chat_spec: Callable[..., ChatSpec]) -> Callable[..., ChatJob]:
+    """A small chat, greedy unless told otherwise; any field can be given."""
+    count = iter(range(10_000))
+
+    def make(text: str = "Hello", model: str = "qwen", **fields: object) -> ChatJob:
+        plain = ChatJob(
+            id=f"job-{next(count)}", checkpoint=chat_spec(model), messages=({"role": "user", "content": text},), seed=3,
+            time_limit_s=240, max_tokens=24, sampling=GREEDY,
+        )  # fmt: skip
+        return replace(plain, **fields)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+async def chat_engine() -> ChatEngine:
+    return ChatEngine(torch.device("cpu"), cache_bytes=2**28)
+
+
+def plain_picture(width: int = 64, height: int = 64, colour: tuple[int, int, int] = (200, 100, 50)) -> Picture:
+    return Picture(width, height, "RGB", bytes(colour) * (width * height))
+
+
+def split_picture(*, upright: bool) -> Picture:
+    """64 x 64, black and orange, cut upright or across: a plain colour is lost in an untrained codec's norms."""
+    black, orange = bytes(3), bytes((255, 128, 0))
+    rows = (black * 32 + orange * 32) * 64 if upright else black * 64 * 32 + orange * 64 * 32
+    return Picture(64, 64, "RGB", rows)
+
+
+def left_half(width: int = 64, height: int = 64) -> Picture:
+    """A mask that paints the left half."""
+    return Picture(width, height, "L", (b"\xff" * (width // 2) + b"\0" * (width // 2)) * height)

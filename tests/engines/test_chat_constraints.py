@@ -1,0 +1,159 @@
+"""Answers that must follow a schema, by models that know nothing of it."""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from pipelines.chat.engine import ChatEngine
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatSampling, ChoiceFinished, JsonFormat
+from pipelines.protocol.images import Failed
+from tests.engines.chat_jobs import Job, calls, run, text
+
+WARM = ChatSampling(temperature=1.0)
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+DAYS = {
+    "type": "object",
+    "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 14}},
+    "required": ["days"],
+    "additionalProperties": False,
+}
+TOOLS = (
+    {"type": "function", "function": {"name": "get_weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "forecast", "description": "ahead", "parameters": DAYS}},
+)
+SCHEMAS = {"get_weather": CITY, "forecast": DAYS}
+
+
+def random_schema(numbers: random.Random, depth: int = 2) -> dict[str, Any]:
+    """Of the kinds that people write: nested objects, arrays, enums, bounds, unions."""
+    kinds = ["string", "integer", "number", "boolean", "enum", "const", "pattern"]
+    kind = numbers.choice([*kinds, "object", "object", "array", "anyOf"] if depth else kinds)
+    match kind:
+        case "string":
+            return numbers.choice([{"type": "string"}, {"type": "string", "minLength": 2, "maxLength": 9}])
+        case "integer":
+            low = numbers.randrange(-50, 50)
+            bounds = {"type": "integer", "minimum": low, "maximum": low + 70}
+            return numbers.choice([{"type": "integer"}, bounds])
+        case "number":
+            return numbers.choice([{"type": "number"}, {"type": "number", "exclusiveMinimum": 0.5}])
+        case "boolean":
+            return {"type": numbers.choice(["boolean", ["boolean", "null"]])}
+        case "enum":
+            return {"enum": numbers.sample(["red", 'a "b"', 3, None, True, "é"], 3)}
+        case "const":
+            return {"const": numbers.choice(["yes", 0, [1, 2]])}
+        case "pattern":
+            return {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}
+        case "array":
+            return {"type": "array", "items": random_schema(numbers, depth - 1), "minItems": 1, "maxItems": 3}
+        case "anyOf":
+            return {"anyOf": [random_schema(numbers, depth - 1) for _ in range(2)]}
+    names = numbers.sample(["a", "b", "name", "x y"], numbers.randrange(1, 4))
+    return {
+        "type": "object",
+        "properties": {name: random_schema(numbers, depth - 1) for name in names},
+        "required": names if numbers.random() < 0.6 else names[:1],
+        "additionalProperties": False,
+    }
+
+
+async def test_two_hundred_random_schemas_are_kept(chat_engine: ChatEngine, chat_job: Job) -> None:
+    schemas = [random_schema(random.Random(seed)) for seed in range(200)]
+    jobs = [
+        chat_job("Answer", format=JsonFormat(schema), sampling=WARM, seed=seed, max_tokens=220)
+        for seed, schema in enumerate(schemas)
+    ]
+    answers = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
+    for schema, events in zip(schemas, answers, strict=True):
+        assert events[-2] == ChoiceFinished(0, "stop"), (schema, events[-1], text(events))
+        Draft202012Validator(schema).validate(json.loads(text(events)))
+    assert len({text(events) for events in answers}) > 100
+
+
+async def test_json_without_a_schema_is_an_object(chat_engine: ChatEngine, chat_job: Job) -> None:
+    events = await run(chat_engine, chat_job(format=JsonFormat(None), sampling=WARM, max_tokens=60))
+    assert isinstance(json.loads(text(events)), dict)
+
+
+async def test_an_answer_that_can_not_end_in_time_was_cut(chat_engine: ChatEngine, chat_job: Job) -> None:
+    wide = {"type": "object", "properties": {"name": {"enum": ["x" * 50]}}, "required": ["name"]}
+    events = await run(chat_engine, chat_job(format=JsonFormat(wide), max_tokens=20))
+    assert events[-2] == ChoiceFinished(0, "length")
+    assert isinstance(events[-1], ChatFinished)
+    assert events[-1].usage.completion_tokens == 20
+
+
+@pytest.mark.parametrize("model", ["qwen", "llama3"])
+async def test_a_required_call_is_a_right_one(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
+    jobs = [
+        chat_job("Hi", model, tools=TOOLS, tool_choice="required", sampling=WARM, seed=seed, max_tokens=120)
+        for seed in range(8)
+    ]
+    for events in await asyncio.gather(*(run(chat_engine, job) for job in jobs)):
+        assert events[-2] == ChoiceFinished(0, "tool_calls")
+        assert text(events) == ""
+        assert calls(events)
+        for name, arguments in calls(events):
+            Draft202012Validator(SCHEMAS[str(name)]).validate(json.loads(arguments))
+
+
+async def test_a_named_function_is_the_one_that_is_called(chat_engine: ChatEngine, chat_job: Job) -> None:
+    required = {"tools": TOOLS, "tool_choice": "required", "allowed_tools": ("forecast",), "sampling": WARM}
+    events = await run(chat_engine, chat_job(**required, parallel_tool_calls=False, max_tokens=100))
+    ((name, arguments),) = calls(events)
+    assert name == "forecast"
+    assert 1 <= json.loads(arguments)["days"] <= 14
+
+
+async def test_a_call_in_the_middle_of_text_is_a_right_one(chat_engine: ChatEngine, chat_job: Job) -> None:
+    asked = chat_job(tools=TOOLS, max_tokens=150)
+    checkpoint = await chat_engine.load(asked.checkpoint)
+    mark = checkpoint.tokenizer.convert_tokens_to_ids("<tool_call>")
+    urged = ChatSampling(temperature=1.0, logit_bias={mark: 12.0}, presence_penalty=2.0)
+    jobs = [chat_job(tools=TOOLS, max_tokens=150, sampling=urged, seed=seed) for seed in range(8)]
+    answers = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
+    found = [call for events in answers for call in calls(events)]
+    assert found
+    for events in answers:
+        assert "<tool_call>" not in text(events)
+        for name, arguments in calls(events):
+            Draft202012Validator(SCHEMAS[str(name)]).validate(json.loads(arguments))
+
+
+async def test_without_parallel_calls_there_is_one_at_most(chat_engine: ChatEngine, chat_job: Job) -> None:
+    asked = chat_job()
+    checkpoint = await chat_engine.load(asked.checkpoint)
+    mark = checkpoint.tokenizer.convert_tokens_to_ids("<tool_call>")
+    urged = ChatSampling(temperature=1.0, logit_bias={mark: 20.0})
+    job = chat_job(tools=TOOLS, max_tokens=300, sampling=urged, parallel_tool_calls=False)
+    events = await run(chat_engine, job)
+    assert len(calls(events)) == 1
+    assert events[-2] == ChoiceFinished(0, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [({"not": {"type": "string"}}, "not"), ({"type": "strin"}, "strin"), ({"$ref": "#/$defs/none"}, "none")],
+)
+async def test_a_schema_that_can_not_be_enforced_is_refused(
+    chat_engine: ChatEngine, chat_job: Job, schema: dict[str, Any], reason: str
+) -> None:
+    events = await run(chat_engine, chat_job(format=JsonFormat(schema)))
+    assert isinstance(events[-1], Failed)
+    assert (events[-1].code, events[-1].param) == ("invalid_value", "response_format")
+    assert reason in events[-1].message
+    assert not any(isinstance(event, Admitted) for event in events)
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    failed = (await run(chat_engine, chat_job(tools=(TOOLS[0], tool))))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.param == "tools[1].function.parameters"

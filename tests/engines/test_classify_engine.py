@@ -1,0 +1,70 @@
+"""Classifiers score texts and pictures, whatever their length."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.classify.engine import ClassifyEngine, load_classifier
+from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
+from pipelines.protocol.images import Failed, Picture
+from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
+    return ClassifierSpec("blades", make_text_classifier(tmp_path_factory.mktemp("t") / "blades"), "prompts")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
+    return ClassifierSpec("grim", make_picture_classifier(tmp_path_factory.mktemp("p") / "grim"), "pictures")
+
+
+async def ended(engine: ClassifyEngine, job: ClassifyJob) -> ClassifyEvent:
+    return [event async for event in engine.submit(job)][-1]
+
+
+async def test_a_text_is_scored_by_what_it_says(texts: ClassifierSpec) -> None:
+    job = ClassifyJob("1", texts, texts=("a red boat", "a boat with a knife"))
+    event = await ended(ClassifyEngine(CPU), job)
+    assert isinstance(event, Classified)
+    fine, blade = (scores["blade"] for scores in event.scores)
+    assert fine < 0.2
+    assert blade > 0.8
+
+
+def test_what_stands_far_behind_a_long_beginning_is_found(texts: ClassifierSpec) -> None:
+    classifier = load_classifier(texts, CPU)
+    long = " ".join(["a tree"] * 500)
+    assert classifier.score_text(long)["blade"] < 0.5
+    assert classifier.score_text(f"{long} knife {long}")["blade"] > 0.5
+    assert classifier.score_text("")["blade"] < 1
+
+
+async def test_a_picture_is_scored_by_label(pictures: ClassifierSpec) -> None:
+    picture = Picture(40, 30, "RGB", bytes(40 * 30 * 3))
+    event = await ended(ClassifyEngine(CPU), ClassifyJob("1", pictures, pictures=(picture, picture)))
+    assert isinstance(event, Classified)
+    assert [scores["grim"] for scores in event.scores] == pytest.approx([0.9, 0.9])
+
+
+async def test_a_cancelled_job_is_left_out(texts: ClassifierSpec) -> None:
+    engine = ClassifyEngine(CPU)
+    events = engine.submit(ClassifyJob("1", texts, texts=("a boat",)))
+    await anext(events)
+    engine.cancel("1")
+    event = await anext(events)
+    assert isinstance(event, Failed)
+    assert event.code == "cancelled"
+    await asyncio.gather(engine.warm(texts))
+
+
+async def test_a_folder_without_a_classifier_fails_the_job(tmp_path: Path) -> None:
+    job = ClassifyJob("1", ClassifierSpec("none", tmp_path, "prompts"), texts=("a boat",))
+    event = await ended(ClassifyEngine(CPU), job)
+    assert isinstance(event, Failed)
+    assert "none" in event.message

@@ -1,0 +1,92 @@
+"""The engine by itself: what it does when a job, or the caller, or the device gives up."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pipelines.images import run
+from pipelines.images.engine import ImageEngine
+from pipelines.images.pipeline import Drawing, _guidance
+from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
+from tests.engines.conftest import plain_picture
+
+Job = Callable[..., ImageJob]
+
+
+@pytest.fixture
+async def engine() -> ImageEngine:
+    return ImageEngine(torch.device("cpu"))
+
+
+async def last(engine: ImageEngine, job: ImageJob) -> Event:
+    return [event async for event in engine.submit(job)][-1]
+
+
+async def test_a_waiting_job_that_is_cancelled_ends_without_waiting_for_the_one_before(
+    engine: ImageEngine, job: Job
+) -> None:
+    first = asyncio.create_task(last(engine, job("sd", id="first", steps=900)))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(last(engine, job("sd", id="second")))
+    await asyncio.sleep(0.05)
+    engine.cancel("second")
+    ended = await asyncio.wait_for(second, 5)
+    assert isinstance(ended, Failed)
+    assert ended.code == "cancelled"
+    assert not first.done()
+    engine.cancel("first")
+    assert isinstance(await first, Failed)
+
+
+async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: Job) -> None:
+    events = engine.submit(job("sd", steps=900))
+    async for event in events:
+        if isinstance(event, Progress):
+            break
+    await events.aclose()  # type: ignore[attr-defined]
+    assert isinstance(await asyncio.wait_for(last(engine, job("sd", id="next")), 20), Finished)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory"),
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("/secret/path"), "engine_failed"),
+    ],
+)
+async def test_an_error_fails_its_job_and_not_the_next(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    class Broken(Drawing):
+        def draw(self) -> None:  # type: ignore[override]
+            raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "Drawing", Broken)
+        failed = await last(engine, job("sd"))
+    assert isinstance(failed, Failed)
+    assert failed.code == code
+    assert "/secret" not in failed.message
+    assert "Traceback" in failed.detail
+    assert isinstance(await last(engine, job("sd")), Finished)
+
+
+async def test_what_a_checkpoint_cannot_do_is_said(engine: ImageEngine, job: Job) -> None:
+    failed = await last(engine, job("sd", references=(plain_picture(), plain_picture())))
+    assert isinstance(failed, Failed)
+    assert failed.code == "unsupported"
+    assert "one reference" in failed.message
+
+
+def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
+    def own(guidance_scale: float = 4.0, true_cfg_scale: float = 1.0) -> None: ...
+
+    def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
+
+    asked = [job("sd", guidance=3.0)]
+    assert _guidance(inspect.signature(own).parameters, asked) == {"guidance_scale": 3.0, "negative_prompt": None}
+    assert _guidance(inspect.signature(true_only).parameters, asked) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

@@ -1,0 +1,323 @@
+"""Turns, batches, previews and room, with real pipelines."""
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.memory import Budgets
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.engine import ImageEngine
+from pipelines.images.pipeline import Drawing, Pixels
+from pipelines.images.run import due_preview
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Event,
+    Failed,
+    Finished,
+    ImageJob,
+    Preview,
+    Progress,
+    Runtime,
+    Started,
+)
+from tests.engines.conftest import plain_picture
+
+Job = Callable[..., ImageJob]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+async def engine() -> ImageEngine:
+    return ImageEngine(CPU)
+
+
+class Log:
+    """What happened, in order, and whether anything has."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.began = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        self.began.set()
+
+
+async def run(engine: ImageEngine, job: ImageJob, log: Log | None = None) -> list[Event]:
+    events = []
+    async for event in engine.submit(job):
+        events.append(event)
+        if log is not None and isinstance(event, Progress | Finished):
+            log.add(job.id if isinstance(event, Progress) else f"{job.id} done")
+    return events
+
+
+def pixels(events: list[Event], index: int = 0) -> Pixels:
+    finished = events[-1]
+    assert isinstance(finished, Finished), finished
+    return np.asarray(Image.open(io.BytesIO(finished.images[index].data)))
+
+
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
+    engine: ImageEngine, job: Job, name: str
+) -> None:
+    long, short = job(name, id="long", steps=60), job(name, id="short", steps=3, seed=8)
+    alone = [pixels(await run(engine, one)) for one in (long, short)]
+    log = Log()
+    first = asyncio.create_task(run(engine, long, log))
+    await log.began.wait()
+    second = await run(engine, short, log)
+    assert not first.done()
+    assert np.array_equal(pixels(second), alone[1])
+    assert np.array_equal(pixels(await first), alone[0])
+    assert log.lines.index("short done") < 50
+
+
+async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job) -> None:
+    log = Log()
+    first = asyncio.create_task(run(engine, job("sd", id="long", steps=300), log))
+    await log.began.wait()
+    await run(engine, job("klein", id="short", steps=2), log)
+    assert not first.done()
+    engine.cancel("long")
+    await first
+
+
+async def test_waiting_jobs_of_a_kind_become_one_batch(engine: ImageEngine, job: Job) -> None:
+    jobs = [job("sd", id=str(seed), seed=seed, steps=3) for seed in range(2)]
+    alone = [pixels(await run(engine, one)) for one in jobs]
+    blocker = asyncio.create_task(run(engine, job("sd", id="blocker", steps=2, width_px=80)))
+    together = await asyncio.gather(*(run(engine, one) for one in jobs))
+    await blocker
+    for events, picture in zip(together, alone, strict=True):
+        assert np.abs(pixels(events).astype(int) - picture).max() <= 2
+
+
+async def test_a_batch_loses_only_the_row_that_is_cancelled(engine: ImageEngine, job: Job) -> None:
+    jobs = [job("sd", id=name, seed=seed, steps=40) for seed, name in enumerate("ab")]
+    logs = [Log(), Log()]
+    tasks = [asyncio.create_task(run(engine, one, log)) for one, log in zip(jobs, logs, strict=True)]
+    await logs[1].began.wait()
+    engine.cancel("a")
+    ended, kept = await asyncio.gather(*tasks)
+    assert isinstance(ended[-1], Failed)
+    assert isinstance(kept[-1], Finished)
+
+
+class Touchy(Drawing):
+    """A pipeline that can't take more than `most` rows, or one prompt at all."""
+
+    most = 1
+    error: BaseException = torch.OutOfMemoryError("CUDA out of memory")
+    hates: str | None = None
+    sizes: list[int] = []  # noqa: RUF012
+
+    def draw(self) -> list[Pixels]:
+        self.sizes.append(len(self.rows))
+        if len(self.rows) > self.most or self.hates in [row.job.prompt for row in self.rows]:
+            raise self.error
+        return super().draw()
+
+
+async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "sizes", [])
+    events = await run(engine, job("sd", n=2))
+    assert isinstance(events[-1], Finished)
+    assert Touchy.sizes == [2, 1, 1]
+    monkeypatch.setattr(Touchy, "sizes", [])
+    await run(engine, job("sd", n=2))
+    assert Touchy.sizes == [1, 1]  # it has learned
+
+
+async def test_one_bad_job_never_fails_its_neighbours(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "most", 9)
+    monkeypatch.setattr(Touchy, "hates", "bad")
+    monkeypatch.setattr(Touchy, "error", RuntimeError("boom"))
+    ended = await asyncio.gather(run(engine, job("sd", id="a")), run(engine, job("sd", id="b", prompt="bad")))
+    assert isinstance(ended[0][-1], Finished)
+    assert isinstance(ended[1][-1], Failed)
+
+
+async def test_out_of_memory_alone_is_tried_again_with_the_device_to_itself_and_then_fails(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
+    monkeypatch.setattr(Touchy, "most", 0)
+    monkeypatch.setattr(Touchy, "sizes", [])
+    failed = (await run(engine, job("sd")))[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "out_of_memory"
+    assert Touchy.sizes == [1, 1]
+
+
+async def test_a_job_past_its_time_limit_does_not_end_the_others_of_its_batch(engine: ImageEngine, job: Job) -> None:
+    hasty, calm = job("sd", id="hasty", steps=60, time_limit_s=0.05), job("sd", id="calm", steps=60)
+    ended = await asyncio.gather(run(engine, hasty), run(engine, calm))
+    assert isinstance(ended[0][-1], Failed)
+    assert ended[0][-1].code == "timed_out"
+    assert isinstance(ended[1][-1], Finished)
+
+
+async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable[[str], CheckpointSpec]) -> None:
+    probe = ImageEngine(CPU)
+    sizes = {name: (await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")}
+    engine = ImageEngine(CPU, Budgets(max(sizes.values()) + 1000, 0, 2**30))
+    jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
+    ended = await asyncio.gather(*(run(engine, one) for one in jobs))
+    assert all(isinstance(events[-1], Finished) for events in ended)
+    residents = engine._residency._residents.values()
+    assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
+
+
+async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_nobody(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    small = (await ImageEngine(CPU).load(spec("sd"))).weights_bytes
+    engine = ImageEngine(CPU, Budgets(small + 1000, 0, 2**30))
+    large, fits = await asyncio.gather(run(engine, job("klein", id="large")), run(engine, job("sd", id="fits")))
+    assert isinstance(large[-1], Failed)
+    assert "budget" in large[-1].detail
+    assert isinstance(fits[-1], Finished)
+
+
+def kept(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
+    return replace(spec, runtime=Runtime(resident=True), **fields)  # type: ignore[arg-type]
+
+
+async def test_residents_that_do_not_fit_together_are_named_and_block_nobody(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    first, second = kept(spec("sd")), kept(spec("klein"))
+    assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
+    for late in (second, spec("klein")):
+        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=late)), 30))[-1]
+        assert isinstance(failed, Failed)
+        assert "runtime.resident keeps there: sd." in failed.detail
+    with pytest.raises(CheckpointError, match=r"runtime\.resident keeps there: sd"):
+        await asyncio.wait_for(engine.warm(second), 30)
+    engine.keep([second])  # the catalog has let go of the first
+    assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
+
+
+async def test_a_resident_is_exchanged_for_another_that_does_not_fit_beside_it(
+    job: Job, spec: Callable[[str], CheckpointSpec]
+) -> None:
+    old, new = kept(spec("sd")), kept(spec("sd"), version=1)
+    size = (await ImageEngine(CPU).load(old)).weights_bytes
+    engine = ImageEngine(CPU, Budgets(size + 1000, 0, 2**30))
+    await engine.warm(old)
+    drawing = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
+    await asyncio.wait_for(engine.warm(new), 60)
+    late = asyncio.create_task(run(engine, job("sd", id="late", checkpoint=old)))
+    assert isinstance((await asyncio.wait_for(late, 60))[-1], Finished)
+    engine.keep([new])
+    assert isinstance((await drawing)[-1], Finished)
+    assert isinstance((await run(engine, job("sd", checkpoint=new)))[-1], Finished)
+
+
+async def test_what_leaves_a_gpu_waits_on_the_host_and_moves_on_a_thread(
+    job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    engine._residency._budget[False] = 2**40  # as beside a GPU
+    movers = []
+    move = Checkpoint.move
+    monkeypatch.setattr(
+        Checkpoint, "move", lambda *given: (movers.append(threading.current_thread().name), move(*given))
+    )
+    first = await engine._residency.load(spec("sd"))
+    await engine._residency.load(spec("klein"))
+    assert not first.on_device
+    assert engine._residency.find(spec("sd")) is None
+    assert isinstance((await run(engine, job("sd")))[-1], Finished)
+    assert engine._residency.find(spec("sd")) is first
+    assert {name.split("_")[0] for name in movers} == {"load"}
+    assert len(movers) == 3  # sd away, klein away, sd back
+
+
+async def test_others_start_when_a_job_that_held_them_up_is_cancelled(
+    job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    class Slow(Drawing):
+        def draw(self) -> list[Pixels]:
+            let_go.wait(30)
+            return super().draw()
+
+    monkeypatch.setattr("pipelines.images.run.Drawing", Slow)
+    monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    await engine.load(spec("sd"))
+    tasks = [asyncio.create_task(run(engine, job("sd", id="runs", steps=300)))]
+    await asyncio.sleep(0.1)
+    tasks.append(asyncio.create_task(run(engine, job("klein", id="has no room"))))
+    await asyncio.sleep(0.5)
+    tasks.append(asyncio.create_task(run(engine, job("sd", id="behind it"))))
+    await asyncio.sleep(0.1)
+    assert len(engine._runs) == 1
+    engine.cancel("has no room")
+    await asyncio.sleep(0.1)
+    assert len(engine._runs) == 2
+    let_go.set()
+    ended = [events[-1] for events in await asyncio.gather(*tasks)]
+    assert [type(event) for event in ended] == [Finished, Failed, Finished]
+
+
+async def test_a_broken_checkpoint_blocks_nobody(engine: ImageEngine, job: Job, tmp_path: Path) -> None:
+    broken = replace(job("sd").checkpoint, path=tmp_path / "none")
+    ended = await asyncio.gather(run(engine, job("sd", id="x", checkpoint=broken)), run(engine, job("sd", id="y")))
+    assert isinstance(ended[0][-1], Failed)
+    assert isinstance(ended[1][-1], Finished)
+
+
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+async def test_previews_come_in_order_once_a_picture_has_shown_what_latents_mean(
+    engine: ImageEngine, job: Job, name: str
+) -> None:
+    await run(engine, job(name, steps=8))
+    events = await run(engine, job(name, steps=8, n=2, previews=3, seed=9))
+    previews = [event for event in events if isinstance(event, Preview)]
+    assert sorted((preview.index, preview.number) for preview in previews) == [(i, k) for i in (0, 1) for k in range(3)]
+    assert Image.open(io.BytesIO(previews[0].image.data)).size == (64, 64)
+
+
+async def test_a_large_picture_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
+    await run(engine, job("sd"))
+    events = await run(engine, job("sd", width_px=208, height_px=112, steps=4, previews=2))
+    assert [event.number for event in events if isinstance(event, Preview)] == [0, 1]
+
+
+def test_previews_part_the_steps_evenly(job: Job) -> None:
+    asked = job("sd", previews=3)
+    assert [due_preview(asked, step, 20) for step in (5, 10, 15)] == [0, 1, 2]
+    assert [step for step in range(1, 5) if due_preview(asked, step, 4) is not None] == [1, 2, 3]
+
+
+async def test_rows_of_a_call_with_native_references_go_together(engine: ImageEngine, job: Job) -> None:
+    events = await run(engine, job("klein", n=2, references=(plain_picture(),)))
+    assert isinstance(events[-1], Finished)
+    assert [type(event) for event in events].count(Started) == 1

@@ -1,0 +1,158 @@
+"""Three real pipeline classes, every way in: text, references, masks, sizes, seeds."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.pipeline import Drawing, Look, OnStep, Pixels
+from pipelines.images.previews import PreviewMap
+from pipelines.protocol.images import CheckpointSpec, ImageJob, Sampling
+from tests.engines.conftest import left_half, plain_picture, split_picture
+
+CLASSES = ["sd", "sd3", "klein"]
+CPU = torch.device("cpu")
+Job = Callable[..., ImageJob]
+
+
+@pytest.fixture(scope="session")
+def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]:
+    return functools.cache(lambda name: load_checkpoint(spec(name), CPU))
+
+
+def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:
+    return drawing(checkpoint, [Row(job, index, 0.0)]).draw()[0]
+
+
+def drawing(checkpoint: Checkpoint, rows: list[Row], on_step: OnStep = lambda _: None) -> Drawing:
+    return Drawing(replace(checkpoint, spec=rows[0].job.checkpoint), rows, on_step, PreviewMap())
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_text_gives_the_size_that_was_asked(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    assert draw(loaded(name), job(name, width_px=80, height_px=64)).shape == (64, 80, 3)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_seed_gives_the_same_pixels_and_another_seed_does_not(
+    name: str, loaded: Callable[[str], Checkpoint], job: Job
+) -> None:
+    first = draw(loaded(name), job(name))
+    assert np.array_equal(first, draw(loaded(name), job(name)))
+    assert not np.array_equal(first, draw(loaded(name), job(name, seed=6)))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_picture_i_of_n_is_the_picture_of_seed_plus_i(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    assert np.array_equal(draw(loaded(name), job(name, n=3), index=2), draw(loaded(name), job(name, seed=7)))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_reference_changes_the_picture(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    upright, across = (
+        draw(loaded(name), job(name, references=(split_picture(upright=upright),))) for upright in (True, False)
+    )
+    assert not np.array_equal(upright, across)
+    assert not np.array_equal(upright, draw(loaded(name), job(name)))
+
+
+def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    """With random weights the picture means nothing, but less strength must run fewer of the steps."""
+    jobs = [job("sd", steps=10, strength=strength, references=(plain_picture(),)) for strength in (0.2, 0.9)]
+    assert [drawing(loaded("sd"), [Row(one, 0, 0.0)]).steps for one in jobs] == [2, 9]
+
+
+def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    one, two, other = (
+        draw(loaded("klein"), job("klein", references=tuple(split_picture(upright=upright) for upright in cuts)))
+        for cuts in ([True], [True, True], [True, False])
+    )
+    assert not np.array_equal(one, two)
+    assert not np.array_equal(two, other)
+
+
+def test_a_reference_of_the_pictures_shape_lies_on_what_is_drawn(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    """The pipeline itself takes a larger reference as it is, or cuts it to whole tokens."""
+    larger, same, other = (
+        draw(loaded("klein"), job("klein", references=(plain_picture(width, height),)))
+        for width, height in ((96, 96), (64, 64), (128, 64))
+    )
+    assert np.array_equal(larger, same)
+    assert not np.array_equal(other, same)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_mask_leaves_the_rest_exactly_as_it_was(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    drawn = draw(loaded(name), job(name, references=(plain_picture(),), mask=left_half(), strength=1.0))
+    assert (drawn[:, 32:] == (200, 100, 50)).all()
+    assert not (drawn[:, :32] == (200, 100, 50)).all()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
+    name: str, loaded: Callable[[str], Checkpoint], job: Job
+) -> None:
+    steps = 0
+
+    def count(_: Look) -> None:
+        nonlocal steps
+        steps += 1
+
+    large = drawing(loaded(name), [Row(job(name, width_px=208, height_px=112, steps=4), 0, 0.0)], count)
+    assert large.plan.finish == "refine"
+    assert large.draw()[0].shape == (112, 208, 3)
+    assert steps >= 4 + len(large.plan.tiles)
+
+
+def test_a_large_picture_is_never_a_plain_resize(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    """Two tiles of the same prompt and different noise differ, where an enlargement would be smooth."""
+    large = job("sd", width_px=192, height_px=192, steps=4)
+    gentle = replace(large.checkpoint, sampling=Sampling(guidance=2.0, refine_strength=0.01))
+    strong = replace(large.checkpoint, sampling=Sampling(guidance=2.0, refine_strength=0.9))
+    pictures = [draw(loaded("sd"), replace(large, checkpoint=spec)) for spec in (gentle, strong)]
+    assert not np.array_equal(*pictures)
+
+
+def test_a_mask_on_a_large_picture_still_keeps_the_rest(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    large = job("sd", width_px=192, height_px=128, references=(plain_picture(192, 128),), mask=left_half(192, 128))
+    assert (draw(loaded("sd"), large)[:, 96:] == (200, 100, 50)).all()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_small_pictures_are_drawn_larger_and_reduced(name: str, loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    assert draw(loaded(name), job(name, width_px=32, height_px=16)).shape == (16, 32, 3)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_task_uses_the_same_weights(name: str, loaded: Callable[[str], Checkpoint]) -> None:
+    checkpoint = loaded(name)
+    for task in ("", "Img2Img", "Inpaint"):
+        if checkpoint.task_class(task) is None:
+            continue
+        pipeline = checkpoint.pipeline(task)
+        assert pipeline.vae is checkpoint.components["vae"]
+        assert pipeline.scheduler is not checkpoint.components["scheduler"]
+
+
+def test_the_catalogs_scheduler_is_used(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    sampling = Sampling(guidance=2.0, scheduler="EulerDiscreteScheduler")
+    changed = replace(loaded("sd"), spec=replace(loaded("sd").spec, sampling=sampling))
+    assert type(changed.pipeline("").scheduler).__name__ == "EulerDiscreteScheduler"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_rows_of_a_batch_are_the_pictures_that_they_are_alone(
+    name: str, loaded: Callable[[str], Checkpoint], job: Job
+) -> None:
+    """Batched sums round otherwise than single ones, so a pixel may be one or two of 255 off, and seldom is."""
+    jobs = [job(name, seed=seed, prompt=prompt) for seed, prompt in [(1, "a cat"), (2, "a blue house by the sea")]]
+    together = drawing(loaded(name), [Row(one, 0, 0.0) for one in jobs]).draw()
+    for picture, one in zip(together, jobs, strict=True):
+        off = np.abs(picture.astype(int) - draw(loaded(name), one))
+        assert off.max() <= 2
+        assert (off > 0).mean() < 0.01

@@ -1,0 +1,176 @@
+"""The worker as the server meets it: a process at the other end of a socket pair."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipelines.protocol.images import CheckpointSpec, Event, Failed, Finished, ImageJob, Progress, Queued, Started
+from pipelines.protocol.messages import (
+    Cancel,
+    CheckpointState,
+    JobEvent,
+    Keep,
+    Ready,
+    Submit,
+    ToWorker,
+    Warm,
+    frame,
+    read_frame,
+)
+
+Job = Callable[..., ImageJob]
+
+
+class Worker:
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), "image"]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.socket = ours
+        self.reader: Any = ours.makefile("rb")
+        self.heard: list[Any] = []
+
+    def send(self, *messages: ToWorker) -> None:
+        self.socket.sendall(frame(messages))
+
+    def receive(self) -> Any:
+        if not self.heard:
+            self.heard += read_frame(self.reader)
+        return self.heard.pop(0) if self.heard else None
+
+    def events(self, *job_ids: str) -> dict[str, list[Event]]:
+        """Everything until the last of these jobs has ended."""
+        seen: dict[str, list[Event]] = {job_id: [] for job_id in job_ids}
+        while not all(events and isinstance(events[-1], Finished | Failed) for events in seen.values()):
+            message = self.receive()
+            assert isinstance(message, JobEvent), message
+            seen[message.job_id].append(message.event)
+        return seen
+
+    def close(self) -> None:
+        self.reader.close()
+        self.socket.close()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    running = Worker()
+    assert isinstance(running.receive(), Ready)
+    yield running
+    running.close()
+    running.process.wait(timeout=10)
+
+
+def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
+    worker.send(Submit(job("sd", id="a", n=2)))
+    events = worker.events("a")["a"]
+    assert [type(event) for event in events[:2]] == [Queued, Started]
+    assert [event.step for event in events if isinstance(event, Progress)] == [2, 4]  # two rows in one batch
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert [image.seed for image in finished.images] == [5, 6]
+    assert all(image.data.startswith(b"\x89PNG") for image in finished.images)
+
+
+def test_equal_jobs_run_in_the_order_they_came_and_those_that_wait_together(worker: Worker, job: Job) -> None:
+    worker.send(*(Submit(job("sd", id=name)) for name in "abc"))
+    order = []
+    while len(order) < 3:
+        message = worker.receive()
+        if isinstance(message.event, Finished):
+            order.append(message.job_id)
+    assert order[0] == "a"
+    assert sorted(order[1:]) == ["b", "c"]
+
+
+def test_cancelling_ends_a_running_job_within_a_step_and_a_waiting_one_before_it_starts(
+    worker: Worker, job: Job
+) -> None:
+    worker.send(Warm((job("sd").checkpoint,)))  # an engine that knows nothing yet of the time it takes may try both
+    assert isinstance(worker.receive(), CheckpointState)
+    worker.send(Submit(job("sd", id="runs", steps=500)), Submit(job("sd", id="waits", steps=900)))
+    while not isinstance(worker.receive().event, Progress):
+        pass
+    worker.send(Cancel("waits"), Cancel("runs"), Cancel("unknown"))
+    events = worker.events("runs", "waits")
+    assert len([event for event in events["runs"] if isinstance(event, Progress)]) < 400
+    assert all(isinstance(e[-1], Failed) and e[-1].code == "cancelled" for e in events.values())
+    assert not any(isinstance(event, Started) for event in events["waits"])
+
+
+def test_a_job_past_its_time_limit_ends(worker: Worker, job: Job) -> None:
+    worker.send(Submit(job("sd", id="a", steps=500, time_limit_s=0.2)))
+    last = worker.events("a")["a"][-1]
+    assert isinstance(last, Failed)
+    assert last.code == "timed_out"
+
+
+def test_a_bad_job_fails_alone(worker: Worker, job: Job, tmp_path: Any) -> None:
+    broken = replace(job("sd").checkpoint, path=tmp_path)
+    odd = replace(job("sd").checkpoint, sampling=replace(job("sd").checkpoint.sampling, scheduler="MagicScheduler"))
+    worker.send(
+        Submit(job("sd", id="a", checkpoint=broken)),
+        Submit(job("sd", id="b", checkpoint=odd)),
+        Submit(job("sd", id="c")),
+    )
+    events = worker.events("a", "b", "c")
+    for name in "ab":
+        failed = events[name][-1]
+        assert isinstance(failed, Failed)
+        assert failed.code == "checkpoint_failed"
+        assert str(tmp_path) not in failed.message
+    assert isinstance(events["c"][-1], Finished)
+
+
+def test_a_job_that_the_engine_trips_over_ends_and_harms_nobody(worker: Worker, job: Job) -> None:
+    worker.send(Submit(job("sd", id="odd", n="two")), Submit(job("sd", id="next")))
+    events = worker.events("odd", "next")
+    failed = events["odd"][-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "engine_failed"
+    assert "TypeError" in failed.detail
+    assert isinstance(events["next"][-1], Finished)
+
+
+def test_warming_says_what_became_of_each_checkpoint(
+    worker: Worker, spec: Callable[[str], CheckpointSpec], tmp_path: Any
+) -> None:
+    worker.send(Warm((spec("sd3"), replace(spec("sd"), name="broken", path=tmp_path / "none"))))
+    states = [worker.receive(), worker.receive()]
+    assert all(isinstance(state, CheckpointState) for state in states)
+    assert [(state.spec.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
+    assert "no such checkpoint" in states[1].detail
+
+
+def test_checkpoints_are_exchanged_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
+    old = job("sd").checkpoint
+    new = replace(old, version=1)
+    worker.send(Submit(job("sd", id="on-old", steps=30)), Warm((new,)))
+    finished: list[str] = []
+    while not isinstance(message := worker.receive(), CheckpointState):
+        finished += [message.job_id] if isinstance(message.event, Finished) else []
+    assert message.state == "loaded", message.detail
+    worker.send(Submit(job("sd", id="late", steps=30)), Keep((new,)), Submit(job("sd", id="on-new", checkpoint=new)))
+    while len(finished) < 3:
+        message = worker.receive()
+        assert not isinstance(message.event, Failed), message.event
+        finished += [message.job_id] if isinstance(message.event, Finished) else []
+
+
+def test_a_worker_whose_server_died_ends_at_once_even_while_it_draws(job: Job) -> None:
+    orphan = Worker()
+    assert isinstance(orphan.receive(), Ready)
+    orphan.send(Submit(job("sd", steps=900)))
+    while not isinstance(orphan.receive().event, Progress):
+        pass
+    orphan.close()
+    began = time.monotonic()
+    orphan.process.wait(timeout=10)
+    assert time.monotonic() - began < 5

@@ -1,0 +1,60 @@
+"""Files that are whole or not there."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.backends.storage import Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path / "results")
+
+
+def test_what_is_written_is_read(storage: Storage) -> None:
+    name = storage.new_name("png")
+    storage.write(name, b"pixels")
+    assert storage.read(name) == b"pixels"
+    assert storage.exists(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "", ".", "a.png", "0" * 32, f"{'0' * 31}/.png", f"{'G' * 32}.png"]
+)
+def test_names_that_are_not_ours_have_no_path(storage: Storage, name: str) -> None:
+    assert storage.path(name) is None
+
+
+def test_the_sweep_takes_old_strangers_and_leaves_the_rest(storage: Storage, tmp_path: Path) -> None:
+    known, stray = storage.new_name("png"), storage.new_name("png")
+    storage.write(known, b"1")
+    storage.write(stray, b"2")
+    half = tmp_path / "results" / stray[:2] / f".{stray}.tmp"
+    half.write_bytes(b"half")
+    assert storage.sweep({known}, older_than_s=3600) == 0
+    assert storage.sweep({known}, older_than_s=-1) == 2
+    assert storage.exists(known)
+    assert not storage.exists(stray)
+    assert not half.exists()
+
+
+def limit_file_size() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+
+
+def test_a_write_that_runs_out_of_room_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, pathlib; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from server.backends.storage import Storage\n"
+        "storage = Storage(pathlib.Path(sys.argv[1]))\n"
+        "try: storage.write(storage.new_name('png'), bytes(5000))\n"
+        "except OSError as error: print(type(error).__name__)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, preexec_fn=limit_file_size, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "OSError"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,143 @@
+"""The shipped catalog, and broken ones, which say what is wrong."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.images import CatalogError, load_catalog
+from pipelines.catalog.toml import Place, line_of
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PRICES = {
+    "alpha-image-2-count": ("1K", 1000), "alpha-image-2-hd-count": ("2K", 2500), "alpha-image-2-4k-count": ("4K", 5000),
+    "beta-2.5-flash-image-count": ("1K", 1000), "beta-3.1-flash-image-count": ("1K", 3000),
+    "beta-3.1-flash-image-hd-count": ("2K", 4000), "beta-3.1-flash-image-4k-count": ("4K", 5500),
+    "beta-3-pro-image-count": ("1K", 4000), "beta-3-pro-image-hd-count": ("2K", 4000),
+    "beta-3-pro-image-4k-count": ("4K", 5000),
+}  # fmt: skip
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(REPOSITORY / "model_configs", tmp_path / "model_configs"))
+
+
+def edit(configs: Path, file: str, old: str, new: str) -> None:
+    text = (configs / file).read_text()
+    assert old in text
+    (configs / file).write_text(text.replace(old, new, 1))
+
+
+def test_all_ten_models_are_there_with_their_tiers_and_prices() -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
+    assert {model.name: (model.tier, model.price) for model in catalog.models.values()} == PRICES
+    assert catalog.models["alpha-image-2-4k-count"].ratios == ("16:9", "9:16", "2:1", "1:2", "21:9", "9:21")
+    assert "8:1" in catalog.models["beta-3.1-flash-image-4k-count"].ratios
+    assert "8:1" not in catalog.models["beta-3-pro-image-4k-count"].ratios
+
+
+def test_quality_belongs_to_alpha_and_orders_the_steps() -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
+    alpha, beta = catalog.models["alpha-image-2-count"], catalog.models["beta-3-pro-image-count"]
+    assert alpha.steps_for("low") < alpha.steps_for("medium") < alpha.steps_for("high")
+    assert alpha.steps_for(None) == alpha.steps_for("auto") == alpha.steps_for("high")
+    assert beta.quality is None
+
+
+def test_another_checkpoint_is_one_edit(configs: Path) -> None:
+    edit(configs, "alpha-image-2.toml", '"starter-alpha"', '"sdxl"')
+    catalog = load_catalog(configs, Path("/weights"))
+    assert catalog.models["alpha-image-2-count"].checkpoint.path == Path("/weights/sdxl")
+
+
+def test_aliases_and_the_default_are_found() -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
+    assert catalog.find(None) is catalog.find("gpt-image-1") is catalog.models["alpha-image-2-count"]
+    assert catalog.find("no such model") is None
+
+
+BROKEN = [
+    ("alpha-image-2.toml", '"2K"', '"8K"', "models[1].tier", "expected '1K', '2K' or '4K'"),
+    ("alpha-image-2.toml", '"2K"', '"1K"', "models[1].tier", "expected '2K' for 'alpha-image-2-hd-count'"),
+    ("alpha-image-2.toml", '"0.25"', '"free"', "models[1].price", "got 'free'"),
+    ("alpha-image-2.toml", '"0.25"', '"0.00001"', "models[1].price", "got '0.00001'"),
+    ("alpha-image-2.toml", '"img2img"', '"ip-adapter"', "conditioning", "expected 'img2img' or 'native'"),
+    ("alpha-image-2.toml", 'family       = "alpha"', 'family = "gamma"', "family", "expected one of alpha, beta"),
+    ("alpha-image-2.toml", "guidance ", "guidence ", "sampling.guidence", "unknown key"),
+    ("alpha-image-2.toml", '"starter-alpha"', '"x.safetensors"', "config", "needs the folder of its configs"),
+    ("alpha-image-2.toml", '"21:9"', '"5:1"', "models[2].ratios", "not in presets.toml"),
+    ("alpha-image-2.toml", "{ steps = 14 }", "{ steps = 0 }", "quality.low.steps", "greater than or equal to 1"),
+    ("alpha-image-2.toml", "[quality]", "[quality", "not valid TOML", "at line"),
+    ("beta-3-pro.toml", "steps ", "# steps ", "steps", "missing"),
+    ("beta-3-pro.toml", "beta-3-pro-image-count", "beta-2.5-flash-image-count", "models[0].name", "another file"),
+    ("catalog.toml", '"gpt-4o-mini"          = "beta', '"gpt-4o-mini" = "x', "aliases.gpt-4o-mini", "not a model"),
+    ("catalog.toml", 'default = "alpha-image-2-count"', 'default = "x"', "default", "not a model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "key", "advice"), BROKEN, ids=[f"{row[3]}: {row[4]}" for row in BROKEN])
+def test_a_broken_file_is_refused_with_file_key_and_advice(
+    configs: Path, file: str, old: str, new: str, key: str, advice: str
+) -> None:
+    edit(configs, file, old, new)
+    with pytest.raises(CatalogError) as refused:
+        load_catalog(configs, Path("weights"))
+    assert file in str(refused.value)
+    assert key in str(refused.value)
+    assert advice in str(refused.value)
+
+
+def test_all_faults_are_told_at_once(configs: Path) -> None:
+    edit(configs, "alpha-image-2.toml", '"img2img"', '"magic"')
+    edit(configs, "beta-3-pro.toml", '"0.50"', '"x"')
+    with pytest.raises(CatalogError) as refused:
+        load_catalog(configs, Path("weights"))
+    assert len(str(refused.value).splitlines()) == 2
+
+
+SHIPPED = [row for row in BROKEN if row[4] not in {"missing", "needs the folder of its configs"}]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "key"), [row[:4] for row in SHIPPED])
+def test_a_fault_names_the_line_of_its_key(configs: Path, file: str, old: str, new: str, key: str) -> None:
+    edit(configs, file, old, new)
+    lines = (configs / file).read_text().splitlines()
+    with pytest.raises(CatalogError) as refused:
+        load_catalog(configs, Path("weights"))
+    fault = next(line for line in str(refused.value).splitlines() if key in line)
+    named = re.search(r"line (\d+)", fault)
+    assert named is not None, fault
+    assert new in lines[int(named[1]) - 1]
+
+
+TEXT = """
+[[models]]
+name = "a"
+[models.options]
+tier = 1
+[[models]]
+name = "b"
+"tier" = 2     # name = "c"
+low = { tier = 3 }
+[ other . "x.y" ]
+tier.high = 4
+[[models]]
+"""
+PLACES: list[tuple[Place, int | None]] = [
+    (("models", 0, "name"), 3),
+    (("models", 1, "name"), 7),
+    (("models", 0, "options", "tier"), 5),
+    (("models", 1, "tier"), 8),
+    (("models", 1, "low", "tier"), 9),
+    (("other", "x.y", "tier", "high"), 11),
+    (("models", 2, "name"), 12),  # missing from that table
+    (("models", 0, "price", 3), 2),
+    (("default",), None),
+]
+
+
+@pytest.mark.parametrize(("place", "line"), PLACES)
+def test_the_line_of_a_place_is_found(place: Place, line: int | None) -> None:
+    assert line_of(TEXT, place) == line

@@ -1,0 +1,106 @@
+"""The size rules, over every model, ratio and tier, and for arbitrary pixels."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pipelines.catalog.images import ImageModel, load_catalog
+from pipelines.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, resolve_size
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CATALOG = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
+MODELS = list(CATALOG.models.values())
+EVERY = [(model, ratio) for model in MODELS for ratio in model.ratios]
+ALPHA, ALPHA_HD, ALPHA_4K = (CATALOG.models[f"alpha-image-2-{kind}count"].sizes for kind in ("", "hd-", "4k-"))
+
+
+@pytest.mark.parametrize(("model", "ratio"), EVERY, ids=lambda value: getattr(value, "name", value))
+def test_every_preset_keeps_the_promises(model: ImageModel, ratio: str) -> None:
+    size = resolve_size(model.sizes, ratio, None)
+    wide, high = (int(side) for side in ratio.split(":"))
+    assert size.width_px % 16 == size.height_px % 16 == 0
+    assert size.width_px * size.height_px <= MAX_AREA_PX[model.tier]
+    tolerance = 0.02 if model.tier == "1K" and ratio in {"16:9", "9:16"} else 0.01
+    assert abs(size.width_px / size.height_px / (wide / high) - 1) <= tolerance
+    if max(wide, high) / min(wide, high) <= 3:
+        assert max(size.width_px, size.height_px) <= 3840
+    mirrored = resolve_size(model.sizes, f"{high}:{wide}", None)
+    assert (mirrored.height_px, mirrored.width_px) == (size.width_px, size.height_px)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tier", "pixels"),
+    [
+        ("4:3", "1K", "1360x1024"), ("5:4", "1K", "1280x1024"), ("2:1", "1K", "1920x960"), ("21:9", "1K", "2016x864"),
+        ("1:1", "2K", "2048x2048"), ("16:9", "2K", "2736x1536"), ("16:9", "4K", "3840x2160"),
+        ("2:1", "4K", "3840x1920"), ("9:21", "4K", "1648x3840"),
+    ],
+)  # fmt: skip
+def test_the_sizes_that_were_asked_for(ratio: str, tier: str, pixels: str) -> None:
+    rules = {"1K": ALPHA, "2K": ALPHA_HD, "4K": ALPHA_4K}[tier]
+    assert str(resolve_size(rules, ratio, None)) == pixels
+
+
+@pytest.mark.parametrize("pixels", LISTED_SIZES)
+def test_the_listed_sizes_are_exact_at_1k_and_stand_for_their_ratio_above(pixels: str) -> None:
+    assert str(resolve_size(ALPHA, pixels, None)) == pixels
+    assert resolve_size(ALPHA_HD, pixels, None) == resolve_size(ALPHA_HD, LISTED_SIZES[pixels], None)
+
+
+def test_the_interfaces_own_4k_example_works() -> None:
+    assert str(resolve_size(ALPHA_4K, "2880x1680", None)) == "2880x1680"
+
+
+def test_without_size_or_image_it_is_square_or_16_to_9() -> None:
+    assert str(resolve_size(ALPHA, None, None)) == "1024x1024"
+    assert str(resolve_size(ALPHA_4K, "auto", None)) == "3840x2160"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@given(width=st.integers(1, 9000), height=st.integers(1, 9000))
+def test_any_pixels_are_exact_or_refused_with_sizes_that_work(model: ImageModel, width: int, height: int) -> None:
+    asked = f"{width}x{height}"
+    assume(asked not in LISTED_SIZES)
+    try:
+        assert str(resolve_size(model.sizes, asked, None)) == asked
+    except SizeError as error:
+        suggestions = str(error).rpartition("that work: ")[2].rstrip(".").split(", ")
+        assert suggestions
+        for suggestion in suggestions:
+            resolve_size(model.sizes, suggestion, None)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@given(width=st.integers(16, 9000), height=st.integers(16, 9000))
+def test_any_input_image_is_followed_into_the_tier_or_refused(model: ImageModel, width: int, height: int) -> None:
+    wide = [ratio for ratio in model.ratios if abs(width / height / _value(ratio) - 1) <= 0.05]
+    if not wide:
+        with pytest.raises(SizeError, match="accepts the ratios"):
+            resolve_size(model.sizes, None, (width, height))
+        return
+    size = resolve_size(model.sizes, None, (width, height))
+    area = size.width_px * size.height_px
+    assert size.width_px % 16 == size.height_px % 16 == 0
+    assert MIN_AREA_PX[model.tier] <= area <= MAX_AREA_PX[model.tier]
+    assert abs(size.width_px / size.height_px / (width / height) - 1) < 0.08
+
+
+def _value(ratio: str) -> float:
+    wide, high = ratio.split(":")
+    return int(wide) / int(high)
+
+
+@given(side=st.integers(16, 84))
+def test_an_image_already_in_the_tier_and_on_the_grid_keeps_its_size(side: int) -> None:
+    pixels = (side * 16, side * 16)
+    assert str(resolve_size(ALPHA, None, pixels)) == f"{pixels[0]}x{pixels[1]}"
+
+
+@pytest.mark.parametrize(
+    "size", ["", " ", "0x0", "-16x16", "1024", "1024x", "x1024", "16:9 ", "٣:٢", "1e3x1e3", "0:0", "a" * 999]
+)
+def test_garbage_is_refused_in_words(size: str) -> None:
+    with pytest.raises(SizeError):
+        resolve_size(ALPHA, size, None)

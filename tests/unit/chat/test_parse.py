@@ -1,0 +1,236 @@
+"""What a chat completion may ask: what good bodies become, and what bad ones are told."""
+
+from typing import Any
+
+import pytest
+
+from pipelines.protocol.chat import JsonFormat
+from server.errors import BadRequest
+from server.flows.chat.parse import read_chat, without_effect
+from server.schemas.chat_messages import MAX_TEXT
+
+HELLO = [{"role": "user", "content": "hello"}]
+PIXEL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+LONG = "x" * (MAX_TEXT + 1)
+TOOL = {"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": CITY}}
+
+
+def tool(name: str, **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "small", "messages": HELLO, **fields}
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"id": "c", "function": {"name": "weather", "arguments": arguments}}
+
+
+def schema(value: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, **fields}}
+
+
+def test_the_plainest_body_means_openais_defaults() -> None:
+    call = read_chat(body())
+    assert call.messages == ({"role": "user", "content": "hello"},)
+    assert (call.sampling.temperature, call.sampling.top_p, call.n, call.stop) == (1.0, 1.0, 1, ())
+    assert (call.tool_choice, call.allowed_tools, call.parallel_tool_calls) == ("auto", (), True)
+    assert (call.format, call.max_tokens, call.seed, call.stream) == (None, None, None, False)
+
+
+def test_null_is_as_good_as_absent() -> None:
+    fields = ("temperature", "stop", "tools", "tool_choice", "response_format", "logit_bias", "stream_options", "n")
+    assert read_chat(body(**dict.fromkeys(fields), functions=None, reasoning_effort=None)) == read_chat(body())
+
+
+def test_what_an_sdk_says_is_what_a_job_gets() -> None:
+    call = read_chat(
+        body(
+            temperature=0, top_p=0.5, presence_penalty=1, frequency_penalty=-2, logit_bias={"7": -100},
+            max_completion_tokens=5, stop="end", n=3, seed=-1, logprobs=True, top_logprobs=2, stream=True,
+            stream_options={"include_usage": True, "include_obfuscation": True},
+        )
+    )  # fmt: skip
+    sampling = call.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.logit_bias) == (0, 0.5, {7: -100})
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -2)
+    assert (call.max_tokens, call.stop, call.n, call.seed) == (5, ("end",), 3, -1)
+    assert (call.logprobs, call.top_logprobs, call.stream, call.include_usage) == (True, 2, True, True)
+    assert read_chat(body(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
+
+
+def test_every_role_comes_through_and_what_sdks_add_to_messages_does_not() -> None:
+    calls = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    answered = {"annotations": [], "refusal": None, "audio": None, "function_call": None}
+    call = read_chat(
+        body(
+            messages=[
+                {"role": "system", "content": "be kind"},
+                {"role": "developer", "content": [{"type": "text", "text": "be short"}]},
+                {"role": "user", "content": [{"type": "text", "text": "what is this?"}, PIXEL], "name": "ada"},
+                {"role": "assistant", "content": None, "tool_calls": calls, **answered},
+                {"role": "tool", "content": "rain", "tool_call_id": "call_1"},
+                {"role": "assistant", "content": "it rains", "tool_calls": None, **answered},
+                {"role": "assistant", "content": None, "refusal": "I would rather not"},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            ]
+        )
+    )
+    assert call.messages[0] == {"role": "system", "content": "be kind"}
+    assert call.messages[1]["content"] == [{"type": "text", "text": "be short"}]
+    assert [part["type"] for part in call.messages[2]["content"]] == ["text", "image_url"]
+    assert "base64" not in str(call.messages)  # the picture itself travels as pixels
+    assert call.messages[3] == {"role": "assistant", "content": None, "tool_calls": calls}
+    assert call.messages[4] == {"role": "tool", "content": "rain", "tool_call_id": "call_1"}
+    assert call.messages[5] == {"role": "assistant", "content": "it rains"}
+    assert call.messages[6] == {"role": "assistant", "content": "I would rather not"}
+    assert call.messages[7]["content"] == [{"type": "text", "text": "no"}]
+    assert [(image.field, image.source) for image in call.images] == [
+        ("messages[2].content[1].image_url", PIXEL["image_url"]["url"])
+    ]
+
+
+def test_tools_and_their_choices() -> None:
+    tools = [TOOL, tool("now")]
+    assert read_chat(body(tools=tools)).tools[0] == TOOL
+    assert read_chat(body(tools=tools)).tools[1]["function"]["parameters"] == {"type": "object", "properties": {}}
+    named = {"type": "function", "function": {"name": "now"}}
+    some = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
+    choices = [read_chat(body(tools=tools, tool_choice=choice)) for choice in ("none", "required", named, some)]
+    assert [(call.tool_choice, call.allowed_tools) for call in choices] == [
+        ("none", ()),
+        ("required", ()),
+        ("required", ("now",)),
+        ("auto", ("now",)),
+    ]
+    assert read_chat(body(tools=[], tool_choice="auto")).tools == ()
+
+
+def test_formats() -> None:
+    assert read_chat(body(response_format={"type": "text"})).format is None
+    assert read_chat(body(response_format={"type": "json_object"})).format == JsonFormat(None)
+    assert read_chat(body(response_format=schema(CITY, strict=True))).format == JsonFormat(CITY)
+    assert read_chat(body(response_format=schema({"type": "integer"}))).format == JsonFormat({"type": "integer"})
+
+
+def test_fields_that_change_nothing_are_taken_and_named() -> None:
+    harmless = {
+        "store": True, "metadata": {"a": "b"}, "user": "ada", "service_tier": "auto", "modalities": ["text"],
+        "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k", "verbosity": "medium", "novel": 1,
+    }  # fmt: skip
+    assert read_chat(body(**harmless)) == read_chat(body())
+    assert without_effect(body(**harmless)) == ["metadata", "prediction", "prompt_cache_key", "store", "novel"]
+    assert without_effect(body(store=False, metadata=None)) == []
+
+
+def says(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"model": "small"}, "messages", "missing_required_parameter"),
+    (body(messages=[]), "messages", "array_below_min_length"),
+    (body(messages="hi"), "messages", "invalid_type"),
+    (body(messages=["hi"]), "messages[0]", "invalid_type"),
+    (body(messages=[{"content": "hi"}]), "messages[0].role", "missing_required_parameter"),
+    (body(messages=[{"role": "robot", "content": "hi"}]), "messages[0].role", "invalid_value"),
+    (body(messages=[*HELLO, {"role": "user"}]), "messages[1].content", "missing_required_parameter"),
+    (body(messages=[{"role": "user", "content": 5}]), "messages[0].content", "invalid_type"),
+    (body(messages=[{"role": "user", "content": None}]), "messages[0].content", "invalid_type"),
+    (body(messages=[{"role": "user", "content": []}]), "messages[0].content", "array_below_min_length"),
+    (body(messages=says({"type": "text"})), "messages[0].content[0].text", "missing_required_parameter"),
+    (body(messages=says({"type": "input_audio"})), "messages[0].content[0].type", "invalid_value"),
+    (body(messages=says({"type": "file", "file": {}})), "messages[0].content[0].type", "invalid_value"),
+    (body(messages=says({"type": "image_url", "image_url": "x"})), "messages[0].content[0].image_url", "invalid_type"),
+    (body(messages=says({"type": "image_url", "image_url": {}})), "messages[0].content[0].image_url.url",
+     "missing_required_parameter"),
+    (body(messages=[{"role": "system", "content": [PIXEL]}]), "messages[0].content[0].type", "invalid_value"),
+    (body(messages=[{"role": "assistant", "content": None}]), "messages[0].content", "missing_required_parameter"),
+    (body(messages=[{"role": "assistant", "content": "x", "audio": {"id": "a"}}]), "messages[0].audio",
+     "unsupported_parameter"),
+    (body(messages=[{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "x"}}]}]),
+     "messages[0].tool_calls[0].function.arguments", "missing_required_parameter"),
+    (body(messages=[{"role": "tool", "content": "x"}]), "messages[0].tool_call_id", "missing_required_parameter"),
+    (body(messages=[{"role": "function", "name": "f", "content": "x"}]), "messages[0].role", "invalid_value"),
+    (body(messages=[{"role": "user", "content": LONG}]), "messages[0].content", "string_above_max_length"),
+    (body(messages=says({"type": "text", "text": LONG})), "messages[0].content[0].text", "string_above_max_length"),
+    (body(messages=[{"role": "assistant", "tool_calls": [call(LONG)]}]), "messages[0].tool_calls[0].function.arguments",
+     "string_above_max_length"),
+    (body(tools=[tool("a", description=LONG)]), "tools[0].function.description", "string_above_max_length"),
+    (body(temperature=2.5), "temperature", "decimal_above_max_value"),
+    (body(temperature="hot"), "temperature", "invalid_type"),
+    (body(top_p=-0.1), "top_p", "decimal_below_min_value"),
+    (body(presence_penalty=3), "presence_penalty", "integer_above_max_value"),
+    (body(frequency_penalty=-2.1), "frequency_penalty", "decimal_below_min_value"),
+    (body(max_tokens=0), "max_tokens", "integer_below_min_value"),
+    (body(max_completion_tokens="9"), "max_completion_tokens", "invalid_type"),
+    (body(max_tokens=1, max_completion_tokens=2), "max_tokens", "invalid_parameter_combination"),
+    (body(stop=["a", "b", "c", "d", "e"]), "stop", "array_above_max_length"),
+    (body(stop=5), "stop", "invalid_type"),
+    (body(stop=["a", ""]), "stop[1]", "string_below_min_length"),
+    (body(n=0), "n", "integer_below_min_value"),
+    (body(n=129), "n", "integer_above_max_value"),
+    (body(seed=1.5), "seed", "invalid_type"),
+    (body(seed=2**63), "seed", "integer_above_max_value"),
+    (body(logprobs="yes"), "logprobs", "invalid_type"),
+    (body(top_logprobs=3), "top_logprobs", "invalid_parameter_combination"),
+    (body(logprobs=True, top_logprobs=21), "top_logprobs", "integer_above_max_value"),
+    (body(logit_bias={"7": 101}), "logit_bias.7", "integer_above_max_value"),
+    (body(logit_bias={"the": 1}), "logit_bias.the", "invalid_value"),
+    (body(logit_bias=[1]), "logit_bias", "invalid_type"),
+    (body(stream="true"), "stream", "invalid_type"),
+    (body(stream_options={"include_usage": True}), "stream_options", "invalid_parameter_combination"),
+    (body(stream=True, stream_options={"include_usage": 1}), "stream_options.include_usage", "invalid_type"),
+    (body(stream=True, stream_options={"include_obfuscation": 1}), "stream_options.include_obfuscation",
+     "invalid_type"),
+    (body(tools=[{"type": "web_search"}]), "tools[0].type", "invalid_value"),
+    (body(tools=[tool("two words")]), "tools[0].function.name", "invalid_value"),
+    (body(tools=[tool("a"), tool("a")]), "tools[1].function.name", "invalid_value"),
+    (body(tools=[tool("a", parameters={"type": "array"})]), "tools[0].function.parameters",
+     "invalid_function_parameters"),
+    (body(tools=[tool("a", strict=True, parameters={"type": "object", "properties": {}})]),
+     "tools[0].function.parameters", "invalid_function_parameters"),
+    (body(tools=[tool(f"t{i}") for i in range(129)]), "tools", "array_above_max_length"),
+    (body(tool_choice="required"), "tool_choice", "invalid_value"),
+    (body(tool_choice="weather", tools=[TOOL]), "tool_choice", "invalid_value"),
+    (body(tool_choice=5, tools=[TOOL]), "tool_choice", "invalid_type"),
+    (body(tool_choice={"type": "function", "function": {"name": "rain"}}, tools=[TOOL]), "tool_choice",
+     "invalid_value"),
+    (body(tool_choice={"type": "custom", "custom": {"name": "x"}}, tools=[TOOL]), "tool_choice.type", "invalid_value"),
+    (body(response_format="json"), "response_format", "invalid_type"),
+    (body(response_format={"type": "xml"}), "response_format.type", "invalid_value"),
+    (body(response_format={"type": "json_schema"}), "response_format.json_schema", "missing_required_parameter"),
+    (body(response_format=schema("string")), "response_format.json_schema.schema", "invalid_type"),
+    (body(response_format=schema({"type": "string"}, strict=True)), "response_format", "invalid_json_schema"),
+    (body(response_format=schema({**CITY, "required": []}, strict=True)), "response_format", "invalid_json_schema"),
+    (body(modalities=["text", "audio"]), "modalities[1]", "invalid_value"),
+    (body(audio={"voice": "alloy"}), "audio", "unsupported_parameter"),
+    (body(functions=[{"name": "x"}]), "functions", "unsupported_parameter"),
+    (body(reasoning_effort="low"), "reasoning_effort", "unsupported_parameter"),
+    (body(verbosity="low"), "verbosity", "invalid_value"),
+    (body(web_search_options={}), "web_search_options", "unsupported_parameter"),
+    (body(top_k=5), "top_k", "unsupported_parameter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "param", "code"), BAD, ids=[f"{param} {code}" for _, param, code in BAD])
+def test_a_bad_field_is_named(values: dict[str, Any], param: str, code: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        read_chat(values)
+    assert (raised.value.param, raised.value.code) == (param, code), raised.value.message
+    assert len(raised.value.message) > 20
+
+
+def test_nested_schemas_must_be_strict_too() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for wrap in ({"$defs": {"x": inner}}, {"properties": {"list": {"type": "array", "items": inner}}}):
+        outer = {**CITY, **wrap, "required": ["city", "list"]}
+        with pytest.raises(BadRequest, match="'additionalProperties' is required"):
+            read_chat(body(response_format=schema(outer, strict=True)))

@@ -1,0 +1,46 @@
+"""How long a body may be, by its path."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from server.errors import TooLarge
+from server.http.body_limit import BodyLimit
+
+MIB = 1024**2
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope, receive)
+    try:
+        answer = PlainTextResponse(str(len(await request.body())))
+    except TooLarge as error:
+        answer = PlainTextResponse(error.message, error.status)
+    await answer(scope, receive, send)
+
+
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    yield bytes(size - 1)
+    yield b"0"
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "status"),
+    [
+        ("/v1/images/edits", 2 * MIB, 200),
+        ("/v1/images/edits", 2 * MIB + 1, 413),
+        ("/v1/chat/completions", MIB, 200),
+        ("/v1/chat/completions", MIB + 1, 413),
+    ],
+)
+async def test_a_body_is_refused_by_its_length_declared_or_not(path: str, size: int, status: int) -> None:
+    transport = httpx.ASGITransport(BodyLimit(echo, 2 * MIB, {"/v1/chat/": MIB}))
+    async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
+        for content in (bytes(size), pieces(size)):
+            answer = await client.post(path, content=content)
+            assert answer.status_code == status
+            assert str(size) == answer.text or "larger than" in answer.text

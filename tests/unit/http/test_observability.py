@@ -1,0 +1,22 @@
+"""What is counted of a request."""
+
+import httpx
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+
+from server.http.observability import Observe
+from server.telemetry.metrics import Metrics
+
+
+async def test_strangers_can_not_add_labels_without_bound() -> None:
+    metrics = Metrics()
+    transport = httpx.ASGITransport(Observe(Starlette(), metrics))
+    async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
+        for number in range(3):
+            await client.request(f"X{number}", f"/{number}")
+        await client.get("/")
+    counted = [line for line in generate_latest(metrics.registry).decode().splitlines() if "requests_total{" in line]
+    assert counted == [
+        'darkroom_requests_total{method="other",route="unknown",status="404"} 3.0',
+        'darkroom_requests_total{method="GET",route="unknown",status="404"} 1.0',
+    ]

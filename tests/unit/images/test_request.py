@@ -1,0 +1,45 @@
+"""What is read of a request before any route's own fields."""
+
+import pytest
+from starlette.requests import Request
+
+from server.http.deps import ignored_header, visit
+from server.schemas.validation import MalformedBody, parse_json
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", f"-{'9' * 400}.0"])
+def test_a_number_that_no_other_server_could_be_sent_is_no_json(number: str) -> None:
+    with pytest.raises(MalformedBody, match="is no finite number"):
+        parse_json(f'{{"messages": [], "top_k": {number}}}'.encode())
+    assert parse_json(b'{"a": -1.5e3, "b": 2}') == {"a": -1500.0, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("sent", "count"), [("0", 0), ("2", 2), ("two", None), ("-1", None), ("9" * 5000, None), (None, None)]
+)
+def test_a_retry_is_counted_where_its_number_is_one(sent: str | None, count: int | None) -> None:
+    headers = [] if sent is None else [(b"x-stainless-retry-count", sent.encode())]
+    assert visit(Request({"type": "http", "headers": headers}), "print").retry_count == count
+
+
+def test_ignored_fields_are_named_as_far_as_a_header_can_hold_them() -> None:
+    assert ignored_header(["top_k", "a\r\nb", "größe", "loras[x]"]) == {"x-darkroom-ignored": "top_k, loras[x]"}
+    assert ignored_header(["a\nb"]) == {}
+    assert len(ignored_header(["x" * 400, "y" * 400])["x-darkroom-ignored"]) == 500
+
+
+def test_what_is_nested_deeper_than_it_can_be_written_again_is_refused() -> None:
+    for depth, refused in ((98, False), (200, True)):
+        raw = b'{"a":' + depth * b"[" + depth * b"]" + b"}"
+        if refused:
+            with pytest.raises(MalformedBody, match="nested"):
+                parse_json(raw)
+        else:
+            assert parse_json(raw)
+
+
+def test_half_a_character_is_refused() -> None:
+    assert parse_json(b'{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    for raw in (b'{"a": "\\ud83d"}', b'{"a": "\xed\xa0\x80"}'):
+        with pytest.raises(MalformedBody):
+            parse_json(raw)

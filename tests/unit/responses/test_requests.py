@@ -1,0 +1,32 @@
+"""What a response may be asked in words."""
+
+from typing import Any
+
+import pytest
+
+from server.errors import BadRequest
+from server.schemas.chat_messages import MAX_TEXT
+from server.schemas.responses import ResponseBody
+from server.schemas.validation import validate
+
+LONG = "x" * (MAX_TEXT + 1)
+CALL = {"type": "function_call", "call_id": "c", "name": "f"}
+TOO_LONG: list[tuple[dict[str, Any], str]] = [
+    ({"input": LONG}, "input"),
+    ({"input": [{"role": "user", "content": LONG}]}, "input[0].content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text", "text": LONG}]}]}, "input[0].content[0].text"),
+    ({"input": [{**CALL, "arguments": LONG}]}, "input[0].arguments"),
+    ({"input": "x", "instructions": LONG}, "instructions"),
+    ({"input": "x", "tools": [{"type": "function", "name": "f", "description": LONG}]}, "tools[0].description"),
+]
+
+
+@pytest.mark.parametrize(("values", "param"), TOO_LONG, ids=[param for _, param in TOO_LONG])
+def test_a_text_that_is_too_long_is_named(values: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest, match="string too long") as raised:
+        validate(ResponseBody, values, strict=True)
+    assert (raised.value.param, raised.value.code) == (param, "string_above_max_length")
+
+
+def test_a_picture_may_be_longer() -> None:
+    validate(ResponseBody, {"input": [{"type": "image_generation_call", "id": "ig_1", "result": LONG}]}, strict=True)

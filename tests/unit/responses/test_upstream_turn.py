@@ -1,0 +1,126 @@
+"""A chat model on another server: how it is asked for a turn, and how its stream is read, whatever its dialect."""
+
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipelines.catalog.chat import Upstream
+from pipelines.protocol.chat import (
+    Admitted,
+    ChatEvent,
+    ChatFinished,
+    ChatSampling,
+    ChatUsage,
+    ChoiceFinished,
+    JsonFormat,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from server.backends.upstream import Answer
+from server.errors import BadRequest, EngineFailure, Overloaded
+from server.flows.responses import upstream_turn as elsewhere
+from server.flows.responses.plan import Turn
+
+THERE = Upstream("http://there/v1", "large", None)
+TURN = Turn(({"role": "user", "content": "hi"},), "auto", (), None)
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}
+
+
+def plan(**changes: Any) -> Any:
+    values = {"tally": None, "tools": (), "parallel_tool_calls": True, "format": None, "sampling": ChatSampling()}
+    return SimpleNamespace(**{**values, "logprobs": False, "top_logprobs": 0, **changes})
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+async def heard(patch: pytest.MonkeyPatch, *items: Any) -> list[ChatEvent]:
+    async def told(*_: Any) -> AsyncGenerator[Any, None]:
+        for item in items:
+            yield item
+
+    patch.setattr(elsewhere, "stream_upstream", told)
+    services: Any = None
+    return [event async for event in elsewhere.run_elsewhere(services, plan(), TURN, THERE)]
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": fields, "logprobs": None, "finish_reason": None}], "usage": None}
+
+
+async def test_every_kind_of_delta_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": ""}}
+    more = {"index": 0, "id": None, "function": {"name": None, "arguments": "{}"}}
+    events = await heard(
+        monkeypatch,
+        delta(role="assistant", content=""),
+        delta(reasoning="so "),
+        delta(reasoning_content="what"),
+        delta(content="hello", tool_calls=None),
+        delta(tool_calls=[begin]),
+        delta(tool_calls=[more]),
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+        {"choices": [], "usage": USAGE},
+    )
+    assert events[:-1] == [
+        Admitted(0),
+        ReasoningDelta(0, "so "),
+        ReasoningDelta(0, "what"),
+        TextDelta(0, "hello"),
+        ToolCallDelta(0, 0, "", "call_1", "look"),
+        ToolCallDelta(0, 0, "{}"),
+        ChoiceFinished(0, "tool_calls"),
+    ]
+    assert isinstance(events[-1], ChatFinished)
+    assert events[-1].usage == ChatUsage(3, 2, 1)
+
+
+async def test_a_call_without_an_id_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, call, *_ = await heard(monkeypatch, delta(tool_calls=[{"function": {"name": "look", "arguments": "{}"}}]))
+    assert isinstance(call, ToolCallDelta)
+    assert (call.call_id or "").startswith("call_")
+
+
+@pytest.mark.parametrize(
+    ("came", "error", "says"),
+    [
+        (Answer(400, {"error": {"message": "too long", "param": "messages"}}, {}), BadRequest, "too long"),
+        (Answer(429, {"error": {"message": "slow down"}}, {}), Overloaded, "slow down"),
+        (Answer(200, {"choices": []}, {}), EngineFailure, "sent no stream"),
+        (Answer(502, {"error": "bad gateway"}, {}), EngineFailure, "sent no stream"),
+        ({"choices": "none"}, EngineFailure, "can't be read"),
+    ],
+)
+async def test_what_is_no_stream_of_chunks_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, came: Any, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        await heard(monkeypatch, came)
+
+
+def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
+    assert elsewhere.to_body(plan(), TURN) == {
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 1.0,
+        "top_p": 1.0,
+    }
+
+
+def test_only_tools_that_may_be_called_are_sent() -> None:
+    asked = plan(tools=(tool("look"), tool("draw")), parallel_tool_calls=False)
+    body = elsewhere.to_body(asked, Turn(TURN.messages, "required", ("draw",), 16))
+    assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([tool("draw")], "required", False)
+    assert body["max_tokens"] == 16
+
+
+@pytest.mark.parametrize(("closed", "strict"), [({"additionalProperties": False}, True), ({}, False)])
+def test_a_schema_is_strict_where_it_can_be(closed: dict[str, Any], strict: bool) -> None:
+    schema = {"type": "object", "properties": {}, **closed}
+    body = elsewhere.to_body(plan(format=JsonFormat(schema)), TURN)
+    assert body["response_format"]["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}
