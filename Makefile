@@ -4,10 +4,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CLIENTS := .venv-clients/installed
 
-.PHONY: help setup serve test clients check format bench bench-chat soak memory starters clean
+.PHONY: help setup serve test clients check format bench bench-chat soak memory starters measure-starters clean
 
 help: ## list the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## create .venv and install everything, if anything changed
 
@@ -57,8 +57,11 @@ soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUT
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory
 
-starters: $(STAMP) ## train the starter checkpoints; hours without a GPU, and it can be broken off
-	@$(BIN)/darkroom starters train
+starters: $(STAMP) ## train the starter checkpoints, or resume: hours without a GPU (see starters/README.md)
+	@$(BIN)/python -m starters.train
+
+measure-starters: $(STAMP) ## how often the starters do what they are asked
+	@$(BIN)/python -m starters.measure
 
 clean: ## remove the environment and caches, keep results and keys
 	rm -rf $(VENV) .venv-clients tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

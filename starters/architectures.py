@@ -1,4 +1,4 @@
-"""The starters' networks, untrained. A checkpoint is what these classes save; nothing else in the project knows them.
+"""The image starters' networks, untrained. A checkpoint is what these classes save.
 
 starter-alpha is a UNet of the Stable Diffusion family over a small autoencoder with 16-pixel latents; starter-beta is a
 few-step transformer of the FLUX.2 klein family, which takes reference images natively. Both are small enough for a CPU.
@@ -33,9 +33,9 @@ from starters.tokens import LENGTH, clip_tokenizer, qwen_tokenizer
 
 SEED: Final = 20261121
 LATENT_SCALE: Final = 3.2  # of alpha's averages, which makes their variance about 1
-BETA_SHIFT: Final = 2.0  # of its noise levels: neighbours agree, so layouts show through much noise
+BETA_SHIFT: Final = 2.0  # of its noise levels: layouts are visible through much noise, since neighbouring pixels agree
 READ_LAYERS: Final = 28  # the klein pipeline reads the text encoder's layers 9, 18 and 27
-TAUGHT_LAYERS: Final = 4  # of them, the first ones: enough for what is said about scenes
+TRAINED_LAYERS: Final = 4  # the first of these: enough for captions of scenes
 
 
 def alpha() -> DiffusionPipeline:
@@ -53,9 +53,9 @@ def beta() -> DiffusionPipeline:
 
 
 def alpha_codec() -> AutoencoderTiny:
-    """16 pixels to a latent of 4 channels: Stable Diffusion's inpainting takes no other number.
+    """16 pixels to a latent of 4 channels, the only number that Stable Diffusion's inpainting takes.
 
-    The encoder has nothing but convolutions, with which it averages; the decoder is what learns.
+    The encoder has only convolutions, set to averages (training/average_codec.py); the decoder is trained.
     """
     return tiny_codec(
         channels=32,
@@ -84,7 +84,7 @@ def tiny_codec(
 def beta_codec() -> AutoencoderKLFlux2:
     """32 pixels to a latent of 32 channels; the pipeline makes one token of four of them, 256 for a square of 1K.
 
-    The encoder's widths are what a cosine transform needs, no more (training/cosines.py); the decoder is what learns.
+    The encoder is as wide as a cosine transform needs (training/dct_codec.py); the decoder is trained.
     """
     return klein_codec(channels=(8, 8, 8, 16, 34, 66), decoder_channels=(8, 16, 32, 48, 64, 96), latent_channels=32)
 
@@ -101,13 +101,13 @@ def klein_codec(
         up_block_types=("UpDecoderBlock2D",) * levels,
         layers_per_block=1,
         latent_channels=latent_channels,
-        norm_num_groups=1,  # two constant channels can then decide every norm (training/enlarging.py)
+        norm_num_groups=1,  # two constant channels can then decide every norm (training/upsampling.py)
         mid_block_add_attention=False,
     ).eval()  # its batch norm keeps the statistics that normalise the latents
 
 
 def alpha_unet() -> UNet2DConditionModel:
-    """Wide where the picture is small: most of a scene's meaning is in its layout."""
+    """Wide at the lowest resolutions: most of a scene's content is in its layout."""
     return unet(channels=(16, 48, 96, 128), text_width=96, sample_size=64)
 
 
@@ -129,7 +129,6 @@ def unet(*, channels: tuple[int, ...], text_width: int, sample_size: int) -> UNe
 
 
 def alpha_text(vocabulary: int) -> CLIPTextModel:
-    """starter-alpha's text encoder."""
     return CLIPTextModel(clip_config(vocabulary, width=96, layers=3, length=LENGTH))
 
 
@@ -166,9 +165,9 @@ def stable_diffusion(
 
 
 def alpha_scheduler() -> DDIMScheduler:
-    """The network predicts the picture, and the schedule ends in pure noise, where drawing begins.
+    """Sample prediction, with zero terminal SNR: inference starts from pure noise.
 
-    A caption all but decides its picture, so that predicting it is the easier task: noise has more detail than a scene.
+    A caption nearly decides its picture, so the picture is easier to predict than the noise, which has more detail.
     """
     return DDIMScheduler(
         beta_start=0.00085,
@@ -183,9 +182,9 @@ def alpha_scheduler() -> DDIMScheduler:
 
 
 def beta_transformer() -> Flux2Transformer2DModel:
-    """starter-beta's transformer for `beta_codec` and `beta_text_trunk`: rather deep than wide.
+    """starter-beta's transformer for `beta_codec` and `beta_text_trunk`: deep rather than wide.
 
-    With MLPs of half their width, taken from trained ones, the loss was 1.5 % higher, and four blocks more fit.
+    MLPs pruned to half their width raised the loss by 1.5 %, and made room for four more blocks.
     """
     return klein_transformer(latent_channels=32, heads=6, layers=(1, 9), text_width=96, mlp_ratio=1.5)
 
@@ -193,7 +192,7 @@ def beta_transformer() -> Flux2Transformer2DModel:
 def klein_transformer(
     *, latent_channels: int, heads: int, layers: tuple[int, int], text_width: int, mlp_ratio: float = 3.0
 ) -> Flux2Transformer2DModel:
-    """`layers` that keep text and picture apart, and then ones that don't. FLUX.2's `mlp_ratio` is 3."""
+    """`layers`: double-stream and single-stream blocks. FLUX.2's `mlp_ratio` is 3."""
     return Flux2Transformer2DModel(
         in_channels=4 * latent_channels,
         num_layers=layers[0],
@@ -208,15 +207,15 @@ def klein_transformer(
 
 
 def beta_text_trunk(vocabulary: int) -> Qwen3Model:
-    """The part of starter-beta's text encoder that does something, as a network of its own to train."""
-    trunk = Qwen3Model(qwen_config(vocabulary, width=96, layers=TAUGHT_LAYERS))
+    """The trained layers of starter-beta's text encoder, as a network of their own."""
+    trunk = Qwen3Model(qwen_config(vocabulary, width=96, layers=TRAINED_LAYERS))
     trunk.norm = nn.Identity()  # the pipeline reads what comes before it
     return trunk
 
 
 @torch.no_grad()
 def qwen_text(trunk: Qwen3Model) -> Qwen3ForCausalLM:
-    """The trunk made as deep as the pipeline reads, with layers that add nothing."""
+    """The trunk, extended to the depth that the pipeline reads by layers that add nothing."""
     config = qwen_config(trunk.config.vocab_size, width=trunk.config.hidden_size, layers=READ_LAYERS)
     text = Qwen3ForCausalLM(config)
     text.model.load_state_dict(trunk.state_dict(), strict=False)
@@ -243,7 +242,7 @@ def qwen_config(vocabulary: int, *, width: int, layers: int) -> Qwen3Config:
 def klein(
     vae: nn.Module, network: nn.Module, tokenizer: Qwen2Tokenizer, text_encoder: Qwen3ForCausalLM
 ) -> DiffusionPipeline:
-    """The parts as a pipeline of few steps, with references native."""
+    """The parts as a few-step pipeline with native references."""
     return Flux2KleinPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(shift=BETA_SHIFT),
         vae=vae,

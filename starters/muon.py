@@ -1,8 +1,8 @@
-"""Muon (Jordan et al. 2024): momentum whose matrix is made orthogonal before it is applied, one step size for all.
+"""Muon (Jordan et al. 2024): momentum that is orthogonalised before it is applied.
 
-`torch.optim.Muon` takes matrices alone and iterates in bfloat16, one by one. On a processor without bfloat16 that is a
-quarter of a small model's step; in float32, with matrices of one shape side by side, it is a twentieth. Here a
-convolution is the matrix of its output channels.
+`torch.optim.Muon` takes matrices alone and iterates in bfloat16, one by one. On a CPU without bfloat16 that is a
+quarter of a small model's step; in float32, with matrices of one shape batched, it is a twentieth. Here a convolution
+is a matrix with one row for each output channel.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from torch.nn import Parameter
 ITERATION: Final = (3.4445, -4.7750, 2.0315)  # coefficients of the Newton-Schulz iteration
 ITERATIONS: Final = 5
 MOMENTUM: Final = 0.95
-LIKE_ADAM: Final = 0.2  # a step is as large as AdamW's at the same learning rate
+ADAM_SCALE: Final = 0.2  # makes a step as large as AdamW's at the same learning rate
 
 
 class Muon(torch.optim.Optimizer):
@@ -27,26 +27,25 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Matrices of one shape at a time."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[Parameter]] = defaultdict(list)
             for weight in group["params"]:
                 shapes[weight.flatten(1).shape].append(weight)
             for shape, weights in shapes.items():
-                updates = orthogonal(torch.stack([self._direction(weight).flatten(1) for weight in weights]))
-                size = group["lr"] * LIKE_ADAM * max(shape) ** 0.5
+                updates = orthogonalize(torch.stack([self._direction(weight).flatten(1) for weight in weights]))
+                size = group["lr"] * ADAM_SCALE * max(shape) ** 0.5
                 for weight, update in zip(weights, updates, strict=True):
                     weight.mul_(1 - group["lr"] * group["weight_decay"]).sub_(update.reshape(weight.shape), alpha=size)
 
     def _direction(self, weight: Parameter) -> Tensor:
-        """The gradient, looking ahead by Nesterov's momentum."""
+        """The gradient with Nesterov momentum."""
         gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
         momentum: Tensor = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
         momentum.lerp_(gradient, 1 - MOMENTUM)
         return gradient.lerp(momentum, MOMENTUM)
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
+def orthogonalize(matrices: Tensor) -> Tensor:
     """The nearest matrices whose singular values are all about one, [count, rows, columns]."""
     tall = matrices.shape[1] > matrices.shape[2]
     x: Tensor = matrices.transpose(1, 2) if tall else matrices

@@ -1,7 +1,7 @@
-"""`python docs/contact_sheet.py http://localhost:8080 KEY OUT.jpg [STARTER ...]`: the README's, by a running server.
+"""`python -m starters.readme_sheet http://localhost:8080 KEY OUT.jpg [STARTER ...]`: the pictures of docs/starters.jpg.
 
 Every ratio of both families, a chain of edits by instruction, image to image, and one prompt at the three qualities;
-all of it through the HTTP routes, with OpenAI's SDK.
+all through the HTTP routes, with OpenAI's SDK.
 """
 
 import base64
@@ -42,14 +42,14 @@ PAPER, INK = (250, 249, 246), (40, 42, 52)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Pictures under a heading; a row that is too long goes on below."""
+    """Pictures under a heading; long rows wrap."""
 
     heading: str
     pictures: Sequence[tuple[Image.Image, str]]
 
 
 def rows(client: OpenAI, starters: Sequence[str]) -> Iterator[Row]:
-    """All that these draw."""
+    """The rows of these starters."""
     if "starter-alpha" in starters:
         yield Row("starter-alpha: every ratio", every_ratio(client, ALPHA, COMMON))
         yield from by_strength_and_quality(client)
@@ -59,9 +59,8 @@ def rows(client: OpenAI, starters: Sequence[str]) -> Iterator[Row]:
 
 
 def every_ratio(client: OpenAI, model: str, ratios: Sequence[str]) -> list[tuple[Image.Image, str]]:
-    """A picture each."""
-    asked = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
-    return [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(asked, model)]
+    prompts = [(ratio, PROMPTS[i % len(PROMPTS)]) for i, ratio in enumerate(ratios)]
+    return [(generate(client, model, prompt, ratio), ratio) for ratio, prompt in track(prompts, model)]
 
 
 def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
@@ -80,7 +79,7 @@ def by_strength_and_quality(client: OpenAI) -> Iterator[Row]:
 
 
 def chain(client: OpenAI) -> Iterator[tuple[Image.Image, str]]:
-    """A picture and what becomes of it."""
+    """A picture, and the result of each further edit."""
     picture = generate(client, BETA, PROMPTS[0], "3:2")
     yield picture, PROMPTS[0]
     for instruction in CHAIN:
@@ -89,18 +88,17 @@ def chain(client: OpenAI) -> Iterator[tuple[Image.Image, str]]:
 
 
 def generate(client: OpenAI, model: str, prompt: str, ratio: str, **options: str) -> Image.Image:
-    """Text to image."""
-    asked = {"size": ratio, "response_format": "b64_json", "seed": SEED, **options}
-    return _picture(client.images.generate(model=model, prompt=prompt, extra_body=asked).data)
+    body = {"size": ratio, "response_format": "b64_json", "seed": SEED, **options}
+    return _picture(client.images.generate(model=model, prompt=prompt, extra_body=body).data)
 
 
 def edit(client: OpenAI, model: str, prompt: str, picture: Image.Image, **options: float) -> Image.Image:
     """Image to image, at the picture's own size."""
     file = io.BytesIO()
     picture.save(file, "PNG")
-    asked = {"size": f"{picture.width}x{picture.height}", "response_format": "b64_json", "seed": SEED, **options}
+    body = {"size": f"{picture.width}x{picture.height}", "response_format": "b64_json", "seed": SEED, **options}
     return _picture(
-        client.images.edit(model=model, prompt=prompt, image=("a.png", file.getvalue()), extra_body=asked).data
+        client.images.edit(model=model, prompt=prompt, image=("a.png", file.getvalue()), extra_body=body).data
     )
 
 
@@ -109,7 +107,6 @@ def _picture(data: object) -> Image.Image:
 
 
 def sheet(drawn: Sequence[Row]) -> Image.Image:
-    """All rows below each other."""
     lines: list[tuple[int, int, Image.Image | None, str]] = []
     y = GAP_PX
     for row in drawn:
@@ -122,19 +119,18 @@ def sheet(drawn: Sequence[Row]) -> Image.Image:
             lines.append((x, y, fitted, words))
             x += max(fitted.width, 28) + GAP_PX
         y += HEIGHT_PX + WORDS_PX + 2 * GAP_PX
-    whole = Image.new("RGB", (WIDTH_PX, y), PAPER)
-    pen = ImageDraw.Draw(whole)
-    for x, top, fitted_or_none, words in lines:
-        if fitted_or_none is None:
+    canvas = Image.new("RGB", (WIDTH_PX, y), PAPER)
+    pen = ImageDraw.Draw(canvas)
+    for x, top, image, words in lines:
+        if image is None:
             pen.text((x, top), words, fill=INK, font=ImageFont.load_default(17))
         else:
-            whole.paste(fitted_or_none, (x, top))
+            canvas.paste(image, (x, top))
             pen.text((x, top + HEIGHT_PX + 2), words, fill=INK, font=ImageFont.load_default(13))
-    return whole
+    return canvas
 
 
 def main() -> None:
-    """The command."""
     base, key, out, *starters = sys.argv[1:]
     client = OpenAI(base_url=f"{base}/v1", api_key=key, timeout=600)
     sheet(list(rows(client, starters or STARTERS))).save(out, quality=88)

@@ -1,5 +1,7 @@
 """starter-chat: a causal language model of 0.8 M parameters that knows this server and calls tools.
 
-`architecture` is the network, `tokens` its tokenizer and `template.jinja` how a conversation becomes text; `talk` makes
-the conversations it learns from, `train` teaches it, `measure` says how well it learned.
+architecture, induction_heads   the network, and weights to start from that copy already
+tokens, template.jinja          the tokenizer, and how a conversation becomes text
+conversations                   a grammar that writes the training data
+train, measure                  training, and how well the result does on held-out conversations
 """

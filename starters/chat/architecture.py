@@ -7,18 +7,18 @@ from typing import Final
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from starters.chat.copying import wire_copying
+from starters.chat.induction_heads import init_induction_heads
 from starters.chat.tokens import CONTEXT, END_OF_TEXT, TURN_END, make_tokenizer
 
 SEED: Final = 20261121
-HEAD: Final = 64  # wide enough that some of its rotations are slow, and words are found at any distance
+HEAD: Final = 64  # wide enough for some slow rotations, which find words at any distance
 ROTATION_BASE: Final = 1e5
 
 
 def make_model(
     tokenizer: PreTrainedTokenizerFast, *, width: int = 128, heads: int = 3, layers: int = 3
 ) -> Qwen3ForCausalLM:
-    """The network in float32, its weights drawn by the seed."""
+    """The network in float32, initialised from SEED."""
     torch.manual_seed(SEED)
     ends = tokenizer.convert_tokens_to_ids([TURN_END, END_OF_TEXT])
     config = Qwen3Config(
@@ -37,13 +37,13 @@ def make_model(
     )
     model = Qwen3ForCausalLM(config)
     if width > HEAD:
-        wire_copying(model)
+        init_induction_heads(model)
     model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1])
     return model
 
 
 def save_tiny(folder: Path, texts: Sequence[str] = ()) -> Path:
-    """An untrained checkpoint for tests, of the starter's own kind: 0.1 M parameters, bytes as tokens."""
+    """An untrained checkpoint for tests, of the starter's architecture: 0.1 M parameters, byte tokens."""
     tokenizer = make_tokenizer(texts)
     save(make_model(tokenizer, width=64, heads=1, layers=2), tokenizer, folder)
     return folder

@@ -1,9 +1,8 @@
-"""`python -m starters.chat.measure WEIGHTS`: what starter-chat gets right in wordings and scenes it never saw.
+"""`python -m starters.chat.measure WEIGHTS`: how well starter-chat answers held-out conversations.
 
-Every assistant's turn of some held-out conversations is answered anew, the turns before it being as they should. A call
-counts when it is the call that was asked for, name and arguments to the letter; words count when they are an answer
-that the conversation allows. Answers come from the server's chat engine, which lets no call be written that its schema
-does not allow. Greedy unless a temperature is given.
+Every turn of the assistant is generated anew, after the correct turns before it. A call is right if its name and
+arguments are exactly the expected ones; words are right if they are one of the answers that the conversation allows.
+Answers come from the server's chat engine, with the grammar that keeps calls within their schema. Greedy by default.
 """
 
 import argparse
@@ -24,34 +23,33 @@ from pipelines.chat.engine import ChatEngine
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, ChoiceFinished, TextDelta, ToolCallDelta
 from pipelines.protocol.images import Failed
-from starters.chat.talk.mix import conversations
-from starters.chat.talk.script import Expected, Script
+from starters.chat.conversations.sample import conversations
+from starters.chat.conversations.script import Expected, Script
 
 NAME: Final = "starter-chat"
-SEED: Final = 7  # of the conversations; another one than training's, though their wordings differ already
+SEED: Final = 7  # of the conversations; not the seed of training
 CALLS: Final = ("picture", "edit", "function")
-TOGETHER: Final = 32  # turns answered at once
-LONGEST: Final = 120  # tokens of an answer
-LIMIT_S: Final = 600.0  # for an answer
+CONCURRENCY: Final = 32  # requests at a time
+MAX_TOKENS: Final = 120  # of an answer
+TIME_LIMIT_S: Final = 600.0  # for an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn to answer, and what it is held to."""
+    """A turn to answer, and what is expected."""
 
     script: Script
     expected: Expected
 
     @property
-    def wanted(self) -> dict[str, Any]:
-        """The message that the conversation has here."""
+    def expected_message(self) -> dict[str, Any]:
         message: dict[str, Any] = self.script.messages[self.expected.index]
         return message
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A turn, the message that the checkpoint answered, and whether it ended by itself."""
+    """A turn, the message that was generated, and whether it ended by itself."""
 
     turn: Turn
     message: Mapping[str, Any]
@@ -59,20 +57,22 @@ class Answered:
 
     @property
     def right(self) -> bool:
-        """Whether the answer is one that is allowed."""
+        """Whether the answer is an allowed one."""
         if self.turn.expected.kind in CALLS:
-            return _calls(self.message) == _calls(self.turn.wanted)
+            return _calls(self.message) == _calls(self.turn.expected_message)
         return not _calls(self.message) and self.message.get("content") in self.turn.expected.texts
 
     @property
     def right_function(self) -> bool:
-        """Whether a call names the right function, and nothing is called where nothing should be."""
-        return [call["name"] for call in _calls(self.message)] == [call["name"] for call in _calls(self.turn.wanted)]
+        """Whether the right function is called, or none where none is expected."""
+        return [call["name"] for call in _calls(self.message)] == [
+            call["name"] for call in _calls(self.turn.expected_message)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Shares from 0 to 1, over the turns that they concern."""
+    """Shares from 0 to 1, each over the turns that it concerns."""
 
     tool_calls: float
     arguments: float
@@ -96,7 +96,6 @@ def answer_all(folder: Path, *, count: int, temperature: float | None = None, se
 
 
 def figures(answers: Sequence[Answered]) -> Figures:
-    """The shares of right answers."""
     kinds: dict[str, list[Answered]] = defaultdict(list)
     for answered in answers:
         kinds[answered.turn.expected.kind].append(answered)
@@ -114,15 +113,14 @@ def figures(answers: Sequence[Answered]) -> Figures:
 
 
 def table(measured: Figures) -> Table:
-    """The figures to read."""
-    shown = Table("starter-chat, held-out wordings", "right", "turns")
-    shown.add_row("the right function is called", f"{measured.tool_calls:.1%}", "")
-    shown.add_row("and with the right arguments", f"{measured.arguments:.1%}", "")
-    shown.add_row("nothing is called where nothing should be", f"{measured.no_needless_call:.1%}", "")
-    shown.add_row("the turn ends by itself", f"{measured.ended:.1%}", "", end_section=True)
+    rows = Table("starter-chat, held-out wordings", "right", "turns")
+    rows.add_row("the right function is called", f"{measured.tool_calls:.1%}", "")
+    rows.add_row("and with the right arguments", f"{measured.arguments:.1%}", "")
+    rows.add_row("nothing is called where nothing should be", f"{measured.no_needless_call:.1%}", "")
+    rows.add_row("the turn ends by itself", f"{measured.ended:.1%}", "", end_section=True)
     for kind, (share, count) in measured.by_kind.items():
-        shown.add_row(kind, f"{share:.1%}", str(count))
-    return shown
+        rows.add_row(kind, f"{share:.1%}", str(count))
+    return rows
 
 
 def _share(answers: Sequence[Answered], holds: Callable[[Answered], bool]) -> float:
@@ -135,26 +133,26 @@ def _calls(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 async def _answer_all(spec: ChatSpec, turns: Sequence[Turn], temperature: float, seed: int) -> list[Answered]:
     engine = ChatEngine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    places = asyncio.Semaphore(TOGETHER)
+    slots = asyncio.Semaphore(CONCURRENCY)
 
     async def answer(number: int, turn: Turn) -> Answered:
         job = ChatJob(
             str(number),
             spec,
-            tuple(map(_sent, turn.script.messages[: turn.expected.index])),
+            tuple(map(_as_sent, turn.script.messages[: turn.expected.index])),
             seed + number,
-            LIMIT_S,
+            TIME_LIMIT_S,
             tools=tuple(turn.script.tools),
-            max_tokens=LONGEST,
+            max_tokens=MAX_TOKENS,
             sampling=ChatSampling(temperature),
         )
-        async with places:
+        async with slots:
             return await _answer(engine, job, turn)
 
     return await asyncio.gather(*(answer(number, turn) for number, turn in enumerate(turns)))
 
 
-def _sent(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _as_sent(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """A message as clients send it: the arguments of calls are JSON text."""
     if "tool_calls" not in message:
         return message
@@ -178,12 +176,14 @@ async def _answer(engine: ChatEngine, job: ChatJob, turn: Turn) -> Answered:
                 ended = event.reason != "length"
             case Failed():
                 raise RuntimeError(event.message)
-    calls = [{"function": {"name": name, "arguments": _whole(arguments[index])}} for index, name in names.items()]
+    calls = [
+        {"function": {"name": name, "arguments": _parse_arguments(arguments[index])}} for index, name in names.items()
+    ]
     return Answered(turn, {"content": content, "tool_calls": calls}, ended)
 
 
-def _whole(arguments: str) -> Any:
-    """The arguments; None where the answer was cut off in them."""
+def _parse_arguments(arguments: str) -> Any:
+    """The arguments; None if the answer was cut off inside them."""
     try:
         return json.loads(arguments)
     except ValueError:
@@ -191,7 +191,6 @@ def _whole(arguments: str) -> Any:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--count", type=int, default=300, help="conversations")
@@ -203,7 +202,7 @@ def main() -> None:
     console = Console()
     for answered in islice((a for a in answers if not a.right), arguments.mistakes):
         console.print(f"{answered.turn.script.messages[: answered.turn.expected.index][-1]['content']!r}", markup=False)
-        console.print(f"  wanted {answered.turn.wanted}\n  got    {answered.message}", markup=False)
+        console.print(f"  wanted {answered.turn.expected_message}\n  got    {answered.message}", markup=False)
     console.print(table(figures(answers)))
 
 

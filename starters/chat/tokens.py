@@ -1,8 +1,8 @@
-"""The tokenizer: byte-level BPE, so that any text comes back as it went in, cut so that words are easy to copy.
+"""The tokenizer: lossless byte-level BPE, with a pre-tokenizer that makes words easy to copy.
 
-A model this small copies an argument from a message token by token. GPT's cut makes that hard: " Marvin" and "Marvin"
-share no token. Here a word's pieces are the same wherever it stands: merges are learned inside words, and a space joins
-the first piece last of all, and only before common pieces.
+A model this small copies an argument from a message token by token. GPT's pre-tokenizer makes that hard: " Marvin" and
+"Marvin" share no token. Here a word has the same tokens everywhere: merges are learned inside words, and a space is
+merged with the first token last of all, and only before common tokens.
 """
 
 import json
@@ -26,11 +26,11 @@ CALL_END: Final = "</tool_call>"
 MARKS: Final = (END_OF_TEXT, TURN_START, TURN_END, CALL_START, CALL_END)
 SPACE: Final = "Ġ"  # a space in the byte-level alphabet
 
-# Digits stand alone, with no space before them: sums are done digit by digit.
-CUT_WORDS: Final = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s"
-CUT: Final = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
+# Each digit is a token, without a space: sums are done digit by digit.
+WORD_PATTERN: Final = r"\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s"
+PATTERN: Final = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
 
-RESPONSE_TEMPLATE: Final = {  # how transformers reads an answer: `tokenizer.parse_response` and its streaming twin
+RESPONSE_TEMPLATE: Final = {  # how `tokenizer.parse_response` of transformers reads an answer
     "defaults": {"role": "assistant"},
     "start_anchor": f"{TURN_START}assistant\n",
     "fields": {
@@ -50,9 +50,9 @@ RESPONSE_TEMPLATE: Final = {  # how transformers reads an answer: `tokenizer.par
 
 
 def make_tokenizer(texts: Iterable[str], merges: int = 0, spaced: int = 0) -> PreTrainedTokenizerFast:
-    """A tokenizer learned from `texts`: bytes, `merges` pieces of words, the `spaced` commonest with a space before.
+    """A tokenizer trained on `texts`: bytes, `merges` merged tokens, and the `spaced` most common ones after a space.
 
-    Without merges it is bytes alone, which is enough for a test.
+    Without merges it has byte tokens alone, which is enough for a test.
     """
     corpus = [piece for text in texts for piece in re.split("|".join(map(re.escape, MARKS)), text)]
     vocabulary, pairs = _learn(corpus, merges)
@@ -60,7 +60,7 @@ def make_tokenizer(texts: Iterable[str], merges: int = 0, spaced: int = 0) -> Pr
         vocabulary[SPACE + piece] = len(vocabulary)
         pairs.append((SPACE, piece))
     core = Tokenizer(BPE(vocab=vocabulary, merges=pairs))
-    core.pre_tokenizer = _cut(CUT)
+    core.pre_tokenizer = _pre_tokenizer(PATTERN)
     core.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -72,14 +72,14 @@ def make_tokenizer(texts: Iterable[str], merges: int = 0, spaced: int = 0) -> Pr
         response_template=RESPONSE_TEMPLATE,
         chat_control_tokens=list(MARKS),
     )
-    tokenizer.add_tokens([CALL_START, CALL_END])  # not special: they stay in the text that is parsed
+    tokenizer.add_tokens([CALL_START, CALL_END])  # not special: decoded text must contain them
     return tokenizer
 
 
 def _learn(corpus: list[str], merges: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The vocabulary by piece, and the pairs that were merged, first merged first."""
-    learner = Tokenizer(BPE())
-    learner.pre_tokenizer = _cut(CUT_WORDS)
+    """The vocabulary, and the merges in order."""
+    trainee = Tokenizer(BPE())
+    trainee.pre_tokenizer = _pre_tokenizer(WORD_PATTERN)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = BpeTrainer(
         vocab_size=len(MARKS) + len(alphabet) + merges,
@@ -87,18 +87,18 @@ def _learn(corpus: list[str], merges: int) -> tuple[dict[str, int], list[tuple[s
         special_tokens=list(MARKS),
         show_progress=False,
     )
-    learner.train_from_iterator(corpus, trainer)
-    model = json.loads(learner.to_str())["model"]
+    trainee.train_from_iterator(corpus, trainer)
+    model = json.loads(trainee.to_str())["model"]
     return model["vocab"], [(left, right) for left, right in model["merges"]]
 
 
 def _common_after_space(corpus: list[str], vocabulary: dict[str, int]) -> list[str]:
-    """The whole words and signs of the vocabulary that follow a space, the commonest first."""
+    """The words and signs of the vocabulary that follow a space, most common first."""
     counts = Counter(word for text in corpus for word in re.findall(r"(?<= )(?:[A-Za-z]+|[^\w\s]+)", text))
     return [word for word, _ in counts.most_common() if word in vocabulary]
 
 
-def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
+def _pre_tokenizer(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(pattern), behavior="isolated"),

@@ -1,7 +1,7 @@
-"""`python -m starters.chat.train WEIGHTS`: teach starter-chat from nothing, or go on where a run was stopped.
+"""`python -m starters.chat.train WEIGHTS`: train starter-chat, or resume a run that was stopped.
 
-Conversations are made as they are needed, by a seed of their block, so that a run that goes on sees what it would have
-seen. Loss is on the assistant's tokens alone. Matrices learn by Muon, the embedding and the norms by AdamW; in float32.
+Conversations are made when needed, from a seed of their block, so that a resumed run sees the same ones. The loss is on
+the assistant's tokens alone. Muon trains the matrices, AdamW the embedding and the norms, in float32.
 """
 
 import argparse
@@ -22,37 +22,37 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalL
 
 from pipelines.device.offline import quiet_libraries
 from starters.chat.architecture import SEED, make_model, save
-from starters.chat.talk.mix import conversation, conversations
+from starters.chat.conversations.sample import conversation, conversations
 from starters.chat.tokens import make_tokenizer
 from starters.muon import Muon
 
 NAME: Final = "starter-chat"
 STEPS: Final = 1750
 WARMUP_STEPS: Final = 30
-BATCH_TOKENS: Final = 2048  # of a step, padding included
-BLOCK_STEPS: Final = 25  # steps whose conversations are made together, to be sorted by length
+BATCH_TOKENS: Final = 2048  # of a step, with padding
+BLOCK_STEPS: Final = 25  # steps whose conversations are made together and sorted by length
 LEARNING_RATE: Final = 5e-3
 COOLDOWN: Final = 0.45  # share of the steps over which the learning rate falls
 SAVE_EVERY: Final = 50
-MERGES, SPACED, CORPUS = 900, 450, 3000  # the tokenizer's size, and how many conversations it is learned from
+MERGES, SPACED, CORPUS = 900, 450, 3000  # the tokenizer's size, and the conversations that it is trained on
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Conversations side by side, padded on the right."""
+    """Conversations, padded on the right."""
 
     ids: Tensor  # int64, [rows, tokens]
-    learned: Tensor  # bool, [rows, tokens]: the assistant's own
+    learned: Tensor  # bool, [rows, tokens]: the assistant's tokens
 
 
 def train(weights: Path, *, steps: int = STEPS, device: str | None = None) -> Path:
-    """The trained checkpoint's folder."""
+    """Returns the trained checkpoint's folder."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    kept = weights / f".{NAME}.training"
-    tokenizer = _tokenizer(kept)
+    state_folder = weights / f".{NAME}.training"
+    tokenizer = _tokenizer(state_folder)
     model = make_model(tokenizer).to(where).train()
     optimizers = _optimizers(model)
-    first = _resume(kept, model, optimizers, where)
+    first = _resume(state_folder, model, optimizers, where)
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -72,20 +72,20 @@ def train(weights: Path, *, steps: int = STEPS, device: str | None = None) -> Pa
             progress.update(task, advance=1, description=f"{NAME}, loss {np.mean(losses[-50:]):.3f}")
             if (step + 1) % SAVE_EVERY == 0:
                 console.print(f"step {step + 1}: loss {np.mean(losses[-SAVE_EVERY:]):.4f}")
-                _keep(kept, step + 1, model, optimizers)
+                _save_state(state_folder, step + 1, model, optimizers)
     save(model.cpu(), tokenizer, weights / NAME)
     return weights / NAME
 
 
-def _tokenizer(kept: Path) -> PreTrainedTokenizerFast:
-    """The run's tokenizer. It is learned once, from conversations of the starter's own."""
-    if (kept / "tokenizer.json").exists():
-        return AutoTokenizer.from_pretrained(kept)
+def _tokenizer(state_folder: Path) -> PreTrainedTokenizerFast:
+    """The run's tokenizer, trained once, on the starter's own conversations."""
+    if (state_folder / "tokenizer.json").exists():
+        return AutoTokenizer.from_pretrained(state_folder)
     plain = make_tokenizer(())
     scripts = islice(conversations(SEED), CORPUS)
     texts = [plain.apply_chat_template(s.messages, tools=s.tools or None, tokenize=False) for s in scripts]
     tokenizer = make_tokenizer(texts, MERGES, SPACED)
-    tokenizer.save_pretrained(kept)
+    tokenizer.save_pretrained(state_folder)
     return tokenizer
 
 
@@ -99,9 +99,9 @@ def _optimizers(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def _rate(step: int, steps: int) -> float:
-    """The share of the learning rate: up, level, and down to nothing over the last part.
+    """The factor of the learning rate: warmup, constant, then linear cooldown to zero.
 
-    Level for long, so that a run can be made longer, or be brought to its end early, by another number of steps.
+    Constant for long, so that another number of steps can make a run longer or shorter.
     """
     return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / (COOLDOWN * steps))
 
@@ -109,7 +109,7 @@ def _rate(step: int, steps: int) -> float:
 def _learn(
     model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], batch: Batch, rate: float, where: torch.device
 ) -> float:
-    """One step; the mean loss of an assistant's token."""
+    """One step. Returns the mean loss of an assistant's token."""
     loss = _loss(model, batch, where)
     torch.autograd.backward(loss)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -122,14 +122,14 @@ def _learn(
 
 
 def _loss(model: Qwen3ForCausalLM, batch: Batch, where: torch.device) -> Tensor:
-    """The mean over the learned tokens. Padding is on the right, where a causal model does not look."""
+    """The mean over the learned tokens. Padding is on the right, where causal attention does not reach."""
     ids, learned = batch.ids.to(where), batch.learned[:, 1:].to(where)
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[learned]
     return cross_entropy(model.lm_head(hidden), ids[:, 1:][learned])
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[Batch]:
-    """The batch of each step, from step `first` on."""
+    """The batches from step `first` on."""
     block = first // BLOCK_STEPS
     skipped = first % BLOCK_STEPS
     while True:
@@ -138,17 +138,17 @@ def _batches(tokenizer: PreTrainedTokenizerFast, first: int) -> Iterator[Batch]:
 
 
 def _block(tokenizer: PreTrainedTokenizerFast, block: int) -> list[Batch]:
-    """The batches of some steps: sorted by length, so that little is padding, then shuffled."""
+    """The batches of a block of steps: sorted by length, so that little is padding, then shuffled."""
     rng = np.random.default_rng((SEED, block))
     rows: list[tuple[list[int], list[int]]] = []
-    held = 0
-    while held < BLOCK_STEPS * BATCH_TOKENS * 1.02:
+    tokens = 0
+    while tokens < BLOCK_STEPS * BATCH_TOKENS * 1.02:
         script = conversation(rng)
         row: Any = tokenizer.apply_chat_template(
             script.messages, tools=script.tools or None, return_assistant_tokens_mask=True, return_dict=True
         )
         rows.append((row["input_ids"], row["assistant_masks"]))
-        held += len(row["input_ids"])
+        tokens += len(row["input_ids"])
     rows.sort(key=lambda row: len(row[0]))
     batches: list[Batch] = []
     while rows:
@@ -171,18 +171,21 @@ def _padded(rows: list[tuple[list[int], list[int]]]) -> Batch:
     return Batch(ids, learned)
 
 
-def _keep(kept: Path, step: int, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer]) -> None:
-    """What a later run goes on from."""
+def _save_state(
+    state_folder: Path, step: int, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer]
+) -> None:
     state = {"step": step, "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
-    torch.save(state, kept / "state.new")
-    (kept / "state.new").replace(kept / "state.pt")
+    torch.save(state, state_folder / "state.new")
+    (state_folder / "state.new").replace(state_folder / "state.pt")
 
 
-def _resume(kept: Path, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], where: torch.device) -> int:
-    """The step to go on with."""
-    if not (kept / "state.pt").exists():
+def _resume(
+    state_folder: Path, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Optimizer], where: torch.device
+) -> int:
+    """Load the saved state. Returns the step to continue with."""
+    if not (state_folder / "state.pt").exists():
         return 0
-    state = torch.load(kept / "state.pt", map_location=where, weights_only=True)
+    state = torch.load(state_folder / "state.pt", map_location=where, weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, own in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(own)
@@ -190,7 +193,6 @@ def _resume(kept: Path, model: Qwen3ForCausalLM, optimizers: list[torch.optim.Op
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--steps", type=int, default=STEPS)

@@ -1,6 +1,6 @@
-"""What the image starters get right, by looking at their pictures alone. Nothing here runs in the server.
+"""How well the image starters follow prompts, judged by pixels alone.
 
-obedience   captions and edits that training never saw, drawn by anything and judged
-painting    drawing with a checkpoint of the catalog, by the engine's own path
-report      the figures as a table, the pictures as a sheet
+adherence   held-out captions and edits, drawn by any generator and judged
+generate    a generator from a checkpoint of the catalog, through the engine's own pipeline
+report      the figures as a table and in the model cards, the pictures as a contact sheet
 """

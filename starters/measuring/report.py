@@ -1,4 +1,4 @@
-"""The measured figures as a table and in the model cards, and the pictures they are of as a sheet."""
+"""The measured figures as a table and in the model cards, and the pictures as a contact sheet."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Final
 from PIL import Image
 from rich.table import Table
 
-from starters.measuring.obedience import Shares
+from starters.measuring.adherence import Shares
 from starters.world.contact_sheet import contact_sheet
 
-QUALITY: Final = re.compile(r"(?m)^\| quality \|.*$")  # a row of the card that a training writes
+QUALITY: Final = re.compile(r"(?m)^\| quality \|.*$")  # this row of the model card; training/export.py writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +24,21 @@ class Measured:
 
 
 def table(measured: Mapping[str, Measured]) -> Table:
-    """A row for each figure."""
-    shown = Table("Starter", "What", "Right", "Of", title="Held-out captions and edits")
+    rows = Table("Starter", "What", "Right", "Of", title="Held-out captions and edits")
     for name, figures in measured.items():
         for what, share in figures.shares.items():
-            shown.add_row(name, what, f"{share.value:.1%}", str(share.of))
-        shown.add_row(name, "autoencoder, rendered scenes", f"{figures.psnr_db:.1f} dB", "", end_section=True)
-    return shown
+            rows.add_row(name, what, f"{share.value:.1%}", str(share.of))
+        rows.add_row(name, "autoencoder, rendered scenes", f"{figures.psnr_db:.1f} dB", "", end_section=True)
+    return rows
 
 
 def write_into_card(card: Path, measured: Measured) -> None:
-    """Put the figures where the card speaks of quality. A card that doesn't stays as it is."""
+    """Replace the card's quality row. A card without one is left alone."""
     shares = ", ".join(f"{what} {share.right} of {share.of}" for what, share in measured.shares.items())
     row = f"| quality | held-out captions and edits: {shares}; autoencoder {measured.psnr_db:.1f} dB |"
     card.write_text(QUALITY.sub(lambda _: row, card.read_text()))
 
 
 def write_sheet(pictures: Sequence[tuple[Image.Image, str]], file: Path) -> None:
-    """Pictures over the words that asked for them."""
+    """Each picture with its prompt below it."""
     contact_sheet(pictures, columns=6).save(file)

@@ -1,15 +1,15 @@
-"""How the image starters are trained. Everything it needs follows from seeds; nothing here runs in the server.
+"""The training of the image starters. Everything in it follows from seeds.
 
-    pictures    scenes and edits by number
-    loop        steps, averaged weights, resuming, progress
-    averages, cosines   what the autoencoders' latents are
-    codecs      their decoders
-    texts       the two text encoders, taught to understand before there is anything to draw
-    stages      what the generators' trainings share
-    unet, transformer   the generators
-    recipes     which of them, for how long, in which order
-    export      what was learned, as a checkpoint
-    taking_up   the other way round
+    dataset             scenes and edits by number
+    loop                steps, averaged weights, resuming, progress
+    average_codec, dct_codec   the autoencoders' latents, by encoders that are set, not trained
+    decoders, upsampling       their decoders, and how starter-beta's is initialised
+    text_encoder        the two text encoders, trained before the generators
+    stages              what the generators' trainings share
+    unet, transformer, token_probes   the generators, and an auxiliary loss
+    recipes             the phases, their length and their order
+    export              a training state as a checkpoint
+    warm_start          a checkpoint as a training state
 
-What is under way is kept in a folder outside the repository's history, so that any run can be broken off and taken up.
+The state of a training is in a folder that git ignores, so that a run can be interrupted and resumed.
 """

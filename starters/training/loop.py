@@ -1,7 +1,7 @@
-"""Steps towards a model, such that a run which is broken off goes on where it was.
+"""The training loop. A run that is interrupted resumes where it stopped.
 
-Step s draws its batch from generators that s decides, and the state holds everything else, so the steps are the same
-however often a run was interrupted. What is used in the end is a running average of the weights.
+The batch of step s depends on s alone, and the saved state holds everything else, so the steps are the same however
+often a run was interrupted. The result is a running average (EMA) of the weights.
 """
 
 import copy
@@ -26,40 +26,39 @@ from torch.optim import Optimizer
 from starters.muon import Muon
 
 SAVE_EVERY_S: Final = 90.0
-WARM_UP_STEPS: Final = 50
-AVERAGE: Final = 0.998  # of the running weights, as soon as there are enough steps for so long a memory
-LARGEST_GRADIENT: Final = 1.0
+WARMUP_STEPS: Final = 50
+EMA_DECAY: Final = 0.998  # lower during the first steps, until there are enough to average
+MAX_GRAD_NORM: Final = 1.0
 WEIGHT_DECAY: Final = 0.01
-INNER: Final = re.compile(r"(blocks|mid_block|layers)\.")  # in the names of weights
+INNER_WEIGHTS: Final = re.compile(r"(blocks|mid_block|layers)\.")  # in the names of weights
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How many steps, and the learning rate, which falls to a fiftieth over the last `fall` of them."""
+    """How many steps, and the learning rate, which falls to a fiftieth over the last `cooldown` of them (a share)."""
 
     steps: int
     rate: float
-    fall: float = 0.4
+    cooldown: float = 0.4
 
-    def rate_at(self, step: int, last: int | None = None) -> float:
-        """The learning rate of a step, if there is time for `last` steps only."""
-        steps = self.steps if last is None else min(self.steps, last)
-        left = (steps - step) / max(1.0, self.fall * steps)
-        return self.rate * min(1.0, (step + 1) / WARM_UP_STEPS, max(0.02, left))
+    def rate_at(self, step: int, last_step: int | None = None) -> float:
+        """The learning rate of a step, if the run must end at step `last_step`."""
+        steps = self.steps if last_step is None else min(self.steps, last_step)
+        left = (steps - step) / max(1.0, self.cooldown * steps)
+        return self.rate * min(1.0, (step + 1) / WARMUP_STEPS, max(0.02, left))
 
 
 def device() -> torch.device:
-    """The GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def fast_math(where: torch.device) -> torch.autocast:
+def mixed_precision(where: torch.device) -> torch.autocast:
     """bfloat16 where it is fast: on GPUs and on processors that multiply it. On others it is slower than float32."""
-    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=where.type == "cuda" or multiplies_bfloat16())
+    return torch.autocast(where.type, dtype=torch.bfloat16, enabled=where.type == "cuda" or cpu_has_bfloat16())
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether the processor does; an older torch than 2.11 cannot say."""
+def cpu_has_bfloat16() -> bool:
+    """Whether the processor does; torch before 2.11 cannot tell."""
     capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
@@ -70,12 +69,12 @@ def channels_last(model: nn.Module) -> nn.Module:
 
 
 class Run:
-    """The training of one model, whose state is kept in one file."""
+    """The training of one model, with its state in one file."""
 
     def __init__(self, file: Path, model: nn.Module, schedule: Schedule) -> None:
         self.file, self.model, self.schedule, self.step = file, model, schedule, 0
         self.seconds = 0.0  # spent on the steps so far
-        self.last: int | None = None  # as far as can be foreseen
+        self.last_step: int | None = None  # an estimate, when the time is limited
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
         self.optimizers = _optimizers(model, schedule.rate)
         if file.exists():
@@ -83,21 +82,20 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every step was made."""
         return self.step >= self.schedule.steps
 
     def train(self, loss_of: Callable[[int], Tensor], until: float = float("inf")) -> None:
-        """Make the remaining steps, or those that fit before `until` (seconds, monotonic clock)."""
-        with _stopping_softly() as stop, _progress(self.file.stem, self.schedule.steps) as report:
+        """Run the remaining steps, or those that fit before `until` (seconds, monotonic clock)."""
+        with _graceful_stop() as stop, _progress(self.file.stem, self.schedule.steps) as report:
             saved = started = time.monotonic()
             first = self.step
             try:
                 while not self.finished and not stop() and time.monotonic() < until:
-                    if self.step > first + WARM_UP_STEPS // 2 and until < float("inf"):
+                    if self.step > first + WARMUP_STEPS // 2 and until < float("inf"):
                         pace = (time.monotonic() - started) / (self.step - first)
-                        self.last = self.step + int((until - time.monotonic()) / pace)
+                        self.last_step = self.step + int((until - time.monotonic()) / pace)
                     began = time.monotonic()
-                    report(self.step, self._one_step(loss_of))
+                    report(self.step, self._train_step(loss_of))
                     self.seconds += time.monotonic() - began
                     if time.monotonic() - saved > SAVE_EVERY_S:
                         self.save()
@@ -106,10 +104,10 @@ class Run:
                 if self.step > first:
                     self.save()
         if stop():
-            sys.exit(f"stopped at step {self.step} of {self.schedule.steps}; the same command goes on from there")
+            sys.exit(f"stopped at step {self.step} of {self.schedule.steps}; the same command resumes")
 
     def save(self) -> None:
-        """Keep the state, whole or not at all."""
+        """Write the state file, atomically."""
         part = self.file.with_suffix(f".{os.getpid()}")
         self.file.parent.mkdir(parents=True, exist_ok=True)
         parts: dict[str, Any] = {"model": self.model, "average": self.average, **self.optimizers}
@@ -129,28 +127,28 @@ class Run:
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state[name])
 
-    def _one_step(self, loss_of: Callable[[int], Tensor]) -> float:
+    def _train_step(self, loss_of: Callable[[int], Tensor]) -> float:
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
-                group["lr"] = self.schedule.rate_at(self.step, self.last)
+                group["lr"] = self.schedule.rate_at(self.step, self.last_step)
         self.model.train()
         torch.manual_seed(self.step)
         loss = loss_of(self.step)
         self.model.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.model.parameters(), LARGEST_GRADIENT)
+        nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRAD_NORM)
         for optimizer in self.optimizers.values():
             optimizer.step()
-        self._update_average()
+        self._update_ema()
         self.step += 1
         return loss.item()
 
     @torch.no_grad()
-    def _update_average(self) -> None:
-        keep = min(AVERAGE, (1 + self.step) / (10 + self.step))
+    def _update_ema(self) -> None:
+        decay = min(EMA_DECAY, (1 + self.step) / (10 + self.step))
         for mean, value in zip(self.average.state_dict().values(), self.model.state_dict().values(), strict=True):
             if mean.is_floating_point():
-                mean.lerp_(value, 1 - keep)
+                mean.lerp_(value, 1 - decay)
             else:
                 mean.copy_(value)
 
@@ -160,9 +158,9 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def _optimizers(model: nn.Module, rate: float) -> dict[str, Optimizer]:
-    """Muon for the weights inside, AdamW for embeddings, for what leads in and out, and for single numbers."""
+    """Muon for the matrices of inner layers; AdamW for embeddings, input and output layers, biases and norms."""
     learned = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    inner = [weight for name, weight in learned if weight.ndim > 1 and INNER.search(name)]
+    inner = [weight for name, weight in learned if weight.ndim > 1 and INNER_WEIGHTS.search(name)]
     known = {id(weight) for weight in inner}
     outer = [weight for _, weight in learned if id(weight) not in known]
     adam = torch.optim.AdamW(outer, lr=rate, betas=(0.9, 0.99), weight_decay=WEIGHT_DECAY)
@@ -170,17 +168,17 @@ def _optimizers(model: nn.Module, rate: float) -> dict[str, Optimizer]:
 
 
 @contextmanager
-def _stopping_softly() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM end the run after the step that is under way."""
-    asked = False
+def _graceful_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end the run after the current step."""
+    stop_requested = False
 
-    def ask(_: int, __: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+    def request_stop(_: int, __: FrameType | None) -> None:
+        nonlocal stop_requested
+        stop_requested = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: stop_requested
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -188,19 +186,19 @@ def _stopping_softly() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _progress(name: str, steps: int) -> Iterator[Callable[[int, float], None]]:
-    """A bar on a terminal, a line every twenty seconds elsewhere. Both show a running mean of the loss."""
+    """A progress bar on a terminal, a line every twenty seconds elsewhere. Both show a running mean of the loss."""
     console = Console(stderr=True)
     columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    mean, said = 0.0, time.monotonic()
+    mean, logged_at = 0.0, time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=steps)
 
         def report(step: int, loss: float) -> None:
-            nonlocal mean, said
+            nonlocal mean, logged_at
             mean = loss if mean == 0 else mean + 0.03 * (loss - mean)
             bar.update(task, completed=step + 1, description=f"{name}  loss {mean:.4f}")
-            if not console.is_terminal and time.monotonic() - said > 20:
+            if not console.is_terminal and time.monotonic() - logged_at > 20:
                 print(f"{name} {step + 1}/{steps} loss {mean:.4f}", file=sys.stderr, flush=True)
-                said = time.monotonic()
+                logged_at = time.monotonic()
 
         yield report

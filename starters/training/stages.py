@@ -1,46 +1,45 @@
-"""What the training of both generators has in common: pictures that grow, captions, and what counts in a picture."""
+"""What the training of both generators shares: stages of growing resolution, captions, and loss weights."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from torch import Tensor
 
+from starters.training.dataset import rng_for
 from starters.training.loop import Schedule
-from starters.training.pictures import rng_for
 from starters.world.captions import caption
 from starters.world.scene import Scene
 from starters.world.split import text_split
 
-SPREAD: Final = {"quarter": 4, "half": 2, "full": 1}  # pixels of a full-sized picture for one of these, along a side
-OBJECTS: Final = 6.0  # how much more a place counts that is unlike the sky or the ground around it
+DOWNSCALE: Final = {"quarter": 4, "half": 2, "full": 1}  # along a side, against a full-sized picture
+CONTRAST_WEIGHT: Final = 6.0  # extra loss weight of a place that differs from the sky or ground around it
 Size = tuple[int, int]  # width and height in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A generator's training on pictures of this kind, so many at a time. Small pictures teach as much in less time."""
+    """A generator's training at one resolution. Small pictures teach as much in less time."""
 
     kind: Literal["quarter", "half", "full"]
     batch: int
     schedule: Schedule
 
     @property
-    def spread(self) -> int:
-        """How many pixels of a full-sized picture one of these stands for, along a side."""
-        return SPREAD[self.kind]
+    def downscale(self) -> int:
+        return DOWNSCALE[self.kind]
 
-    def sizes(self, full: tuple[Size, ...], grain_px: int, shortest: int = 1) -> list[Size]:
-        """Those of the full sizes that this stage can draw reduced, with sides of whole grains and not too few."""
-        grain = grain_px * self.spread
+    def sizes(self, full: tuple[Size, ...], multiple_px: int, min_multiples: int = 1) -> list[Size]:
+        """The full sizes that this stage can draw, downscaled: sides must be `min_multiples` multiples or more."""
+        multiple = multiple_px * self.downscale
         return [
-            (width // self.spread, height // self.spread)
+            (width // self.downscale, height // self.downscale)
             for width, height in full
-            if width % grain == height % grain == 0 and min(width, height) >= shortest * grain
+            if width % multiple == height % multiple == 0 and min(width, height) >= min_multiples * multiple
         ]
 
 
 def train_caption(scene: Scene, *key: int) -> str:
-    """A wording of the scene that is not held out."""
+    """A caption of the scene that is not held out."""
     rng = rng_for(*key)
     while True:
         text = caption(scene, rng).text
@@ -48,15 +47,15 @@ def train_caption(scene: Scene, *key: int) -> str:
             return text
 
 
-def standing_out(values: Tensor, far: float) -> Tensor:
-    """How much each place of (n, c, h, w) counts, (n, 1, h, w): more where it is unlike its row, most from `far` on.
+def contrast_weights(values: Tensor, far: float) -> Tensor:
+    """Loss weights (n, 1, h, w) of latents (n, c, h, w): larger where a place differs from its row's median.
 
-    Skies and grounds fill their rows. Without this, objects, which are small, are learned long after them.
+    Skies and grounds fill their rows. Without these weights, objects, which are small, are learned long after them.
     """
-    return 1 + OBJECTS * unlike(values, values.median(dim=3, keepdim=True).values, far)
+    return 1 + CONTRAST_WEIGHT * distance(values, values.median(dim=3, keepdim=True).values, far)
 
 
-def unlike(values: Tensor, others: Tensor, far: float) -> Tensor:
-    """How far each place of (n, c, h, w) is from the other picture's, (n, 1, h, w), from 0 to 1 at `far` and beyond."""
-    away: Tensor = (values - others).square().mean(1, keepdim=True).sqrt() / far
-    return away.clamp(max=1)
+def distance(values: Tensor, others: Tensor, far: float) -> Tensor:
+    """The distance (n, 1, h, w) of two latents (n, c, h, w) at each place: RMS over `far`, at most 1."""
+    apart: Tensor = (values - others).square().mean(1, keepdim=True).sqrt() / far
+    return apart.clamp(max=1)

@@ -1,9 +1,9 @@
 """The starter world: flat, poster-like scenes drawn by a program, so that every caption of one is exactly true.
 
-    scene      what a scene is, and how one is drawn by lot
+    scene      what a scene is, and random scenes
     captions   many true wordings of a scene; edits: instructions that lead from one scene to another
     render     the picture of a scene, at any size
     checker    what a picture shows, from its pixels alone
 
-Training reads all of it; the server imports none of it.
+Training, measuring and some end-to-end tests use it.
 """

@@ -1,7 +1,7 @@
 """Captions: many wordings of a scene, from two words to three sentences. What a caption states is true of the scene.
 
-What is left out is what one expects: daylight, grass (water under a boat), a large object in the middle, no backdrop,
-no light, the plain style. So a caption all but decides its picture, and few steps draw it crisply.
+Only defaults are left out: daylight, grass (water under a boat), a large object in the middle, no backdrop, no light,
+the plain style. So a caption nearly decides its picture, and few steps suffice to draw it sharply.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,37 +14,37 @@ from starters.world import wording
 from starters.world.claims import Claims, ThingClaim
 from starters.world.scene import PLACES, Ground, Place, Scene, Thing, pick, sample_scene
 from starters.world.split import Split, scene_split, text_split
-from starters.world.wording import listed, say, with_article
+from starters.world.wording import join_list, pick_phrase, with_article
 
 REQUESTS: Final = (
     "draw {}", "paint {}", "please draw {}", "show me {}", "create an image of {}", "I would like {}",
     "make a picture of {}", "generate {}",
 )  # fmt: skip
 PICTURES: Final = ("a picture of {}", "an illustration of {}", "a poster of {}", "a scene with {}", "an image with {}")
-TRIES: Final = 60
+MAX_TRIES: Final = 60
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Caption:
-    """A wording and what it states."""
+    """A text and what it states."""
 
     text: str
     claims: Claims
 
 
 def caption(scene: Scene, rng: np.random.Generator) -> Caption:
-    """One of the scene's wordings."""
-    claims = _chosen(scene, rng)
+    """A random caption of the scene."""
+    claims = _sample_claims(scene, rng)
     frame = pick(rng, FRAMES, FRAME_WEIGHTS)
     return Caption(_finished(frame(claims, rng), rng), claims)
 
 
 def full_caption(scene: Scene, rng: np.random.Generator) -> Caption:
-    """A wording that leaves nothing open but the plain style."""
+    """A caption that states everything but the plain style."""
     things = tuple(ThingClaim(t.kind, t.colour, t.size, t.place) for t in scene.things)
     style = None if scene.style == "flat" else scene.style
-    claims = Claims(scene.sky, scene.ground, _known(scene.backdrop), _known(scene.light), style, things)
+    claims = Claims(scene.sky, scene.ground, _unless_none(scene.backdrop), _unless_none(scene.light), style, things)
     return Caption(_finished(_phrase(claims, rng), rng), claims)
 
 
@@ -54,47 +54,46 @@ def sample_pair(rng: np.random.Generator, split: Split) -> tuple[Scene, Caption]
         scene = sample_scene(rng)
         if scene_split(scene) != split:
             continue
-        for _ in range(TRIES):
-            said = caption(scene, rng)
-            if text_split(said.text) == split:
-                return scene, said
+        for _ in range(MAX_TRIES):
+            sampled = caption(scene, rng)
+            if text_split(sampled.text) == split:
+                return scene, sampled
 
 
 def thing_phrase(thing: ThingClaim, rng: np.random.Generator, article: Callable[[str], str] = with_article) -> str:
     """An object without its place."""
     words = [
-        "" if thing.size is None else say(rng, wording.SIZES_SAID[thing.size]),
-        "" if thing.colour is None else say(rng, wording.COLOURS_SAID[thing.colour]),
-        say(rng, wording.NOUNS[thing.kind]),
+        "" if thing.size is None else pick_phrase(rng, wording.SIZE_PHRASES[thing.size]),
+        "" if thing.colour is None else pick_phrase(rng, wording.COLOUR_PHRASES[thing.colour]),
+        pick_phrase(rng, wording.NOUNS[thing.kind]),
     ]
     return article(" ".join(word for word in words if word))
 
 
-def _chosen(scene: Scene, rng: np.random.Generator) -> Claims:
-    """What is stated."""
+def _sample_claims(scene: Scene, rng: np.random.Generator) -> Claims:
     terse = rng.random() < 0.35
-    left_out = 0.75 if terse else 0.3  # of what may be
+    left_out = 0.75 if terse else 0.3  # the share of defaults that are left out
     usual = usual_places(len(scene.things))
     placed = tuple(thing.place for thing in scene.things) != usual or rng.random() > left_out
     things = tuple(_claim(thing, placed, left_out, rng) for thing in scene.things)
     return Claims(
         sky=None if scene.sky == "day" and rng.random() < left_out else scene.sky,
         ground=None if scene.ground == usual_ground(scene) and rng.random() < left_out else scene.ground,
-        backdrop=_known(scene.backdrop),
-        light=_known(scene.light),
+        backdrop=_unless_none(scene.backdrop),
+        light=_unless_none(scene.light),
         style=None if scene.style == "flat" and rng.random() < 0.9 else scene.style,
         things=things,
     )
 
 
 def usual_places(count: int) -> tuple[Place, ...]:
-    """Where objects stand that are named without a place, in the order of their naming."""
+    """The default places of so many objects, in the order in which they are named."""
     usual: Mapping[int, tuple[Place, ...]] = {1: ("centre",), 2: ("left", "right"), 3: PLACES}
     return usual[count]
 
 
 def usual_ground(scene: Scene) -> Ground:
-    """What one expects under the first object."""
+    """The default ground under the first object."""
     return "sea" if scene.things[0].kind in {"boat", "lighthouse"} else "grass"
 
 
@@ -108,7 +107,7 @@ def _claim(thing: Thing, placed: bool, left_out: float, rng: np.random.Generator
     )
 
 
-def _known(value: T) -> T | None:
+def _unless_none(value: T) -> T | None:
     return None if value == "none" else value
 
 
@@ -118,21 +117,21 @@ def _things(claims: Claims, rng: np.random.Generator, *, before: bool = False) -
     for thing in claims.things:
         phrase = thing_phrase(thing, rng)
         if thing.place is not None:
-            place = say(rng, wording.PLACES_SAID[thing.place])
+            place = pick_phrase(rng, wording.PLACE_PHRASES[thing.place])
             phrase = f"{place} {phrase}" if before else f"{phrase} {place}"
         phrases.append(phrase)
-    return listed(phrases)
+    return join_list(phrases)
 
 
 def _landscape(claims: Claims, rng: np.random.Generator) -> list[str]:
     """Sky, ground, backdrop and light as phrases that follow an object."""
     first = [
-        None if claims.ground is None else say(rng, wording.GROUNDS_SAID[claims.ground]),
-        None if claims.sky is None else say(rng, wording.SKIES_SAID[claims.sky]),
+        None if claims.ground is None else pick_phrase(rng, wording.GROUND_PHRASES[claims.ground]),
+        None if claims.sky is None else pick_phrase(rng, wording.SKY_PHRASES[claims.sky]),
     ]
     second = [
-        None if claims.backdrop is None else say(rng, wording.BACKDROPS_SAID[claims.backdrop]),
-        None if claims.light is None else say(rng, wording.LIGHTS_SAID[claims.light]),
+        None if claims.backdrop is None else pick_phrase(rng, wording.BACKDROP_PHRASES[claims.backdrop]),
+        None if claims.light is None else pick_phrase(rng, wording.LIGHT_PHRASES[claims.light]),
     ]
     for pair in (first, second):
         if rng.random() < 0.35:
@@ -147,8 +146,8 @@ def _phrase(claims: Claims, rng: np.random.Generator) -> str:
     if claims.style is None:
         return text
     if rng.random() < 0.5:
-        return f"{say(rng, wording.STYLED_PICTURES[claims.style])} of {text}"
-    return f"{text}, {say(rng, wording.STYLES_SAID[claims.style])}"
+        return f"{pick_phrase(rng, wording.STYLED_PICTURES[claims.style])} of {text}"
+    return f"{text}, {pick_phrase(rng, wording.STYLE_PHRASES[claims.style])}"
 
 
 def _request(claims: Claims, rng: np.random.Generator) -> str:
@@ -165,7 +164,8 @@ def _view(claims: Claims, rng: np.random.Generator) -> str:
     """Sunset over the ocean, small red sailboat on the left."""
     if claims.sky is None or claims.ground is None:
         return _phrase(claims, rng)
-    text = f"{say(rng, wording.SKY_NOUNS[claims.sky])} over {say(rng, wording.GROUND_NOUNS[claims.ground])}"
+    sky, ground = pick_phrase(rng, wording.SKY_NOUNS[claims.sky]), pick_phrase(rng, wording.GROUND_NOUNS[claims.ground])
+    text = f"{sky} over {ground}"
     return ", ".join([text, _things(claims, rng, before=bool(rng.random() < 0.3)), *_nouns(claims, rng)])
 
 
@@ -173,13 +173,15 @@ def _tags(claims: Claims, rng: np.random.Generator) -> str:
     """Red boat left, sea, sunset."""
     tags = []
     for thing in claims.things:
-        place = "" if thing.place is None else f" {say(rng, (thing.place, *wording.PLACES_SAID[thing.place]))}"
+        place = (
+            "" if thing.place is None else f" {pick_phrase(rng, (thing.place, *wording.PLACE_PHRASES[thing.place]))}"
+        )
         tags.append(thing_phrase(thing, rng, article=str) + place)
     rest = _nouns(claims, rng)
     if claims.sky is not None:
-        rest.append(say(rng, (claims.sky, *wording.SKY_NOUNS[claims.sky])))
+        rest.append(pick_phrase(rng, (claims.sky, *wording.SKY_NOUNS[claims.sky])))
     if claims.ground is not None:
-        rest.append(say(rng, (claims.ground, *wording.GROUND_NOUNS[claims.ground])))
+        rest.append(pick_phrase(rng, (claims.ground, *wording.GROUND_NOUNS[claims.ground])))
     return ", ".join([*tags, *(rest[i] for i in rng.permutation(len(rest)))])
 
 
@@ -192,21 +194,21 @@ def _sentences(claims: Claims, rng: np.random.Generator) -> str:
     if scenery:
         parts.append(f"{pick(rng, ('the scene is set', 'it is', 'all of it is'))} {' '.join(scenery)}")
     if claims.style is not None:
-        parts.append(f"it is {say(rng, wording.STYLED_PICTURES[claims.style])}")
+        parts.append(f"it is {pick_phrase(rng, wording.STYLED_PICTURES[claims.style])}")
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "."
 
 
 def _nouns(claims: Claims, rng: np.random.Generator) -> list[str]:
     """Backdrop, light and style where nothing precedes them."""
     return [
-        *([] if claims.backdrop is None else [say(rng, wording.BACKDROP_NOUNS[claims.backdrop])]),
-        *([] if claims.light is None else [say(rng, wording.LIGHT_NOUNS[claims.light])]),
-        *([] if claims.style is None else [say(rng, wording.STYLES_SAID[claims.style])]),
+        *([] if claims.backdrop is None else [pick_phrase(rng, wording.BACKDROP_NOUNS[claims.backdrop])]),
+        *([] if claims.light is None else [pick_phrase(rng, wording.LIGHT_NOUNS[claims.light])]),
+        *([] if claims.style is None else [pick_phrase(rng, wording.STYLE_PHRASES[claims.style])]),
     ]
 
 
 def _finished(text: str, rng: np.random.Generator) -> str:
-    """As people type: mostly in lower case, some with a capital and a full stop."""
+    """Mostly in lower case, sometimes with a capital and a full stop."""
     if rng.random() < 0.35:
         text = text[0].upper() + text[1:]
     return f"{text}." if rng.random() < 0.2 and not text.endswith(".") else text

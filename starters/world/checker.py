@@ -1,7 +1,7 @@
 """What a picture shows, from its pixels alone: no network, no knowledge of how it was made.
 
-Every pixel is named after the nearest colour of the palette, among those that the picture's own sky and ground leave
-possible; then the names are counted where things can stand. An object's kind is judged by its silhouette.
+Every pixel gets the name of the nearest palette colour, among those that are possible with the picture's sky and
+ground; then the names are counted in each place. An object's kind is judged by its silhouette.
 """
 
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ from starters.world.naming import (
 from starters.world.scene import MEASURES, PLACES, Backdrop, Colour, Ground, Kind, Light, Measure, Place, Sky
 from starters.world.silhouettes import Silhouette, guess_kind, guess_size, silhouette_of
 
-AREA_PX: Final = 48_000  # what is looked at: more adds nothing but time
-LEAST_SIDE_PX: Final = 208  # but a strip keeps enough of its short side
-LEAST_AREA: Final = 0.035  # of a small object's square: with less of its colour there is no object
-MIDDLING: Final = 247  # a variant whose horizon is neither high nor low
-LEAST_LIGHT: Final = 0.12  # of the disc
-LEAST_BACKDROP: Final[Mapping[Backdrop, float]] = {"mountains": 0.14, "hills": 0.1, "city": 0.12, "clouds": 0.015}
+AREA_PX: Final = 48_000  # pictures are reduced to this: more pixels cost time and add nothing
+MIN_SIDE_PX: Final = 208  # so that strips are not reduced too far
+MIN_AREA_SHARE: Final = 0.035  # of a small object's square: below it there is no object
+MEDIAN_VARIANT: Final = 247  # with a horizon neither high nor low
+MIN_LIGHT_SHARE: Final = 0.12  # of the disc
+MIN_BACKDROP_SHARE: Final[Mapping[Backdrop, float]] = {"mountains": 0.14, "hills": 0.1, "city": 0.12, "clouds": 0.015}
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What stands in one place: nothing when `colour` is None."""
+class Detection:
+    """What stands in one place; nothing if `colour` is None."""
 
     colour: Colour | None
     kind: Kind | None = None
@@ -45,21 +45,20 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a picture shows. `sky` and `ground` are None where the colours are none of the world's."""
+    """What a picture shows. `sky` and `ground` are None if their colours are not in the palette."""
 
     sky: Sky | None
     ground: Ground | None
     backdrop: Backdrop
     light: Light
-    places: Mapping[Place, Seen]
+    places: Mapping[Place, Detection]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which claims a picture keeps; None for what wasn't claimed.
+    """Which claims are true of a picture; None for what was not claimed.
 
-    `colours` has one entry per object: its colour where it was asked to be. So has `kinds`, by the silhouette, which
-    judges the drawing more than the obedience.
+    `colours` has one entry for each object: whether its colour is in its place. So has `kinds`, by the silhouette.
     """
 
     sky: bool | None
@@ -77,8 +76,8 @@ class Verdict:
 
 
 def read(image: Image.Image) -> Reading:
-    """Look at a picture."""
-    pixels, layout = _reduced(image)
+    """Detect what a picture shows."""
+    pixels, layout = _downscale(image)
     tone = guess_tone(pixels)
     ground = guess_ground(pixels, tone)
     names = name_pixels(pixels, tone or "day", ground or "grass")
@@ -88,45 +87,47 @@ def read(image: Image.Image) -> Reading:
         ground=ground,
         backdrop=_backdrop(names, layout),
         light=_light(names, layout),
-        places={place: _seen(names, layout, place) for place in PLACES},
+        places={place: _detect(names, layout, place) for place in PLACES},
     )
 
 
 def judge(image: Image.Image, claims: Claims) -> Verdict:
-    """Hold a picture to what was asked of it."""
+    """Compare a picture with claims about it."""
     return judge_reading(read(image), claims)
 
 
 def judge_reading(reading: Reading, claims: Claims) -> Verdict:
-    """The same for a picture that has been looked at."""
-    seen = [_candidates(reading, claim) for claim in claims.things]
+    """The same for a picture that has been read."""
+    matches = [_candidates(reading, claim) for claim in claims.things]
     return Verdict(
         sky=None if claims.sky is None else reading.sky == claims.sky,
         ground=None if claims.ground is None else reading.ground == claims.ground,
         backdrop=None if claims.backdrop is None else reading.backdrop == claims.backdrop,
         light=None if claims.light is None else reading.light == claims.light,
-        colours=tuple(bool(found) for found in seen),
+        colours=tuple(bool(matching) for matching in matches),
         empty=tuple(reading.places[place].colour is None for place in claims.empty),
-        kinds=tuple(any(s.kind == claim.kind for s in found) for claim, found in zip(claims.things, seen, strict=True)),
+        kinds=tuple(
+            any(s.kind == claim.kind for s in matching) for claim, matching in zip(claims.things, matches, strict=True)
+        ),
     )
 
 
-def _candidates(reading: Reading, claim: ThingClaim) -> list[Seen]:
-    """What stands where the object should, in the colour that it should have."""
+def _candidates(reading: Reading, claim: ThingClaim) -> list[Detection]:
+    """Detections in the claimed place (or any) of the claimed colour (or any)."""
     places = PLACES if claim.place is None else (claim.place,)
-    there = [reading.places[place] for place in places]
-    return [seen for seen in there if seen.colour is not None and claim.colour in (None, seen.colour)]
+    detections = [reading.places[place] for place in places]
+    return [matches for matches in detections if matches.colour is not None and claim.colour in (None, matches.colour)]
 
 
-def _reduced(image: Image.Image) -> tuple[npt.NDArray[np.uint8], Layout]:
-    scale = min(1.0, max((AREA_PX / (image.width * image.height)) ** 0.5, LEAST_SIDE_PX / min(image.size)))
+def _downscale(image: Image.Image) -> tuple[npt.NDArray[np.uint8], Layout]:
+    scale = min(1.0, max((AREA_PX / (image.width * image.height)) ** 0.5, MIN_SIDE_PX / min(image.size)))
     width, height = max(8, round(image.width * scale)), max(8, round(image.height * scale))
     small = image.convert("RGB").resize((width, height), Image.Resampling.BOX)
-    return np.asarray(small), Layout(width, height, MIDDLING)
+    return np.asarray(small), Layout(width, height, MEDIAN_VARIANT)
 
 
-def _seen(names: Names, layout: Layout, place: Place) -> Seen:
-    """The commonest object colour in a place. Roofs, wheels and windows have colours of their own, but less of them."""
+def _detect(names: Names, layout: Layout, place: Place) -> Detection:
+    """The most frequent object colour in a place. Roofs, wheels and windows have other colours, but fewer pixels."""
     feet = [layout.box(size, place) for size in MEASURES]
     top = max(0, round(min(box.y - 1.17 * box.unit for box in feet)))
     bottom = round(max(box.y + 0.1 * box.unit for box in feet))
@@ -134,11 +135,11 @@ def _seen(names: Names, layout: Layout, place: Place) -> Seen:
     window = names[top:bottom, max(0, round(middle - half)) : round(middle + half)]
     counts = np.bincount(window.ravel(), minlength=256)[: len(COLOUR_NAMES)]
     best = int(counts.argmax())
-    if counts[best] < LEAST_AREA * (SCALE["small"] * layout.unit) ** 2:
-        return Seen(None)
+    if counts[best] < MIN_AREA_SHARE * (SCALE["small"] * layout.unit) ** 2:
+        return Detection(None)
     shape: Silhouette = silhouette_of(window == best)
     kind = guess_kind(shape)
-    return Seen(COLOUR_NAMES[best], kind, guess_size(shape, kind, layout.unit))
+    return Detection(COLOUR_NAMES[best], kind, guess_size(shape, kind, layout.unit))
 
 
 def _light(names: Names, layout: Layout) -> Light:
@@ -146,7 +147,7 @@ def _light(names: Names, layout: Layout) -> Light:
     counts = np.bincount(names[: round(0.31 * layout.height)].ravel(), minlength=256)
     disc = np.pi * layout.light_radius**2
     best = max(LIGHT_NAMES, key=lambda light: int(counts[LIGHT_NAMES[light]]))
-    return best if counts[LIGHT_NAMES[best]] > LEAST_LIGHT * disc else "none"
+    return best if counts[LIGHT_NAMES[best]] > MIN_LIGHT_SHARE * disc else "none"
 
 
 def _backdrop(names: Names, layout: Layout) -> Backdrop:
@@ -157,5 +158,5 @@ def _backdrop(names: Names, layout: Layout) -> Backdrop:
     counts[BACKDROP_NAMES["clouds"]] = high[BACKDROP_NAMES["clouds"]]  # which near the horizon could be snow
     tall = 0.3 * layout.unit * layout.width  # about what the nearest hills cover
     shares = {name: counts[code] / tall for name, code in BACKDROP_NAMES.items()}
-    best = max(shares, key=lambda name: shares[name] / LEAST_BACKDROP[name])
-    return best if shares[best] > LEAST_BACKDROP[best] else "none"
+    best = max(shares, key=lambda name: shares[name] / MIN_BACKDROP_SHARE[name])
+    return best if shares[best] > MIN_BACKDROP_SHARE[best] else "none"

@@ -61,7 +61,6 @@ def edits_sheet(seed: int, chains: int = 5) -> Image.Image:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""How changes are asked for. {thing} is an object with its article, {new} what is new."""
+"""Templates of editing instructions. {thing} is an object, {new} is what it becomes or what is added."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -8,7 +8,7 @@ Change = Literal[
     "light", "clear light", "style", "insert", "borrow sky", "borrow style",
 ]  # fmt: skip
 
-ASKED: Final[Mapping[Change, tuple[str, ...]]] = {
+EDIT_TEMPLATES: Final[Mapping[Change, tuple[str, ...]]] = {
     "recolour": (
         "make the {thing} {new}", "change the {thing} to {new}", "turn the {thing} {new}", "paint the {thing} {new}",
         "the {thing} should be {new}", "recolour the {thing} {new}", "change the colour of the {thing} to {new}",
@@ -74,10 +74,10 @@ ASKED: Final[Mapping[Change, tuple[str, ...]]] = {
         "use the style of picture 2 for picture 1", "redraw the first picture like the second one",
     ),
 }  # fmt: skip
-MANNERS: Final = (
+POLITE_FRAMES: Final = (
     "{}", "please {}", "{}, please", "can you {}?", "could you {}?", "now {}", "and {}", "{}.", "I want you to {}",
 )  # fmt: skip
-PLAIN_MANNERS: Final = ("{}", "{}.", "{}, please")  # "can you" needs a command after it
+PLAIN_FRAMES: Final = ("{}", "{}.", "{}, please")  # "can you" needs a command after it
 COMMANDS: Final = frozenset(
     {
         "make", "change", "turn", "paint", "recolour", "color", "add", "put", "place", "draw", "include", "insert",

@@ -1,4 +1,4 @@
-"""Where things are in a picture of a given size: what the renderer and the checker agree on."""
+"""Where things are in a picture of a given size, for the renderer and the checker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,10 +66,9 @@ class Layout:
 
 
 def layout_of(scene: Scene, width: int, height: int) -> Layout:
-    """The layout of a scene at a size."""
     return Layout(width, height, scene.variant)
 
 
 def _share(variant: int, salt: int) -> float:
-    """A number from 0 to 1 that a variant decides. Not a generator: a property must cost nothing."""
+    """A pseudo-random number from 0 to 1. Not a Generator, which would be slow in a property."""
     return ((variant * 2654435761 + salt * 40503 * 65537) >> 7) % 1009 / 1008

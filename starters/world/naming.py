@@ -23,20 +23,20 @@ GROUND_NAME: Final = 41
 DETAIL_NAME: Final = 42  # windows, wheels, stems, shadows, lines
 
 BITS: Final = 5
-FAR: Final = 30.0  # in Lab: farther from every colour of the world, a picture shows something else
+FAR: Final = 30.0  # in Lab; a pixel this far from every palette colour shows something else
 BLACK: Final[RGB] = (0, 0, 0)
 WHITE: Final[RGB] = (255, 255, 255)
 TONES: Final[tuple[Tone, ...]] = ("day", "sunset", "night", "overcast", "neon")
 
 
 def guess_tone(pixels: Pixels) -> Tone | None:
-    """The sky, by most pixels of the picture's top, where neither hills nor objects reach."""
+    """The sky, by a vote of the pixels at the top, above all hills and objects."""
     strip = pixels[: max(2, round(0.2 * len(pixels)))]
     return _vote(strip, {tone: _sky_colours(tone, 0.5) for tone in TONES})
 
 
 def guess_ground(pixels: Pixels, tone: Tone | None) -> Ground | None:
-    """The ground, by most pixels of the lowest tenth, in the light of the sky."""
+    """The ground, by a vote of the pixels in the lowest tenth, given the sky's tone."""
     strip = pixels[-max(2, round(0.1 * len(pixels))) :]
     tones = TONES if tone is None else (tone,)
     return _vote(strip, {g: [c for t in tones for c in _ground_colours(t, g)] for g in GROUNDS})
@@ -52,7 +52,7 @@ def name_pixels(pixels: Pixels, tone: Tone, ground: Ground) -> Names:
 
 
 def _vote(strip: Pixels, choices: Mapping[T, list[RGB]]) -> T | None:
-    """The choice that most pixels are nearest to; None when most are far from all."""
+    """The choice that most pixels are nearest to; None if most are far from all."""
     lab = to_lab(strip.reshape(-1, 3).astype(np.float32))
     lab = lab[:: max(1, len(lab) // 1500)]
     nearest = np.stack([_distances(lab, colours).min(1) for colours in choices.values()], axis=1)
@@ -77,22 +77,22 @@ def _table(tone: Tone, ground: Ground) -> Names:
         anchors += colours
     steps = (np.arange(1 << BITS, dtype=np.float32) + 0.5) * (1 << (8 - BITS))
     grid = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
-    lab, wanted = to_lab(grid), to_lab(np.array(anchors, dtype=np.float32))
+    lab, anchor_lab = to_lab(grid), to_lab(np.array(anchors, dtype=np.float32))
     # squared distances as a product of matrices: a table of 32768 by 60 colours in a few milliseconds
-    apart = (wanted**2).sum(1) - 2 * lab @ wanted.T
+    apart = (anchor_lab**2).sum(1) - 2 * lab @ anchor_lab.T
     names: Names = np.array(codes, dtype=np.uint8)[apart.argmin(1)]
     return names
 
 
 def _anchors(tone: Tone, ground: Ground) -> list[tuple[int, list[RGB]]]:
-    found = [(i, [palette.OBJECT[c], palette.SHADE[c]]) for i, c in enumerate(COLOUR_NAMES)]
-    found.append((SKY_NAME, _sky_colours(tone, 1.0)))
-    found.append((GROUND_NAME, _ground_colours(tone, ground)))
+    named = [(i, [palette.OBJECT[c], palette.SHADE[c]]) for i, c in enumerate(COLOUR_NAMES)]
+    named.append((SKY_NAME, _sky_colours(tone, 1.0)))
+    named.append((GROUND_NAME, _ground_colours(tone, ground)))
     for backdrop, colour in palette.BACKDROP[tone].items():
-        found.append((BACKDROP_NAMES[backdrop], [colour, mix(colour, WHITE, 0.1)]))
-    found.append((BACKDROP_NAMES["mountains"], [palette.cap_of(tone)]))
+        named.append((BACKDROP_NAMES[backdrop], [colour, mix(colour, WHITE, 0.1)]))
+    named.append((BACKDROP_NAMES["mountains"], [palette.cap_of(tone)]))
     for light, colour in palette.LIGHT[tone].items():
-        found.append((LIGHT_NAMES[light], [colour]))
+        named.append((LIGHT_NAMES[light], [colour]))
     earth = palette.GROUND[tone][ground]
     sand = palette.GROUND[tone]["desert"]
     details = [palette.INK, palette.SLATE, palette.CREAM, palette.GLASS, palette.WOOD, palette.STEM, palette.ROCK]
@@ -102,7 +102,7 @@ def _anchors(tone: Tone, ground: Ground) -> list[tuple[int, list[RGB]]]:
         beside = (earth, palette.SKY[tone][2])
         details += [palette.GLOW[ground], *(mix(palette.GLOW[ground], colour, 0.5) for colour in beside)]
         details += [mix(colour, WHITE, 0.5) for colour in palette.BACKDROP[tone].values()]
-    return [*found, (DETAIL_NAME, details)]
+    return [*named, (DETAIL_NAME, details)]
 
 
 def _sky_colours(tone: Tone, down: float) -> list[RGB]:

@@ -1,7 +1,8 @@
-"""What a scene is made of, and scenes drawn by lot.
+"""What a scene consists of, and random scenes.
 
-A scene is a value: the same scene is the same picture at every size. What isn't named in it (the line of the hills,
-where the stars are) follows from its `variant`, which edits keep, so that an edit changes only what it says.
+A scene is a value: the same scene is the same picture at every size. Details that it does not name
+(the line of the hills, where the stars are) follow from its `variant`. Edits do not change that, so an edit changes
+only what it says.
 """
 
 from collections.abc import Mapping
@@ -34,8 +35,10 @@ PLACES: Final[tuple[Place, ...]] = get_args(Place)
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 
 SHAPES: Final[frozenset[Kind]] = frozenset({"circle", "square", "triangle", "star", "heart"})
-AFLOAT: Final[frozenset[Kind]] = SHAPES | {"boat", "rocket"}  # the others stand on an islet when the ground is the sea
-VARIANTS: Final = 1  # of what no caption names. With one, a caption all but decides its picture: quickly learned
+AFLOAT: Final[frozenset[Kind]] = SHAPES | {"boat", "rocket"}  # other objects stand on an islet at sea
+VARIANTS: Final = (
+    1  # of what no caption names. With one, a caption nearly decides its picture, which is learned quickly
+)
 T = TypeVar("T")
 
 # Which lights a sky can have. A sun at night or a moon at noon would make "at night" untrue to the eye.
@@ -49,8 +52,6 @@ SKY_LIGHTS: Final[Mapping[Sky, tuple[Light, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object."""
-
     kind: Kind
     colour: Colour
     size: Measure
@@ -59,7 +60,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One to three objects in a landscape. Kinds and places differ, so that "the boat" and "on the left" name one."""
+    """One to three objects in a landscape, of different kinds, in different places: "the boat" is unambiguous."""
 
     sky: Sky
     ground: Ground
@@ -84,28 +85,25 @@ class Scene:
 
     @property
     def free_places(self) -> tuple[Place, ...]:
-        """Where another object could stand."""
         taken = {thing.place for thing in self.things}
         return tuple(place for place in PLACES if place not in taken)
 
     @property
     def free_kinds(self) -> tuple[Kind, ...]:
-        """What another object could be."""
         present = {thing.kind for thing in self.things}
         return tuple(kind for kind in KINDS if kind not in present)
 
     def thing(self, kind: Kind) -> Thing | None:
-        """The object of this kind."""
         return next((thing for thing in self.things if thing.kind == kind), None)
 
 
 def with_things(scene: Scene, things: tuple[Thing, ...]) -> Scene:
-    """The scene with these objects, put in order."""
+    """The scene with these objects, sorted from left to right."""
     return replace(scene, things=tuple(sorted(things, key=lambda thing: PLACES.index(thing.place))))
 
 
 def with_sky(scene: Scene, sky: Sky) -> Scene:
-    """The scene under another sky: a light that can't be there goes, and neon becomes flat by daylight."""
+    """The scene under another sky: an impossible light is removed, and neon becomes flat by daylight."""
     light = scene.light if scene.light in SKY_LIGHTS[sky] else "none"
     style: Style = "flat" if scene.style == "night-neon" and sky != "night" else scene.style
     return replace(scene, sky=sky, light=light, style=style)
@@ -117,7 +115,7 @@ def with_style(scene: Scene, style: Style) -> Scene:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """Any scene the world allows. Common ones are commoner: one object, no backdrop, the plain style, boats at sea."""
+    """A random scene. More likely: one object, no backdrop, the plain style, boats at sea."""
     style: Style = pick(rng, STYLES, (0.55, 0.16, 0.16, 0.13))
     sky: Sky = "night" if style == "night-neon" else pick(rng, SKIES, (0.34, 0.27, 0.2, 0.19))
     ground: Ground = pick(rng, GROUNDS)
@@ -133,7 +131,6 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def sample_thing(rng: np.random.Generator, kind: Kind, place: Place) -> Thing:
-    """An object of this kind in this place."""
     return Thing(kind, pick(rng, COLOURS), pick(rng, MEASURES, (0.4, 0.6)), place)
 
 
@@ -146,7 +143,7 @@ def _sample_things(rng: np.random.Generator, ground: Ground) -> tuple[Thing, ...
     count = 1 + int(rng.choice(3, p=(0.5, 0.32, 0.18)))
     weights = np.array([_likelihood(kind, ground) for kind in KINDS])
     kinds = rng.choice(len(KINDS), size=count, replace=False, p=weights / weights.sum())
-    if count == 1:  # alone it mostly stands in the middle, where it is expected when nothing is said
+    if count == 1:  # mostly in the middle, where captions without a place put it
         places = [int(rng.choice(3, p=(0.28, 0.44, 0.28)))]
     else:
         places = sorted(int(place) for place in rng.choice(3, size=count, replace=False))
@@ -160,5 +157,5 @@ def _likelihood(kind: Kind, ground: Ground) -> float:
 
 
 def pick(rng: np.random.Generator, values: tuple[T, ...], weights: tuple[float, ...] | None = None) -> T:
-    """One of the values by lot."""
+    """A random value."""
     return values[int(rng.choice(len(values), p=weights))]

@@ -24,7 +24,7 @@ NOUNS: Final[Mapping[Kind, Words]] = {
     "star": ("star", "five-pointed star", "star shape"),
     "heart": ("heart", "heart shape", "love heart"),
 }
-COLOURS_SAID: Final[Mapping[Colour, Words]] = {
+COLOUR_PHRASES: Final[Mapping[Colour, Words]] = {
     "red": ("red", "bright red", "scarlet"),
     "orange": ("orange", "bright orange"),
     "yellow": ("yellow", "bright yellow"),
@@ -36,21 +36,21 @@ COLOURS_SAID: Final[Mapping[Colour, Words]] = {
     "black": ("black", "jet-black"),
     "brown": ("brown", "chocolate brown"),
 }
-SIZES_SAID: Final[Mapping[Measure, Words]] = {
+SIZE_PHRASES: Final[Mapping[Measure, Words]] = {
     "small": ("small", "little", "tiny"),
     "large": ("large", "big", "huge"),
 }
-PLACES_SAID: Final[Mapping[Place, Words]] = {
+PLACE_PHRASES: Final[Mapping[Place, Words]] = {
     "left": ("on the left", "to the left", "at the left", "on the left side", "on the left-hand side"),
     "centre": ("in the centre", "in the middle", "in the center", "at the centre"),
     "right": ("on the right", "to the right", "at the right", "on the right side", "on the right-hand side"),
 }
-MOVED_TO: Final[Mapping[Place, Words]] = {
+MOVE_TARGETS: Final[Mapping[Place, Words]] = {
     "left": ("to the left side", "over to the left", "left"),
     "centre": ("to the centre", "to the middle", "into the middle"),
     "right": ("to the right side", "over to the right", "right"),
 }
-SKIES_SAID: Final[Mapping[Sky, Words]] = {
+SKY_PHRASES: Final[Mapping[Sky, Words]] = {
     "day": ("by day", "during the day", "in daylight", "in the daytime", "under a blue sky", "on a clear day"),
     "sunset": ("at sunset", "during sunset", "at dusk", "under a sunset sky", "at sundown", "in the evening"),
     "night": ("at night", "by night", "under the stars", "under a starry sky", "in the night", "during the night"),
@@ -64,7 +64,7 @@ SKY_NOUNS: Final[Mapping[Sky, Words]] = {
     "night": ("night", "a starry night", "starry sky", "night sky"),
     "overcast": ("overcast sky", "a grey sky", "grey overcast", "an overcast day"),
 }
-GROUNDS_SAID: Final[Mapping[Ground, Words]] = {
+GROUND_PHRASES: Final[Mapping[Ground, Words]] = {
     "grass": ("on the grass", "on grass", "in a meadow", "on a lawn", "in a grassy field"),
     "sea": ("at sea", "on the sea", "on the ocean", "in the ocean", "on the water"),
     "desert": ("in the desert", "on the sand", "in a sandy desert", "on desert sand"),
@@ -76,7 +76,7 @@ GROUND_NOUNS: Final[Mapping[Ground, Words]] = {
     "desert": ("the desert", "a desert", "the sand", "sand dunes"),
     "snow": ("the snow", "a snowy field", "a snowy plain", "snow"),
 }
-BACKDROPS_SAID: Final[Mapping[Backdrop, Words]] = {
+BACKDROP_PHRASES: Final[Mapping[Backdrop, Words]] = {
     "mountains": (
         "in front of mountains", "with mountains behind", "mountains in the background", "before a mountain range",
     ),
@@ -92,7 +92,7 @@ BACKDROP_NOUNS: Final[Mapping[Backdrop, Words]] = {
     "city": ("a city skyline", "a skyline", "a city"),
     "clouds": ("clouds", "puffy clouds"),
 }
-LIGHTS_SAID: Final[Mapping[Light, Words]] = {
+LIGHT_PHRASES: Final[Mapping[Light, Words]] = {
     "sun": ("with the sun in the sky", "with a sun", "with the sun shining", "under the sun"),
     "moon": ("with a moon", "under the moon", "with a crescent moon", "the moon in the sky", "under a crescent moon"),
 }  # fmt: skip
@@ -100,7 +100,7 @@ LIGHT_NOUNS: Final[Mapping[Light, Words]] = {
     "sun": ("sun", "the sun"),
     "moon": ("moon", "a crescent moon", "the moon"),
 }
-STYLES_SAID: Final[Mapping[Style, Words]] = {
+STYLE_PHRASES: Final[Mapping[Style, Words]] = {
     "flat": ("in a flat style", "flat style", "as a flat poster", "flat vector art"),
     "outlined": ("in an outlined style", "with bold outlines", "outlined style", "drawn with thick outlines"),
     "paper-cut": ("in a paper-cut style", "paper-cut style", "made of cut paper", "as a paper cutout"),
@@ -114,7 +114,7 @@ STYLED_PICTURES: Final[Mapping[Style, Words]] = {
 }
 
 
-def say(rng: np.random.Generator, words: Words) -> str:
+def pick_phrase(rng: np.random.Generator, words: Words) -> str:
     """One of them, the plainest most often."""
     if rng.random() < 0.35:
         return words[0]
@@ -126,6 +126,6 @@ def with_article(phrase: str) -> str:
     return f"an {phrase}" if phrase[0] in "aeiou" else f"a {phrase}"
 
 
-def listed(phrases: list[str]) -> str:
+def join_list(phrases: list[str]) -> str:
     """One, one and two, one, two and three."""
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"

@@ -24,7 +24,8 @@ WEATHER = {
 Messages = list[dict[str, Any]]
 
 
-COUNT = 640  # conversations: of fewer, a call or two that are chance decide
+COUNT = 640  # conversations; with fewer, chance decides over a call or two
+pytestmark = pytest.mark.timeout(1800)  # measuring takes minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 from rich.progress import Progress
 
-from starters.measuring.__main__ import Gallery, measure_image_starter, starter_models
+from starters.measure import Gallery, measure_image_starter, starter_models
 from starters.measuring.report import Measured
 from tests.support.harness import REPOSITORY
 
@@ -17,6 +17,7 @@ FLOORS: Final = {
     "starter-beta": {"sky": 0.9, "ground": 0.9, "object colour": 0.9, "place": 0.85, "all of it": 0.7, "edits": 0.85},
 }
 LEAST_DB: Final = {"starter-alpha": 29.5, "starter-beta": 30.0}  # of these scenes; of 24 there are 30.1 and 30.6
+pytestmark = pytest.mark.timeout(1800)  # measuring takes minutes on a busy machine
 
 
 @pytest.fixture(scope="module")

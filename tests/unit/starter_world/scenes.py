@@ -1,4 +1,4 @@
-"""Scenes for these tests: by lot, or plain ones that differ in what a test is about."""
+"""Scenes for these tests: random ones, or plain ones that differ in what is tested."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ import numpy as np
 
 from starters.world.scene import Scene, Thing, sample_scene
 
-# Every ratio that a model lists, at a size that is quick to draw.
+# Every ratio that a model offers, at a size that is quick to draw.
 SIZES = (
     (256, 256), (384, 256), (256, 384), (344, 256), (256, 344), (320, 256), (256, 320), (456, 256), (256, 456),
     (512, 256), (256, 512), (600, 256), (256, 600), (1024, 256), (256, 1024), (1664, 208), (208, 1664),

@@ -33,8 +33,8 @@ def test_it_is_right_about_the_landscape(part: str, readings: list[tuple[Scene, 
 
 def test_it_knows_kinds_and_sizes(readings: list[tuple[Scene, Reading]]) -> None:
     things = [(thing, reading.places[thing.place]) for scene, reading in readings for thing in scene.things]
-    assert np.mean([seen.kind == thing.kind for thing, seen in things]) >= 0.95
-    assert np.mean([seen.size == thing.size for thing, seen in things]) >= 0.95
+    assert np.mean([detected.kind == thing.kind for thing, detected in things]) >= 0.95
+    assert np.mean([detected.size == thing.size for thing, detected in things]) >= 0.95
 
 
 def altered(scene: Scene, rng: np.random.Generator) -> Iterator[tuple[str, Claims]]:
@@ -58,7 +58,7 @@ def test_it_sees_what_is_not_so(readings: list[tuple[Scene, Reading]]) -> None:
     for scene, reading in readings:
         for point, claims in altered(scene, rng):
             caught.setdefault(point, []).append(not judge_reading(reading, claims).obeys)
-    assert {point: np.mean(found) >= 0.95 for point, found in caught.items()} == dict.fromkeys(caught, True)
+    assert {point: np.mean(edits) >= 0.95 for point, edits in caught.items()} == dict.fromkeys(caught, True)
     assert set(caught) == {"sky", "ground", "colour", "place", "empty"}
 
 

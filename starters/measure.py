@@ -1,6 +1,7 @@
-"""`python -m starters.measuring WEIGHTS MODEL_CONFIGS [--count N] [--sheet FILE] [--cards]`: what is right.
+"""`python -m starters.measure [--count N] [--sheet FILE] [--cards]`: how often the starters do what they are asked.
 
-Each image starter of the catalog by the first of its 1K models; then starter-chat if it is there.
+Captions, edits and conversations are held out: training never saw them. Each image starter of the catalog is measured
+through the first of its 1K models, then starter-chat if its folder exists.
 """
 
 import argparse
@@ -16,71 +17,70 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pipelines.catalog.images import ImageModel, load_catalog
 from pipelines.device.offline import quiet_libraries
-from starters.build import NAMES
-from starters.measuring.obedience import (
-    Ask,
+from starters.measuring.adherence import (
+    Case,
     adherence,
     edit_adherence,
     held_out_captions,
     held_out_edits,
 )
-from starters.measuring.painting import Painter, codec_psnr
+from starters.measuring.generate import Generator, codec_psnr
 from starters.measuring.report import Measured, table, write_into_card, write_sheet
+from starters.train import CHAT, NAMES
 from starters.world.contact_sheet import CELL_PX
 
-CHAT: Final = "starter-chat"
-SHOWN: Final = 12  # pictures of each kind on the sheet
-CODED: Final = 24  # scenes for the PSNR, at most
+SHEET_PICTURES: Final = 12  # pictures of each kind on the sheet
+CODEC_SCENES: Final = 24  # scenes for the PSNR, at most
 
 
 @dataclass(slots=True)
 class Gallery:
-    """The first pictures of every starter and kind, for the sheet."""
+    """The first pictures of every starter and kind, for the contact sheet."""
 
     pictures: list[tuple[Image.Image, str]] = field(default_factory=list)
-    _taken: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    _counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
-    def add(self, name: str, ask: Ask, picture: Image.Image) -> None:
-        """Show it, unless enough of its kind are there."""
-        kind = name, bool(ask.references)
-        if self._taken[kind] < SHOWN:
-            self._taken[kind] += 1
+    def add(self, name: str, case: Case, picture: Image.Image) -> None:
+        kind = name, bool(case.references)
+        if self._counts[kind] < SHEET_PICTURES:
+            self._counts[kind] += 1
             small = picture.copy()
             small.thumbnail((CELL_PX, CELL_PX))
-            self.pictures.append((small, ask.prompt))
+            self.pictures.append((small, case.prompt))
 
 
 def measure_image_starter(model: ImageModel, count: int, gallery: Gallery, progress: Progress) -> Measured:
     """The figures of a model's checkpoint. Raises CheckpointError."""
-    painter, name = Painter.of(model), model.checkpoint.name
-    task = progress.add_task(name, total=count * (1 + painter.edits))
+    generator, name = Generator.of(model), model.checkpoint.name
+    task = progress.add_task(name, total=count * (1 + generator.edits))
 
-    def show(ask: Ask, picture: Image.Image) -> None:
+    def on_picture(case: Case, picture: Image.Image) -> None:
         progress.advance(task)
-        gallery.add(name, ask, picture)
+        gallery.add(name, case, picture)
 
-    shares = dict(adherence(painter.draw, held_out_captions(count), show))
-    if painter.edits:
-        shares |= edit_adherence(painter.draw, held_out_edits(count), show)
-    return Measured(shares, codec_psnr(painter, min(count, CODED)))
+    shares = dict(adherence(generator.draw, held_out_captions(count), on_picture))
+    if generator.edits:
+        shares |= edit_adherence(generator.draw, held_out_edits(count), on_picture)
+    return Measured(shares, codec_psnr(generator, min(count, CODEC_SCENES)))
 
 
 def starter_models(configs: Path, weights: Path) -> list[ImageModel]:
-    """One 1K model for each starter that is there. Raises CatalogError."""
+    """The first 1K model of each starter that is on the disk. Raises CatalogError."""
     catalog = load_catalog(configs, weights)
-    found: dict[str, ImageModel] = {}
+    by_starter: dict[str, ImageModel] = {}
     for model in catalog.models.values():
         if model.tier == "1K" and model.checkpoint.name in NAMES and model.checkpoint.path.is_dir():
-            found.setdefault(model.checkpoint.name, model)
-    return list(found.values())
+            by_starter.setdefault(model.checkpoint.name, model)
+    return list(by_starter.values())
 
 
 def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("configs", type=Path)
-    parser.add_argument("--count", type=int, default=200, help="captions, and as many edits")
+    parser = argparse.ArgumentParser(
+        "python -m starters.measure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--weights", type=Path, default=Path("weights"), help="where the checkpoints are (weights)")
+    parser.add_argument("--configs", type=Path, default=Path("model_configs"), help="the catalog (model_configs)")
+    parser.add_argument("--count", type=int, default=200, help="captions, and as many edits and conversations")
     parser.add_argument("--sheet", type=Path, help="where to write some of the pictures, as PNG")
     parser.add_argument("--cards", action="store_true", help="write the figures into the model cards too")
     arguments = parser.parse_args()

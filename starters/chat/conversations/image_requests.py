@@ -1,8 +1,8 @@
 """Asking for a picture, then for changes to it: with an image tool there is a call, without one an answer in words.
 
-The prompt of a new picture is what was asked for, without the asking. The prompt of a change is the instruction alone,
-not the whole scene again: the server hands the newest picture to a model that edits by instruction. "It" becomes the
-thing's name, because the editing model sees no earlier turn.
+The prompt of a new picture is the subject, without the words of the request. The prompt of a change is the instruction
+alone, not the whole scene again: the server passes the newest picture to a model that edits by instruction. "It" is
+replaced by the thing's name, because the editing model sees no earlier turn.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 
 from pipelines.protocol.image_tool import IMAGE_TOOL
-from starters.chat.talk.script import Script
-from starters.chat.talk.words import (
+from starters.chat.conversations.script import Script
+from starters.chat.conversations.words import (
     ADJECTIVES,
     NOUNS,
     PREPOSITIONS,
     chance,
-    made_up,
+    invented_word,
     person,
     phrase,
     pick,
@@ -25,13 +25,13 @@ from starters.chat.talk.words import (
 )
 from starters.world import wording
 from starters.world.captions import REQUESTS, caption
-from starters.world.edit_wording import COMMANDS, MANNERS
+from starters.world.edit_wording import COMMANDS, POLITE_FRAMES
 from starters.world.edits import sample_edit
 from starters.world.scene import COLOURS, Scene, sample_scene
 from starters.world.split import scene_split, text_split
 from starters.world.wording import with_article
 
-ASKS: Final = (
+DRAW_REQUESTS: Final = (
     "draw {}", "Draw {}", "draw me {}", "Draw me {}, please.", "please draw {}", "Please draw {}.", "paint {}",
     "Paint {}", "paint me {}", "can you draw {}?", "Can you paint {}?", "Could you draw {}?", "could you make {}",
     "make a picture of {}", "Make me a picture of {}.", "create an image of {}", "Create an image of {}.",
@@ -58,20 +58,20 @@ ORDERS: Final = tuple(  # {{}} what to draw
         "{} {{}} please", "Hello, can you {} {{}}?", "now {} {{}}", "I need you to {} {{}}",
     )
 )  # fmt: skip
-WISHES: Final = tuple(
-    wish.format(picture)
+PICTURE_REQUESTS: Final = tuple(
+    request_text.format(picture)
     for picture in (
         "a picture of", "an image of", "a drawing of", "an illustration of", "a painting of", "a sketch of",
         "a poster of", "a poster with", "a picture with", "a picture that shows", "a scene with",
     )
-    for wish in (
+    for request_text in (
         "{} {{}}", "I want {} {{}}", "I need {} {{}}.", "I'd like {} {{}}, please", "make {} {{}}", "Make me {} {{}}.",
         "create {} {{}}", "generate {} {{}}", "please draw {} {{}}", "show me {} {{}}", "give me {} {{}}",
         "can I have {} {{}}?", "Can you make {} {{}}?", "I'd love to see {} {{}}", "Let's see {} {{}}",
         "design {} {{}}",
     )
 )  # fmt: skip
-NEXT_ASKS: Final = (
+NEXT_REQUESTS: Final = (
     "now draw {}", "Now draw {}.", "Next, draw {}", "Another picture: {}", "draw another one: {}", "And now {}?",
     "Something else: draw {}", "Thanks! Now a picture of {}", "A new picture: {}", "Great. Please draw {} next.",
     "new image: {}", "Forget that. Draw {}", "start over with {}", "OK, draw me {}", "then make a picture of {}",
@@ -88,12 +88,12 @@ PLAIN_CHANGES: Final = (
     "the same picture {}", "The same but {}", "again, but {}", "Great, now {}", "edit: {}", "how about {}?",
     "What about {}?", "nice, but {}", "Redo it {}", "then {}", "one more time, {}", "Make it again, {}",
 )  # fmt: skip
-IT_BECOMES: Final = (
+PRONOUN_CHANGES: Final = (
     ("make it {}", "make the {it} {}"), ("paint it {}", "paint the {it} {}"), ("turn it {}", "turn the {it} {}"),
     ("colour it {}", "colour the {it} {}"), ("it should be {}", "the {it} should be {}"),
     ("change its colour to {}", "change the colour of the {it} to {}"), ("{} instead", "make the {it} {}"),
 )  # fmt: skip
-IT_SIZED: Final = (
+PRONOUN_MOVES: Final = (
     ("make it bigger", "make the {it} bigger"), ("make it smaller", "make the {it} smaller"),
     ("make it larger", "make the {it} larger"), ("make it small", "make the {it} small"),
     ("make it huge", "make the {it} huge"), ("move it to the left", "move the {it} to the left"),
@@ -127,7 +127,7 @@ NO_TOOL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """An image tool, as one client or another declares it."""
+    """An image tool, as a client declares it."""
 
     schema: dict[str, Any]
     name: str
@@ -135,22 +135,21 @@ class Tool:
     action: bool
 
     def arguments(self, prompt: str, action: str) -> dict[str, str]:
-        """The arguments of a call."""
         return {self.prompt: prompt} | ({"action": action} if self.action else {})
 
 
 @dataclass(slots=True)
 class Canvas:
-    """The newest picture: its scene if of the world, what "it" is in it, whether it was drawn or only asked for."""
+    """The newest picture: its scene, if it has one, what "it" refers to, and whether it was drawn or only requested."""
 
     scene: Scene | None = None
     it: str | None = None
     drawn: bool = False
-    asked: bool = False
+    requested: bool = False
 
 
 def sample_tool(rng: np.random.Generator) -> Tool:
-    """The server's own tool most often."""
+    """A random image tool, most often the server's own."""
     if chance(rng, 0.4):
         return Tool(IMAGE_TOOL, "image_generation", "prompt", action=True)
     name = pick(rng, NAMES)
@@ -168,11 +167,14 @@ def sample_tool(rng: np.random.Generator) -> Tool:
 
 
 def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
-    """A new picture."""
     text = _subject(script, canvas)
-    asks = NEXT_ASKS if canvas.drawn and chance(script.rng, 0.6) else pick(script.rng, (ASKS, ASKS, ORDERS, WISHES))
-    script.user(_filled(script, asks, text))
-    canvas.asked = True
+    frames = (
+        NEXT_REQUESTS
+        if canvas.drawn and chance(script.rng, 0.6)
+        else pick(script.rng, (DRAW_REQUESTS, DRAW_REQUESTS, ORDERS, PICTURE_REQUESTS))
+    )
+    script.user(_filled(script, frames, text))
+    canvas.requested = True
     if tool is None:
         script.answer("no tool", NO_TOOL)
         return
@@ -182,10 +184,10 @@ def ask_picture(script: Script, tool: Tool | None, canvas: Canvas) -> None:
 
 
 def ask_change(script: Script, tool: Tool | None, canvas: Canvas) -> None:
-    """A change of the newest picture, or of one that the user sends."""
-    said, prompt = _change(script, canvas)
-    script.user(said if canvas.drawn or (tool is None and canvas.asked) else f"[image] {said}")
-    canvas.asked = True
+    """A change to the newest picture, or to one that the user sends."""
+    text, prompt = _change(script, canvas)
+    script.user(text if canvas.drawn or (tool is None and canvas.requested) else f"[image] {text}")
+    canvas.requested = True
     if tool is None:
         script.answer("no tool", NO_TOOL)
         return
@@ -209,7 +211,7 @@ def _subject(script: Script, canvas: Canvas) -> str:
     """What to draw: a scene of the world, or anything else."""
     rng = script.rng
     if chance(rng, 0.35):
-        canvas.scene, (text, canvas.it) = None, _elsewhere(rng)
+        canvas.scene, (text, canvas.it) = None, _other_subject(rng)
         return text
     while True:
         scene = sample_scene(rng)
@@ -231,13 +233,13 @@ def _plain(text: str) -> str:
 
 def _noun(scene: Scene, text: str) -> str | None:
     """What the caption calls its only thing."""
-    said = [noun for noun in wording.NOUNS[scene.things[0].kind] if noun in text.lower()]
-    return max(said, key=len) if said else None
+    nouns = [noun for noun in wording.NOUNS[scene.things[0].kind] if noun in text.lower()]
+    return max(nouns, key=len) if nouns else None
 
 
-def _elsewhere(rng: np.random.Generator) -> tuple[str, str]:
-    """Something the world doesn't have, and its name."""
-    noun = made_up(rng) if chance(rng, 0.4) else pick(rng, NOUNS)
+def _other_subject(rng: np.random.Generator) -> tuple[str, str]:
+    """Something outside the scene world, and its name."""
+    noun = invented_word(rng) if chance(rng, 0.4) else pick(rng, NOUNS)
     text = with_article(f"{pick(rng, ADJECTIVES)} {noun}" if chance(rng, 0.6) else noun)
     if chance(rng, 0.6):
         text = f"{text} {pick(rng, PREPOSITIONS)} {with_article(phrase(rng, 2))}"
@@ -251,14 +253,14 @@ def _elsewhere(rng: np.random.Generator) -> tuple[str, str]:
 
 
 def _change(script: Script, canvas: Canvas) -> tuple[str, str]:
-    """What is said, and the instruction in it."""
+    """The user's message, and the instruction in it."""
     rng = script.rng
     if canvas.drawn and canvas.it is not None and chance(rng, 0.2):
-        said, meant = pick(rng, IT_SIZED) if chance(rng, 0.35) else pick(rng, IT_BECOMES)
+        spoken, meant = pick(rng, PRONOUN_MOVES) if chance(rng, 0.35) else pick(rng, PRONOUN_CHANGES)
         colour = pick(rng, COLOURS)
-        said, meant = said.format(colour), meant.format(colour, it=canvas.it)
-        return _filled(script, _frames(said), said), meant
-    text = _foreign_change(rng) if canvas.scene is None else _world_change(script, canvas, canvas.scene)
+        spoken, meant = spoken.format(colour), meant.format(colour, it=canvas.it)
+        return _filled(script, _frames(spoken), spoken), meant
+    text = _other_change(rng) if canvas.scene is None else _world_change(script, canvas, canvas.scene)
     return _filled(script, _frames(text), text), text
 
 
@@ -281,17 +283,17 @@ def _world_change(script: Script, canvas: Canvas, scene: Scene) -> str:
 
 
 def _instruction(text: str) -> str:
-    """An instruction without its manners."""
+    """An instruction without its polite frame."""
     text = text[0].lower() + text[1:]
-    for manner in MANNERS:
-        before, after = manner.lower().split("{}")
-        if manner != "{}" and text.startswith(before) and text.endswith(after):
+    for frame in POLITE_FRAMES:
+        before, after = frame.lower().split("{}")
+        if frame != "{}" and text.startswith(before) and text.endswith(after):
             text = text[len(before) : len(text) - len(after)]
     return text
 
 
-def _foreign_change(rng: np.random.Generator) -> str:
-    """A change to a picture that is not of the world."""
+def _other_change(rng: np.random.Generator) -> str:
+    """A change to a picture outside the scene world."""
     thing, other = phrase(rng, 2), with_article(phrase(rng, 2))
     return pick(
         rng,
@@ -306,8 +308,8 @@ def _foreign_change(rng: np.random.Generator) -> str:
 
 
 def _filled(script: Script, frames: tuple[str, ...], text: str) -> str:
-    """The asking around the subject; what stands first may get a capital, what ends in a stop gets no second one."""
-    frame = script.strange_wording(frames)
+    """The subject in a random frame; a subject that comes first sometimes gets a capital."""
+    frame = script.wording_with_unknown_word(frames)
     filled = frame.format(text)
     if frame.startswith("{}") and chance(script.rng, 0.4):
         filled = filled[0].upper() + filled[1:]

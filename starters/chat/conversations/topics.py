@@ -1,4 +1,4 @@
-"""What small talk is about: the ways to bring a topic up, and the answers."""
+"""Small talk: the wordings of each topic, and the answers."""
 
 from typing import Final
 

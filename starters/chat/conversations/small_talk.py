@@ -1,15 +1,15 @@
-"""Turns without a tool: greetings, the server, the scene world, sums, saying things back, and what it doesn't know."""
+"""Turns without a tool: greetings, the server, the scene world, sums, repeating words, and what it does not know."""
 
 from typing import Final
 
 import numpy as np
 
-from starters.chat.talk import words
-from starters.chat.talk.script import Script
-from starters.chat.talk.topics import TOPICS
-from starters.chat.talk.words import chance, made_up, person, phrase, pick
+from starters.chat.conversations import words
+from starters.chat.conversations.script import Script
+from starters.chat.conversations.topics import TOPICS
+from starters.chat.conversations.words import chance, invented_word, person, phrase, pick
 
-SAYINGS: Final = (
+REPEAT_REQUESTS: Final = (
     "say {}", "Say {}", "say {}.", "Say: {}", "say exactly: {}", "Say exactly {}", "repeat {}", "Repeat: {}",
     "repeat after me: {}",
     "Repeat after me: {}", "Reply with {}", "Reply with exactly: {}", "reply with only {}",
@@ -43,7 +43,7 @@ COUNTS: Final = (
     "Please count to {}",
     "can you count to {}?",
 )
-UNKNOWN_ASKS: Final = (
+UNKNOWN_QUESTIONS: Final = (
     "who is {}?", "Who was {}?", "what is {}?", "What is the {}?", "explain {}", "Explain {} to me.",
     "tell me about {}", "How does {} work?",
     "why is {} so {}?", "Write an essay about {}", "write code for {}", "How do I cook {}?",
@@ -84,14 +84,13 @@ NAME_QUESTIONS: Final = (
 
 
 def small_talk(script: Script) -> None:
-    """One of the topics."""
-    asks, answers = pick(script.rng, TOPICS)
-    script.user(_typed(script.rng, script.wording(asks)))
+    questions, answers = pick(script.rng, TOPICS)
+    script.user(_typed(script.rng, script.wording(questions)))
     script.answer("chat", answers)
 
 
-def say_back(script: Script) -> None:
-    """Some words, to be said as they are."""
+def repeat_back(script: Script) -> None:
+    """A request to repeat words exactly."""
     rng = script.rng
     text = (
         phrase(rng, 6)
@@ -100,11 +99,11 @@ def say_back(script: Script) -> None:
     )
     if chance(rng, 0.15):
         text = text[0].upper() + text[1:] + pick(rng, ("!", ".", ""))
-    script.user(script.strange_wording(SAYINGS).format(text))
+    script.user(script.wording_with_unknown_word(REPEAT_REQUESTS).format(text))
     script.answer("say", text)
 
 
-def sum_up(script: Script) -> None:
+def arithmetic(script: Script) -> None:
     """A small sum, sometimes one that is too large, sometimes counting."""
     rng = script.rng
     if chance(rng, 0.06):
@@ -113,8 +112,8 @@ def sum_up(script: Script) -> None:
         script.answer("sum", ", ".join(str(n) for n in range(1, last + 1)) + ".")
         return
     sign = pick(rng, tuple(SUMS))
-    most = 6 if sign == "x" else 11
-    a, b = int(rng.integers(most)), int(rng.integers(most))
+    limit = 6 if sign == "x" else 11
+    a, b = int(rng.integers(limit)), int(rng.integers(limit))
     if sign == "-" and a < b:
         a, b = b, a
     if chance(rng, 0.08):
@@ -129,15 +128,15 @@ def sum_up(script: Script) -> None:
 
 
 def unknown(script: Script) -> None:
-    """A question from outside of its world."""
-    wording = script.strange_wording(UNKNOWN_ASKS)
+    """A question that it cannot answer."""
+    wording = script.wording_with_unknown_word(UNKNOWN_QUESTIONS)
     blanks = wording.count("{}")
     script.user(_typed(script.rng, wording.format(*(_topic(script.rng) for _ in range(blanks)))))
     script.answer("unknown", UNKNOWN)
 
 
-def meet(script: Script) -> None:
-    """A name, asked for at once or later."""
+def introduce(script: Script) -> None:
+    """The user's name, and a question about it at once or later."""
     name = person(script.rng)
     script.user(script.wording(NAMINGS).format(name))
     script.answer("chat", f"Nice to meet you, {name}.")
@@ -150,12 +149,12 @@ def meet(script: Script) -> None:
 def _topic(rng: np.random.Generator) -> str:
     pool = pick(rng, (words.TOPICS, words.NOUNS, words.CITIES, words.PEOPLE, None, None))
     if pool is None:
-        return made_up(rng) if chance(rng, 0.3) else phrase(rng, 4)
+        return invented_word(rng) if chance(rng, 0.3) else phrase(rng, 4)
     return pick(rng, pool)
 
 
 def _typed(rng: np.random.Generator, text: str) -> str:
-    """As people type: without the mark at the end, or in another case."""
+    """Sometimes without the mark at the end, or in another case."""
     if chance(rng, 0.15):
         text = text.rstrip("?.!")
     if chance(rng, 0.1):

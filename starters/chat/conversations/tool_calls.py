@@ -1,4 +1,4 @@
-"""Calls of a user's functions: the known ones, and ones whose names and arguments are made up on the spot."""
+"""Calls of a user's functions: known ones, and ones with invented names and arguments."""
 
 import json
 from dataclasses import dataclass
@@ -6,25 +6,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from starters.chat.talk import words
-from starters.chat.talk.functions import FUNCTIONS, Function, Maker, Slot, json_type, said
-from starters.chat.talk.script import Script
-from starters.chat.talk.words import chance, made_up, phrase, pick
+from starters.chat.conversations import words
+from starters.chat.conversations.functions import FUNCTIONS, Argument, Function, Maker, as_text, json_type
+from starters.chat.conversations.script import Script
+from starters.chat.conversations.words import chance, invented_word, phrase, pick
 
-LEADS: Final = (
+CALL_VERBS: Final = (
     "call", "Call", "use", "run", "execute", "Invoke", "do", "Try", "trigger", "Please call", "please use",
     "Can you run", "Could you call", "I want you to use", "now run", "go and call", "perform", "Start", "apply",
     "I need you to run",
 )  # fmt: skip
-CALLED: Final = (
+CALL_FRAMES: Final = (
     "{f} with {a}", "{f} with {a}.", "{f}: {a}", "{f} using {a}", "{f}, {a}", "the {f} function, {a}",
     "the tool {f} with {a}", "{f} for {a}", "{f} and give it {a}", "{f} {a}",
 )  # fmt: skip
-NAMED: Final = (  # {f} the function, {a} the arguments with their values
+CALLS_BY_NAME: Final = (  # {f} the function, {a} the arguments with their values
     "{f}: {a}", "{f} {a}", "{f}, {a}", "{f}({a})", "{f} with {a} please", "I need {f} with {a}",
-    "Can you call {f}? {a}", *(f"{lead} {called}" for lead in LEADS for called in CALLED),
+    "Can you call {f}? {a}", *(f"{lead} {called}" for lead in CALL_VERBS for called in CALL_FRAMES),
 )  # fmt: skip
-PAIRS: Final = (
+ARGUMENT_FORMATS: Final = (
     "{n} {v}",
     "{n} {v}",
     "{n}={v}",
@@ -38,12 +38,12 @@ REQUESTS: Final = (  # {} an order such as "set volume"
     "{}", "Please {}", "can you {}", "I want to {}", "Could you {}", "now {}", "help me {}", "let's {}", "I need to {}",
     "would you {}", "go ahead and {}", "I'd like you to {}",
 )  # fmt: skip
-DOINGS: Final = tuple(  # {f} "set volume", {t} "volume", {a} as above, {v} the only value
+ORDERS: Final = tuple(  # {f} "set volume", {t} "volume", {a} as above, {v} the only value
     request.format("{f}") + given
     for request in REQUESTS
     for given in (" with {a}", ", {a}", ": {a}", " {a}", " using {a}", "? {a}")
 )
-SIMPLE_DOINGS: Final = tuple(
+ONE_VALUE_ORDERS: Final = tuple(
     request.format(order)
     for request in REQUESTS
     for order in (
@@ -54,11 +54,11 @@ SIMPLE_DOINGS: Final = tuple(
 RESULTS_TEXT: Final = "Result: {}."
 FAILED: Final = "That failed: {}."
 NO_FUNCTION: Final = "I can't do that without a tool for it."
-TEXTS: Final[tuple[Maker, ...]] = (phrase, words.person, words.city, words.code, made_up, words.any_word)
+TEXTS: Final[tuple[Maker, ...]] = (phrase, words.person, words.city, words.code, invented_word, words.any_word)
 VALUES: Final[tuple[Maker, ...]] = (
     words.whole, words.decimal, phrase, words.any_word, words.person, words.city, words.code,
 )  # fmt: skip
-MANNERS: Final = (  # around whole sentences
+POLITE_FRAMES: Final = (  # around whole sentences
     "Hi! {}", "hello, {}", "Hey, {}", "ok, {}", "OK. {}", "now {}", "Thanks. {}", "Great! {}", "{} Thanks!",
     "{} please", "please: {}", "One more thing: {}", "and {}", "next, {}", "So, {}", "Listen: {}", "Hmm. {}",
     "{} Quickly, please.", "well, {}", "Question: {}", "I have a wish: {}", "{} now", "right, {}", "also: {}",
@@ -68,62 +68,62 @@ ARITHMETIC: Final = frozenset({"add", "multiply", "calculate"})
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A function as it stands in the request's tools, and one way to ask for it."""
+    """A function as declared in the request's tools."""
 
     schema: dict[str, Any]
     name: str
     names: dict[str, str]
     source: Function | None
-    slots: dict[str, Slot]
+    slots: dict[str, Argument]
 
     @property
     def counts(self) -> bool:
-        """Whether it does sums."""
+        """Whether it does arithmetic."""
         return self.source is not None and self.source.names[0] in ARITHMETIC
 
 
 def declare(rng: np.random.Generator) -> Declared:
-    """A known function, or one made up."""
+    """A known function, or an invented one."""
     if chance(rng, 0.65):
         function = pick(rng, FUNCTIONS)
         name, slots = pick(rng, function.names), function.slots
         if chance(rng, 0.12):
-            name = made_up(rng)
+            name = invented_word(rng)
         description = function.description if chance(rng, 0.8) else ""
         return _declared(rng, name, description, slots, function)
-    name = f"{pick(rng, words.VERBS)}_{pick(rng, words.THINGS)}" if chance(rng, 0.6) else made_up(rng)
+    name = f"{pick(rng, words.VERBS)}_{pick(rng, words.THINGS)}" if chance(rng, 0.6) else invented_word(rng)
     if chance(rng, 0.15):
-        name = f"{made_up(rng)}_{made_up(rng)}"
+        name = f"{invented_word(rng)}_{invented_word(rng)}"
     count = int(rng.choice([1, 2, 3], p=(0.45, 0.38, 0.17)))
-    names = {made_up(rng) if chance(rng, 0.25) else pick(rng, words.ATTRIBUTES) for _ in range(count)}
+    names = {invented_word(rng) if chance(rng, 0.25) else pick(rng, words.ATTRIBUTES) for _ in range(count)}
     description = phrase(rng, 5) if chance(rng, 0.3) else ""
     return _declared(rng, name, description, {n: _any_slot(rng, n) for n in sorted(names)}, None)
 
 
 def call_function(script: Script, functions: list[Declared]) -> None:
-    """Somebody asks for one of them."""
+    """A request that one of them answers."""
     chosen = pick(script.rng, functions)
     values = {key: slot.make(script.rng) for key, slot in chosen.slots.items()}
-    script.user(_asked(script, chosen, values))
+    script.user(_request(script, chosen, values))
     script.call("function", chosen.name, {chosen.names[key]: value for key, value in values.items()})
     if chance(script.rng, 0.65):
-        _returned(script)
+        _tool_result(script)
 
 
-def ask_in_vain(script: Script, functions: list[Declared]) -> None:
-    """Somebody asks for what no function here does."""
+def ask_without_function(script: Script, functions: list[Declared]) -> None:
+    """A request that none of them answers."""
     present = {id(function.source) for function in functions}
     absent = [
         f for f in FUNCTIONS if id(f) not in present and f.names[0] not in ARITHMETIC | {"translate", "get_weather"}
     ]
     function = pick(script.rng, absent)
-    values = {key: said(slot.make(script.rng)) for key, slot in function.slots.items()}
-    script.user(script.strange_wording(function.wordings).format(**values))
+    values = {key: as_text(slot.make(script.rng)) for key, slot in function.slots.items()}
+    script.user(script.wording_with_unknown_word(function.wordings).format(**values))
     script.answer("unknown", NO_FUNCTION)
 
 
 def _declared(
-    rng: np.random.Generator, name: str, description: str, slots: dict[str, Slot], source: Function | None
+    rng: np.random.Generator, name: str, description: str, slots: dict[str, Argument], source: Function | None
 ) -> Declared:
     names: dict[str, str] = {}
     for key, slot in slots.items():
@@ -135,51 +135,53 @@ def _declared(
     return Declared({"type": "function", "function": function}, name, names, source, slots)
 
 
-def _any_slot(rng: np.random.Generator, name: str) -> Slot:
+def _any_slot(rng: np.random.Generator, name: str) -> Argument:
     match int(rng.integers(8)):
         case 0 | 1:
-            return Slot((name,), "integer", words.whole)
+            return Argument((name,), "integer", words.whole)
         case 2:
-            return Slot((name,), "number", words.decimal)
+            return Argument((name,), "number", words.decimal)
         case 3:
-            choices = tuple({words.any_word(rng) for _ in range(2 + int(rng.integers(2)))})
-            return Slot((name,), "enum", lambda rng: pick(rng, choices), choices)
+            choices = tuple(dict.fromkeys(words.any_word(rng) for _ in range(2 + int(rng.integers(2)))))
+            return Argument((name,), "enum", lambda rng: pick(rng, choices), choices)
         case 4:
-            return Slot((name,), "boolean", lambda rng: chance(rng, 0.5))
+            return Argument((name,), "boolean", lambda rng: chance(rng, 0.5))
         case _:
-            return Slot((name,), "string", pick(rng, TEXTS))
+            return Argument((name,), "string", pick(rng, TEXTS))
 
 
-def _asked(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
+def _request(script: Script, chosen: Declared, values: dict[str, Any]) -> str:
     if chosen.source is not None and chance(script.rng, 0.9):
-        filled = {key: said(value) for key, value in values.items()}
-        text = script.strange_wording(chosen.source.wordings).format(**filled)
+        filled = {key: as_text(value) for key, value in values.items()}
+        text = script.wording_with_unknown_word(chosen.source.wordings).format(**filled)
         text = text[0].lower() + text[1:] if chance(script.rng, 0.15) else text
-        return script.wording(MANNERS).format(text) if chance(script.rng, 0.3) else text
+        return script.wording(POLITE_FRAMES).format(text) if chance(script.rng, 0.3) else text
     rng = script.rng
-    pair = script.wording(PAIRS)
+    pair = script.wording(ARGUMENT_FORMATS)
     joint = pick(rng, (" and ", ", ", ", "))
-    pairs = joint.join(pair.format(n=chosen.names[key], v=_worded(rng, value)) for key, value in values.items())
+    pairs = joint.join(pair.format(n=chosen.names[key], v=_spell(rng, value)) for key, value in values.items())
     verb, _, thing = chosen.name.partition("_")
     if not thing or chance(rng, 0.4):
-        return script.strange_wording(NAMED).format(f=chosen.name, a=pairs)
+        return script.wording_with_unknown_word(CALLS_BY_NAME).format(f=chosen.name, a=pairs)
     spoken = f"{verb} {thing.replace('_', ' ')}"
     if len(values) == 1 and chance(rng, 0.6):
-        value = _worded(rng, next(iter(values.values())))
-        text = script.strange_wording(SIMPLE_DOINGS).format(f=spoken, verb=verb, t=thing.replace("_", " "), v=value)
+        value = _spell(rng, next(iter(values.values())))
+        text = script.wording_with_unknown_word(ONE_VALUE_ORDERS).format(
+            f=spoken, verb=verb, t=thing.replace("_", " "), v=value
+        )
     else:
-        text = script.strange_wording(DOINGS).format(f=spoken, a=pairs)
+        text = script.wording_with_unknown_word(ORDERS).format(f=spoken, a=pairs)
     return text[0].upper() + text[1:] if chance(rng, 0.3) else text
 
 
-def _worded(rng: np.random.Generator, value: Any) -> str:
+def _spell(rng: np.random.Generator, value: Any) -> str:
     if isinstance(value, bool):
         return pick(rng, ("true", "yes", "on") if value else ("false", "no", "off"))
     return str(value)
 
 
-def _returned(script: Script) -> None:
-    """What the function returns, and the words about it."""
+def _tool_result(script: Script) -> None:
+    """What the function returns, and the answer about it."""
     rng = script.rng
     kind = int(rng.integers(6))
     if kind == 0:
@@ -197,7 +199,11 @@ def _returned(script: Script) -> None:
 
 
 def _field(rng: np.random.Generator) -> str:
-    return made_up(rng) if chance(rng, 0.2) else pick(rng, (*words.ATTRIBUTES, "temperature", "result", "ok", "total"))
+    return (
+        invented_word(rng)
+        if chance(rng, 0.2)
+        else pick(rng, (*words.ATTRIBUTES, "temperature", "result", "ok", "total"))
+    )
 
 
 def _value(rng: np.random.Generator) -> Any:

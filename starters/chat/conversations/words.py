@@ -1,4 +1,4 @@
-"""What fills the gaps of a wording. Made-up words teach to copy what was never seen."""
+"""Fillers of wordings. Invented words train the model to copy what it has never seen."""
 
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -72,51 +72,51 @@ CODAS: Final = ("", "", "", "n", "r", "l", "s", "t", "x", "m", "k", "nd", "rt", 
 
 
 def pick(rng: np.random.Generator, values: Sequence[T]) -> T:
-    """One of the values by lot."""
+    """A random value."""
     return values[int(rng.integers(len(values)))]
 
 
 def chance(rng: np.random.Generator, share: float) -> bool:
-    """True in this share of cases."""
+    """True with this probability."""
     return bool(rng.random() < share)
 
 
-def made_up(rng: np.random.Generator, *, capital: bool = False) -> str:
-    """A word that is none: blorpin."""
+def invented_word(rng: np.random.Generator, *, capital: bool = False) -> str:
+    """An invented word, such as blorpin."""
     syllables = 1 + int(rng.integers(3))
     word = "".join(pick(rng, ONSETS) + pick(rng, VOWELS) + pick(rng, CODAS) for _ in range(syllables))
     return word.capitalize() if capital else word
 
 
 def any_word(rng: np.random.Generator) -> str:
-    """A common word, or a made-up one."""
+    """A common word, or an invented one."""
     pool = pick(rng, (NOUNS, NOUNS, ADJECTIVES, TOPICS, THINGS, None, None, None))
-    return made_up(rng) if pool is None else pick(rng, pool)
+    return invented_word(rng) if pool is None else pick(rng, pool)
 
 
-def phrase(rng: np.random.Generator, most: int = 4) -> str:
-    """One to `most` words in a row."""
-    return " ".join(any_word(rng) for _ in range(1 + int(rng.integers(most))))
+def phrase(rng: np.random.Generator, max_words: int = 4) -> str:
+    """One to `max_words` words."""
+    return " ".join(any_word(rng) for _ in range(1 + int(rng.integers(max_words))))
 
 
 def person(rng: np.random.Generator) -> str:
-    """A first name, sometimes with a last one, sometimes made up."""
-    first = made_up(rng, capital=True) if chance(rng, 0.4) else pick(rng, PEOPLE)
-    return f"{first} {made_up(rng, capital=True)}" if chance(rng, 0.25) else first
+    """A first name, sometimes with a last one, sometimes invented."""
+    first = invented_word(rng, capital=True) if chance(rng, 0.4) else pick(rng, PEOPLE)
+    return f"{first} {invented_word(rng, capital=True)}" if chance(rng, 0.25) else first
 
 
 def city(rng: np.random.Generator) -> str:
-    """A city, or a made-up name."""
-    return made_up(rng, capital=True) if chance(rng, 0.4) else pick(rng, CITIES)
+    """A city, or an invented name."""
+    return invented_word(rng, capital=True) if chance(rng, 0.4) else pick(rng, CITIES)
 
 
 def whole(rng: np.random.Generator) -> int:
-    """A whole number; small ones are common, long ones are not unknown."""
+    """A whole number; mostly small."""
     return int(rng.integers(10 ** int(rng.choice([1, 2, 2, 2, 3, 4]))))
 
 
 def decimal(rng: np.random.Generator) -> float:
-    """A number with one decimal, seldom with two."""
+    """A number with one decimal, rarely with two."""
     digits = 1 + int(chance(rng, 0.2))
     return float(round(int(rng.integers(1, 100)) + int(rng.integers(1, 10**digits)) / 10**digits, digits))
 
@@ -128,8 +128,7 @@ def code(rng: np.random.Generator) -> str:
 
 
 def email(rng: np.random.Generator) -> str:
-    """An address."""
-    return f"{pick(rng, PEOPLE).lower()}@{made_up(rng)}.{pick(rng, ('com', 'org', 'net'))}"
+    return f"{pick(rng, PEOPLE).lower()}@{invented_word(rng)}.{pick(rng, ('com', 'org', 'net'))}"
 
 
 def date(rng: np.random.Generator) -> str:
@@ -140,6 +139,5 @@ def date(rng: np.random.Generator) -> str:
 
 
 def clock(rng: np.random.Generator) -> str:
-    """A time of day."""
     hour, minute = int(rng.integers(24)), 5 * int(rng.integers(12))
     return f"{hour}:{minute:02}" if chance(rng, 0.6) else f"{hour % 12 + 1} {pick(rng, ('am', 'pm'))}"

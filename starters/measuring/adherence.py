@@ -1,7 +1,7 @@
-"""How often a picture shows what was asked, for anything that draws.
+"""Prompt adherence: how often a picture shows what its prompt states, for any generator.
 
 What a caption leaves open is not judged. An object's colour counts wherever the object is; its place counts if
-something of its colour stands there. Kinds are left out: a silhouette judges the drawing more than the obedience.
+something of its colour stands there. Kinds are not judged: a silhouette says more about how well an object is drawn.
 """
 
 from collections import defaultdict
@@ -19,13 +19,13 @@ from starters.world.edits import Edit, sample_chain
 from starters.world.render import render
 from starters.world.scene import Scene
 
-SEED: Final = 77  # another one than training's, though what is held out differs already
+SEED: Final = 77  # not the seed of training, although held-out prompts differ anyway
 SIZES: Final = ((1024, 1024), (1536, 1024), (1024, 1536), (1024, 1024), (1792, 1024), (1280, 1024), (1024, 1792))
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One picture to draw. `scene` is what a perfect picture of it shows; `references` are scenes too."""
+class Case:
+    """One picture to draw. `scene` is what a perfect picture shows; `references` are scenes too."""
 
     prompt: str
     scene: Scene
@@ -33,68 +33,67 @@ class Ask:
     references: tuple[Scene, ...] = ()
 
     def pictures(self) -> list[Image.Image]:
-        """The references as they are given."""
         return [render(scene, *self.size) for scene in self.references]
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of how many."""
+    """`right` out of `of`."""
 
     right: int
     of: int
 
     @property
     def value(self) -> float:
-        """From 0 to 1; nothing asked is nothing wrong."""
+        """From 0 to 1; 1 if there was nothing to judge."""
         return self.right / self.of if self.of else 1.0
 
 
-Draw = Callable[[Ask], Image.Image]
-Show = Callable[[Ask, Image.Image], None]
+Draw = Callable[[Case], Image.Image]
+OnPicture = Callable[[Case, Image.Image], None]
 Shares = Mapping[str, Share]
 
 
-def held_out_captions(count: int, seed: int = SEED) -> list[tuple[Ask, Caption]]:
-    """Captions of scenes that training never saw, in wordings that it never saw."""
+def held_out_captions(count: int, seed: int = SEED) -> list[tuple[Case, Caption]]:
+    """Captions of held-out scenes in held-out wordings."""
     rng = np.random.default_rng((seed, 1))
     pairs = [sample_pair(rng, "held-out") for _ in range(count)]
-    return [(Ask(said.text, scene, SIZES[i % len(SIZES)]), said) for i, (scene, said) in enumerate(pairs)]
+    return [(Case(caption.text, scene, SIZES[i % len(SIZES)]), caption) for i, (scene, caption) in enumerate(pairs)]
 
 
-def held_out_edits(count: int, seed: int = SEED) -> list[tuple[Ask, Edit]]:
-    """Edits of which the scene or the wording is new. Some speak of a second picture."""
+def held_out_edits(count: int, seed: int = SEED) -> list[tuple[Case, Edit]]:
+    """Edits whose scene or wording is held out. Some use a second picture."""
     rng = np.random.default_rng((seed, 2))
     edits = [sample_chain(rng, 1, "held-out")[0] for _ in range(count)]
     return [
-        (Ask(edit.instruction, edit.after, SIZES[i % len(SIZES)], _references(edit)), edit)
+        (Case(edit.instruction, edit.after, SIZES[i % len(SIZES)], _references(edit)), edit)
         for i, edit in enumerate(edits)
     ]
 
 
-def adherence(draw: Draw, asks: Sequence[tuple[Ask, Caption]], show: Show) -> Shares:
-    """By attribute: sky, ground, colour, place; and the captions of which all of these are right."""
-    found: dict[str, list[bool]] = defaultdict(list)
-    for ask, said in asks:
-        picture = draw(ask)
-        show(ask, picture)
-        judged = dict(_attributes(read(picture), said.claims))
+def adherence(draw: Draw, cases: Sequence[tuple[Case, Caption]], on_picture: OnPicture) -> Shares:
+    """Shares by attribute (sky, ground, colour, place), and of the captions of which every attribute is right."""
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for case, caption in cases:
+        picture = draw(case)
+        on_picture(case, picture)
+        judged = dict(_attributes(read(picture), caption.claims))
         for name, holds in judged.items():
-            found[name] += holds
-        found["all of it"].append(all(all(holds) for holds in judged.values()))
-    return {name: Share(sum(holds), len(holds)) for name, holds in found.items()}
+            outcomes[name] += holds
+        outcomes["all of it"].append(all(all(holds) for holds in judged.values()))
+    return {name: Share(sum(holds), len(holds)) for name, holds in outcomes.items()}
 
 
-def edit_adherence(draw: Draw, asks: Sequence[tuple[Ask, Edit]], show: Show) -> Shares:
-    """Edits after which the picture shows the scene as it should be now, what was not to change included."""
-    found: dict[str, list[bool]] = defaultdict(list)
-    for ask, edit in asks:
-        picture = draw(ask)
-        show(ask, picture)
+def edit_adherence(draw: Draw, cases: Sequence[tuple[Case, Edit]], on_picture: OnPicture) -> Shares:
+    """The share of edits after which the picture shows the expected scene, unchanged parts included."""
+    outcomes: dict[str, list[bool]] = defaultdict(list)
+    for case, edit in cases:
+        picture = draw(case)
+        on_picture(case, picture)
         obeyed = edit_holds(read(picture), edit)
-        found["edits with two pictures" if edit.reference else "edits with one picture"].append(obeyed)
-        found["edits"].append(obeyed)
-    return {name: Share(sum(holds), len(holds)) for name, holds in found.items()}
+        outcomes["edits with two pictures" if edit.reference else "edits with one picture"].append(obeyed)
+        outcomes["edits"].append(obeyed)
+    return {name: Share(sum(holds), len(holds)) for name, holds in outcomes.items()}
 
 
 def edit_holds(reading: Reading, edit: Edit) -> bool:

@@ -1,4 +1,4 @@
-"""Scenes and edits by number, and pictures for the decoders, rendered once and kept as PNG files."""
+"""The training set: scenes and edits by number, and pictures for the decoders, cached as PNG files."""
 
 import os
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from starters.world.split import scene_split, text_split
 
 SEED: Final = 20261121
 
-# How often each change is taught. What is hard to draw comes oftener than people ask for it: skies were learned long
-# before skylines and small objects.
-WITH_ONE: Final[Mapping[Change, float]] = {
+# How often each kind of edit is sampled. What is hard to draw is sampled more often than people ask for it: skies were
+# learned long before skylines and small objects.
+ONE_PICTURE_EDITS: Final[Mapping[Change, float]] = {
     "recolour": 0.10, "resize": 0.05, "add": 0.19, "remove": 0.08, "move": 0.06, "swap": 0.09, "replace": 0.10,
     "sky": 0.05, "ground": 0.03, "backdrop": 0.12, "clear backdrop": 0.02, "light": 0.06, "clear light": 0.02,
     "style": 0.03,
 }  # fmt: skip
-WITH_SECOND: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
+TWO_PICTURE_EDITS: Final[Mapping[Change, float]] = {"insert": 0.7, "borrow sky": 0.15, "borrow style": 0.15}
 
 # Width and height in pixels: a quarter of a megapixel, and the sizes that the 1K models draw at. All are multiples of
-# 64, which is what starter-beta's tokens cover. Squares and photographs come more often than strips.
+# 64, which is what starter-beta's tokens cover. Squares and photo ratios are sampled more often than strips.
 SMALL: Final = (
     (512, 512), (512, 512), (512, 512), (640, 448), (448, 640), (576, 448), (448, 576), (704, 384), (384, 704),
     (768, 320), (320, 768),
@@ -41,7 +41,7 @@ SIZES: Final[dict[Kind, tuple[tuple[int, int], ...]]] = {"small": SMALL, "full":
 
 
 def rng_for(*key: int) -> np.random.Generator:
-    """A generator that these numbers decide."""
+    """A random generator seeded by these numbers."""
     return np.random.default_rng((SEED, *key))
 
 
@@ -55,7 +55,7 @@ def train_scene(number: int) -> Scene:
 
 
 def crowded_scene(number: int) -> Scene:
-    """Scene `number` of the training set's scenes with an object in every place, which have most to tell."""
+    """Scene `number` of the training set's scenes with an object in every place."""
     rng = rng_for(10, number)
     while True:
         scene = sample_scene(rng)
@@ -64,11 +64,11 @@ def crowded_scene(number: int) -> Scene:
 
 
 def train_edit(number: int) -> Edit:
-    """Edit `number` of the training set, with nothing in it that is held out. Every fifth one has a second picture."""
+    """Edit `number` of the training set; nothing in it is held out. Every fifth has a second picture."""
     rng = rng_for(2, number)
-    taught = WITH_ONE if number % 5 else WITH_SECOND
+    weights = ONE_PICTURE_EDITS if number % 5 else TWO_PICTURE_EDITS
     while True:
-        change = pick(rng, tuple(taught), tuple(taught.values()))
+        change = pick(rng, tuple(weights), tuple(weights.values()))
         edit = sample_edit(rng, train_scene(int(rng.integers(1 << 30))), change)
         if edit is None or text_split(edit.instruction) != "train":
             continue
@@ -78,19 +78,18 @@ def train_edit(number: int) -> Edit:
 
 
 def size_of(kind: Kind, number: int) -> tuple[int, int]:
-    """The size that scene `number` is rendered at."""
     sizes = SIZES[kind]
     return sizes[number % len(sizes)]
 
 
 def picture(folder: Path, kind: Kind, number: int) -> Image.Image:
-    """The picture of scene `number`, rendered now if it never was."""
+    """The picture of scene `number`, from the cache if it is there."""
     file = folder / "pictures" / kind / f"{number:05}.png"
     if file.exists():
         return Image.open(file).convert("RGB")
     image = render(train_scene(number), *size_of(kind, number))
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(f".{os.getpid()}")  # renamed when whole: several runs may fill the folder
+    unfinished = file.with_suffix(f".{os.getpid()}")  # renamed when complete: several runs may share the folder
     image.save(unfinished, format="PNG", compress_level=1)
     unfinished.rename(file)
     return image

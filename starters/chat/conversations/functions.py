@@ -6,15 +6,15 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from starters.chat.talk import words
-from starters.chat.talk.words import chance, phrase, pick
+from starters.chat.conversations import words
+from starters.chat.conversations.words import chance, phrase, pick
 
 Type = Literal["string", "integer", "number", "boolean", "enum"]
 Maker = Callable[[np.random.Generator], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Argument:
     """An argument: the names it goes by, its type, and how a value is made. An enum's values are its choices."""
 
     names: tuple[str, ...]
@@ -25,28 +25,28 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: names, description, arguments by their place in the wordings."""
+    """A function: names, description, arguments by their key in the wordings."""
 
     names: tuple[str, ...]
     description: str
-    slots: dict[str, Slot]
+    slots: dict[str, Argument]
     wordings: tuple[str, ...]
 
 
-def _text(*names: str, make: Maker = lambda rng: phrase(rng, 3)) -> Slot:
-    return Slot(names, "string", make)
+def _text(*names: str, make: Maker = lambda rng: phrase(rng, 3)) -> Argument:
+    return Argument(names, "string", make)
 
 
-def _count(*names: str) -> Slot:
-    return Slot(names, "integer", words.whole)
+def _count(*names: str) -> Argument:
+    return Argument(names, "integer", words.whole)
 
 
-def _amount(*names: str) -> Slot:
-    return Slot(names, "number", lambda rng: words.decimal(rng) if chance(rng, 0.5) else words.whole(rng))
+def _amount(*names: str) -> Argument:
+    return Argument(names, "number", lambda rng: words.decimal(rng) if chance(rng, 0.5) else words.whole(rng))
 
 
-def _choice(*choices: str, names: tuple[str, ...]) -> Slot:
-    return Slot(names, "enum", lambda rng: pick(rng, choices), choices)
+def _choice(*choices: str, names: tuple[str, ...]) -> Argument:
+    return Argument(names, "enum", lambda rng: pick(rng, choices), choices)
 
 
 LANGUAGES: Final = (
@@ -61,7 +61,7 @@ ROOMS: Final = (
 CITY: Final = _text("city", "location", "place", "town", make=words.city)
 PERSON: Final = _text("name", "person", "contact", "recipient", "to", make=words.person)
 LANGUAGE: Final = _text("language", "target", "to", "target_language", make=lambda rng: pick(rng, LANGUAGES))
-SWITCH: Final = Slot(("on", "enabled", "state", "active"), "boolean", lambda rng: chance(rng, 0.5))
+SWITCH: Final = Argument(("on", "enabled", "state", "active"), "boolean", lambda rng: chance(rng, 0.5))
 UNIT: Final = _choice("celsius", "fahrenheit", names=("unit", "units", "scale"))
 
 FUNCTIONS: Final = (
@@ -191,7 +191,7 @@ FUNCTIONS: Final = (
     )),
     Function(("get_stock_price", "stock_price", "quote"), "Get a share price", {"symbol": _text("symbol", "ticker",
         "stock",
-        make=lambda rng: words.made_up(rng)[:4].upper())}, (
+        make=lambda rng: words.invented_word(rng)[:4].upper())}, (
         "What is the price of {symbol}?", "stock price of {symbol}", "How much is {symbol} stock?",
         "{symbol} stock price", "quote {symbol}",
         "How is {symbol} doing?", "Get me the share price of {symbol}",
@@ -275,7 +275,7 @@ FUNCTIONS: Final = (
     )),
     Function(("delete_file", "remove_file", "erase"), "Delete a file", {"path": _text("path", "file", "name",
         "filename",
-        make=lambda rng: f"{words.made_up(rng)}.{pick(rng, ('txt', 'png', 'pdf', 'csv', 'py'))}")}, (
+        make=lambda rng: f"{words.invented_word(rng)}.{pick(rng, ('txt', 'png', 'pdf', 'csv', 'py'))}")}, (
         "Delete {path}", "delete the file {path}", "Remove {path}", "Get rid of {path}", "Please erase {path}",
         "I don't need {path} any more",
         "I want {path} gone", "Can you delete {path}?", "Throw {path} away", "{path} can go",
@@ -328,11 +328,11 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 
 
-def json_type(slot: Slot) -> dict[str, Any]:
-    """The slot's schema."""
+def json_type(slot: Argument) -> dict[str, Any]:
+    """The argument's JSON schema."""
     return {"type": "string", "enum": list(slot.choices)} if slot.type == "enum" else {"type": slot.type}
 
 
-def said(value: Any) -> str:
-    """A value as it stands in a message."""
+def as_text(value: Any) -> str:
+    """A value as it is written in a message."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -1,8 +1,8 @@
-"""The text encoders, taught to understand before there is anything to draw.
+"""Training of the two text encoders, before the generators.
 
-From what an encoder says in a prompt's slots, small heads must tell the scene: its sky and ground from one slot, what
-stands on the left from another. That costs a hundredth of learning the same from pictures, and the generators, which
-keep the encoder as it is, need to learn drawing only. The heads are thrown away.
+From the hidden states in a prompt's slots, small linear heads must classify the scene: its sky and ground from one
+slot, what stands on the left from another. That costs a hundredth of learning the same from pictures, and the
+generators, which freeze the encoder, need to learn drawing only. The heads are thrown away.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from starters.tokens import CHANGE, LENGTH, SLOTS
-from starters.training.loop import Run, Schedule, device, fast_math
-from starters.training.pictures import rng_for
+from starters.training.dataset import rng_for
+from starters.training.loop import Run, Schedule, device, mixed_precision
 from starters.world.captions import sample_pair
 from starters.world.edits import CHANGES, Edit, sample_chain
 from starters.world.scene import (
@@ -41,56 +41,55 @@ SCENERY: Final = {
 }  # fmt: skip
 CHANGED: Final = {"change": ("draw", *CHANGES), "gone": (*KINDS, NOTHING), "place": (*PLACES, NOTHING)}
 ANSWERS: Final = {CHANGE: CHANGED, SLOTS[0]: SCENERY, **dict.fromkeys(SLOTS[1:], THING)}
-WORDS: Final = 4000  # captions and instructions that the tokenizers learn from
-UNSAID: Final = -100  # a class that cross entropy passes over
+CORPUS_TEXTS: Final = 4000  # captions and instructions that the tokenizers are trained on
+IGNORE_INDEX: Final = -100  # of cross entropy
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """A prompt and the answers about it, by slot and question."""
+class TextExample:
+    """A prompt and its labels, by slot and question."""
 
     text: str
     answers: dict[str, dict[str, str]]
 
 
-def caption_lesson(rng: np.random.Generator) -> Lesson:
-    """A caption, and the scene it is of."""
-    scene, said = sample_pair(rng, "train")
+def caption_example(rng: np.random.Generator) -> TextExample:
+    """A caption, labelled with its scene."""
+    scene, caption = sample_pair(rng, "train")
     answers = {CHANGE: {"change": "draw", "gone": NOTHING, "place": NOTHING}, SLOTS[0]: _scenery(scene)}
     for place in PLACES:
         thing = next((thing for thing in scene.things if thing.place == place), None)
         answers[place] = _thing(thing)
-    return Lesson(said.text, answers)
+    return TextExample(caption.text, answers)
 
 
-def edit_lesson(rng: np.random.Generator) -> Lesson:
-    """An instruction, and what is another than before."""
+def edit_example(rng: np.random.Generator) -> TextExample:
+    """An editing instruction, labelled with what it changes."""
     edit = sample_chain(rng, 1)[0]
-    gone, come = _difference(edit)
+    removed, added = _difference(edit)
     answers: dict[str, dict[str, str]] = {
         CHANGE: {
             "change": edit.change,
-            "gone": NOTHING if gone is None else gone.kind,
-            "place": NOTHING if come is None else come.place,
+            "gone": NOTHING if removed is None else removed.kind,
+            "place": NOTHING if added is None else added.place,
         },
         SLOTS[0]: {
             name: value if value != _scenery(edit.before)[name] else NOTHING
             for name, value in _scenery(edit.after).items()
         },
-        **{place: _thing(come if come is not None and come.place == place else None) for place in PLACES},
+        **{place: _thing(added if added is not None and added.place == place else None) for place in PLACES},
     }
-    return Lesson(edit.instruction, answers)
+    return TextExample(edit.instruction, answers)
 
 
-def words_to_learn() -> list[str]:
-    """What the tokenizers learn their pieces from."""
+def tokenizer_corpus() -> list[str]:
     rng = rng_for(4)
-    captions = [sample_pair(rng, "train")[1].text for _ in range(WORDS // 2)]
-    return [*captions, *(sample_chain(rng, 1)[0].instruction for _ in range(WORDS // 2))]
+    captions = [sample_pair(rng, "train")[1].text for _ in range(CORPUS_TEXTS // 2)]
+    return [*captions, *(sample_chain(rng, 1)[0].instruction for _ in range(CORPUS_TEXTS // 2))]
 
 
-class Encoder(nn.Module):
-    """A text encoder with its tokenizer, and the heads that it is taught by."""
+class TextEncoder(nn.Module):
+    """A text encoder with its tokenizer, and the heads that it is trained through."""
 
     def __init__(self, network: nn.Module, tokenizer: Any, width: int) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ class Encoder(nn.Module):
         )
 
     def tokens(self, texts: list[str]) -> dict[str, Tensor]:
-        """Token numbers and mask, (batch, LENGTH), as the pipelines ask for them."""
+        """Token ids and mask, (batch, LENGTH), as the pipelines prepare them."""
         if self.tokenizer.chat_template:
             texts = [
                 self.tokenizer.apply_chat_template(
@@ -118,51 +117,52 @@ class Encoder(nn.Module):
         )
 
     def forward(self, tokens: dict[str, Tensor]) -> Tensor:
-        """What the encoder says at every position, (batch, LENGTH, width)."""
+        """Hidden states, (batch, LENGTH, width)."""
         where = device()
         moved = {name: value.to(where) for name, value in tokens.items()}
         if not self.tokenizer.chat_template:
-            moved.pop("attention_mask")  # the pipeline gives CLIP none
-        said: Tensor = self.network(**moved)[0]
-        return said
+            moved.pop("attention_mask")  # the pipeline passes none to CLIP
+        hidden: Tensor = self.network(**moved)[0]
+        return hidden
 
-    def read(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Scores of every answer to every question, (batch, answers)."""
-        said = self(tokens)
+    def classify(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Logits by slot and question, (batch, answers)."""
+        hidden = self(tokens)
         count = len(self.slots)
-        ends = tokens["attention_mask"].sum(1) if self.tokenizer.chat_template else torch.full((len(said),), LENGTH)
-        rows = torch.arange(len(said))
-        at = {slot: said[rows, ends - count + i] for i, slot in enumerate(self.slots)}
+        ends = tokens["attention_mask"].sum(1) if self.tokenizer.chat_template else torch.full((len(hidden),), LENGTH)
+        rows = torch.arange(len(hidden))
+        at = {slot: hidden[rows, ends - count + i] for i, slot in enumerate(self.slots)}
         return {name: head(at[name.split()[0]]) for name, head in self.heads.items()}
 
 
-def train_text(folder: Path, name: str, encoder: Encoder, schedule: Schedule, batch: int, until: float) -> Run:
-    """The encoder's run, as far as it got. Only an encoder whose tokenizer has questions about changes reads edits."""
+def train_text_encoder(
+    folder: Path, name: str, encoder: TextEncoder, schedule: Schedule, batch: int, until: float
+) -> Run:
+    """The encoder's run, finished or not. Edits are trained only if the tokenizer has a slot for changes."""
     run = Run(folder / f"{name}.pt", encoder.to(device()), schedule)
 
     def loss(step: int) -> Tensor:
-        lessons = lessons_of(step, batch, edits=CHANGE in encoder.slots)
-        with fast_math(device()):
-            scores = encoder.read(encoder.tokens([lesson.text for lesson in lessons]))
-        return _loss(scores, lessons)
+        examples = examples_of(step, batch, edits=CHANGE in encoder.slots)
+        with mixed_precision(device()):
+            scores = encoder.classify(encoder.tokens([example.text for example in examples]))
+        return _loss(scores, examples)
 
     run.train(loss, until)
     return run
 
 
-def lessons_of(step: int, batch: int, *, edits: bool) -> list[Lesson]:
-    """The lessons of a step."""
+def examples_of(step: int, batch: int, *, edits: bool) -> list[TextExample]:
     rng = rng_for(5, step)
-    return [edit_lesson(rng) if edits and i % 2 else caption_lesson(rng) for i in range(batch)]
+    return [edit_example(rng) if edits and i % 2 else caption_example(rng) for i in range(batch)]
 
 
-def _loss(scores: dict[str, Tensor], lessons: list[Lesson]) -> Tensor:
+def _loss(scores: dict[str, Tensor], examples: list[TextExample]) -> Tensor:
     losses = []
     for name, score in scores.items():
         slot, question = name.split()
         values = ANSWERS[slot][question]
-        wanted = torch.tensor([values.index(lesson.answers[slot][question]) for lesson in lessons])
-        losses.append(functional.cross_entropy(score.float(), wanted.to(score.device)))
+        labels = torch.tensor([values.index(example.answers[slot][question]) for example in examples])
+        losses.append(functional.cross_entropy(score.float(), labels.to(score.device)))
     return torch.stack(losses).mean()
 
 
@@ -175,7 +175,7 @@ def _thing(thing: Thing | None) -> dict[str, str]:
 
 
 def _difference(edit: Edit) -> tuple[Thing | None, Thing | None]:
-    """What an edit takes away and what it brings."""
-    gone = [thing for thing in edit.before.things if thing not in edit.after.things]
-    come = [thing for thing in edit.after.things if thing not in edit.before.things]
-    return (gone or [None])[0], (come or [None])[0]  # type: ignore[list-item]
+    """The object that an edit removes and the one that it adds."""
+    removed = [thing for thing in edit.before.things if thing not in edit.after.things]
+    added = [thing for thing in edit.after.things if thing not in edit.before.things]
+    return (removed or [None])[0], (added or [None])[0]  # type: ignore[list-item]

@@ -1,12 +1,12 @@
-"""A start from which copying need not be discovered: two layers of attention that find what came next last time.
+"""Initial weights that copy: two attention layers that predict the token that followed the last time.
 
-Small models learn to copy late and all at once, by a head that looks at the token before, and one in the next layer
-that looks for an earlier token whose predecessor is the present one ("induction heads"). Both can be written down.
-Training is free to change them; it only starts from weights that are less random than others.
+Small models learn to copy late and suddenly, by a head that attends to the previous token, and one in the next layer
+that attends to an earlier token whose predecessor is the current one ("induction heads"). Both can be written down.
+Training may change them; they are only a better start than random weights.
 
-The residual stream's first place is the same for every token, and its last 64 are empty. In the first layer, head 0
-looks one token back by that constant and by rotation alone, and writes what it sees into the empty places. In the
-second layer, heads 0 and 1 compare those places with the token itself, and hand on the token that they find.
+The first channel of the residual stream is the same for every token, and its last 64 are empty. In the first layer,
+head 0 attends one token back by that constant and by rotation alone, and writes what it reads into the empty channels.
+In the second layer, heads 0 and 1 compare those channels with the token itself, and copy the token that they find.
 """
 
 import math
@@ -16,20 +16,20 @@ import torch
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-EMBEDDING: Final = 0.1  # spread of an embedding's numbers
+EMBEDDING: Final = 0.1  # standard deviation of an embedding
 CONSTANT: Final = 0.4
 SHARPNESS: Final = 2.0  # of the queries in both layers
-SEEN: Final = 2.0  # how strongly the token before is written, compared with the token itself
-HANDED_ON: Final = 3.0  # and how strongly what was found
-BACK: Final = 5  # the fastest rotations tell one token back from others
+PREVIOUS_SCALE: Final = 2.0  # scale of the previous token, against the token itself
+COPIED_SCALE: Final = 3.0  # and of the token that is copied
+FAST_ROTATIONS: Final = 5  # the number of fast rotations that tell one token back from others
 
 
 @torch.no_grad()
-def wire_copying(model: Qwen3ForCausalLM) -> None:
+def init_induction_heads(model: Qwen3ForCausalLM) -> None:
     """Rewrite the first two layers' attention and the embedding, in place."""
     config, rng = model.config, torch.Generator().manual_seed(0)
     head, width = config.head_dim, config.hidden_size
-    tokens = slice(1, width - head)  # where an embedding lives
+    tokens = slice(1, width - head)  # the channels of an embedding
     basis = _directions(width - head - 1, width - head - 1, rng)
     table = model.get_input_embeddings().weight
     table.normal_(0, EMBEDDING, generator=rng)
@@ -38,29 +38,32 @@ def wire_copying(model: Qwen3ForCausalLM) -> None:
     first, second = (layer.self_attn for layer in model.model.layers[:2])
     own = torch.zeros(head, width)
     own[: len(basis), tokens] = basis[:head]
-    seen = torch.eye(width)[width - head :]
+    previous = torch.eye(width)[width - head :]
 
     here, back = _one_back(config)
     first.q_proj.weight[:head], first.k_proj.weight[:head] = 0, 0
     first.q_proj.weight[:head, 0], first.k_proj.weight[:head, 0] = back, here
-    first.v_proj.weight[:head], first.o_proj.weight[:, :head] = own, SEEN * EMBEDDING * seen.T
+    first.v_proj.weight[:head], first.o_proj.weight[:, :head] = own, PREVIOUS_SCALE * EMBEDDING * previous.T
 
     slow = _slow(config)
     for i in range(2):
         part = slice(i * head, (i + 1) * head)
         places = _directions(len(slow), head, rng)
-        handed_on = torch.zeros(head, width)
-        handed_on[:, tokens] = basis[torch.arange(part.start, part.stop) % len(basis)]
+        copied = torch.zeros(head, width)
+        copied[:, tokens] = basis[torch.arange(part.start, part.stop) % len(basis)]
         second.q_proj.weight[part], second.k_proj.weight[part] = 0, 0
-        second.q_proj.weight[part.start + slow], second.k_proj.weight[part.start + slow] = places @ own, places @ seen
-        second.v_proj.weight[part] = handed_on
-        second.o_proj.weight[:, part] = HANDED_ON * EMBEDDING * handed_on.T
+        second.q_proj.weight[part.start + slow], second.k_proj.weight[part.start + slow] = (
+            places @ own,
+            places @ previous,
+        )
+        second.v_proj.weight[part] = copied
+        second.o_proj.weight[:, part] = COPIED_SCALE * EMBEDDING * copied.T
     for attention in (first, second):
         attention.q_norm.weight.fill_(SHARPNESS)
 
 
 def _directions(count: int, width: int, rng: torch.Generator) -> Tensor:
-    """Directions at right angles, [count, width]."""
+    """Orthonormal directions, [count, width]."""
     basis: Tensor = torch.linalg.qr(torch.randn(width, count, generator=rng))[0]
     return basis.T
 
@@ -72,15 +75,15 @@ def _speeds(config: Qwen3Config) -> Tensor:
 
 
 def _one_back(config: Qwen3Config) -> tuple[Tensor, Tensor]:
-    """A key, and the query that meets it best one token later, [head] each."""
+    """A key, and the query that matches it best one token later, [head] each."""
     half = config.head_dim // 2
     key, query = torch.zeros(2 * half), torch.zeros(2 * half)
-    for i, speed in enumerate(_speeds(config).tolist()[:BACK]):
+    for i, speed in enumerate(_speeds(config).tolist()[:FAST_ROTATIONS]):
         key[i], query[i], query[half + i] = 1, math.cos(speed), -math.sin(speed)
     return key, query
 
 
 def _slow(config: Qwen3Config) -> Tensor:
-    """The places of a head that hardly turn within a conversation."""
+    """The channels of a head that hardly rotate within a conversation."""
     slow = torch.nonzero(_speeds(config) < 0.006).flatten()
     return torch.cat([slow, slow + config.head_dim // 2])

@@ -1,7 +1,7 @@
-"""starter-alpha's latents: what a patch of 16 pixels is on average, and how much lighter its upper half is.
+"""starter-alpha's latents: the mean colour of each patch of 16 pixels, and how much lighter its upper half is.
 
-The encoder isn't learned: its convolutions are set to take averages. So latents can be made from small renderings, with
-no codec before there is a generator to train; and the decoder, which is learned, finds edges where averages change.
+The encoder is not trained: its convolutions are set to compute means. So latents can be made from small renderings, and
+a generator can be trained before the codec. The decoder is trained, and finds edges where the means change.
 """
 
 from typing import Final
@@ -16,17 +16,17 @@ from starters.architectures import LATENT_SCALE
 from starters.world.render import render
 from starters.world.scene import Scene
 
-DRAWN_PX: Final = 8  # of the picture for a pixel of the small rendering: two by two of them make a latent
+REDUCTION: Final = 8  # pixels of the picture for one of the small rendering; two by two of these make a latent
 CONTRAST: Final = 2.0  # of the fourth channel
 
 
 def latents_of(scene: Scene, width_px: int, height_px: int) -> Tensor:
-    """The latents of the scene at this size, as the UNet takes them, (4, h, w)."""
-    return averages_of(render(scene, width_px // DRAWN_PX, height_px // DRAWN_PX))
+    """The scaled latents of the scene at this size, (4, h, w)."""
+    return average_latents(render(scene, width_px // REDUCTION, height_px // REDUCTION))
 
 
-def averages_of(reduced: Image.Image) -> Tensor:
-    """The latents of a picture that is given reduced by DRAWN_PX."""
+def average_latents(reduced: Image.Image) -> Tensor:
+    """The latents of a picture that was reduced by REDUCTION."""
     pixels = torch.from_numpy(np.array(reduced)).permute(2, 0, 1).float().div(255)
     rows = pixels.reshape(3, reduced.height // 2, 2, reduced.width // 2, 2).mean(4)  # (3, h, 2, w)
     contrast = CONTRAST * (rows[:, :, 0] - rows[:, :, 1]).mean(0, keepdim=True)
@@ -34,8 +34,8 @@ def averages_of(reduced: Image.Image) -> Tensor:
 
 
 @torch.no_grad()
-def set_to_averages(codec: AutoencoderTiny) -> AutoencoderTiny:
-    """The encoder as it stays, and a decoder that begins by enlarging smoothly."""
+def init_average_codec(codec: AutoencoderTiny) -> AutoencoderTiny:
+    """Set the encoder for good, and start the decoder as smooth upsampling."""
     encoder = [module for module in codec.encoder.layers if isinstance(module, nn.Conv2d)]
     for convolution in encoder:
         convolution.weight.zero_()
@@ -51,12 +51,12 @@ def set_to_averages(codec: AutoencoderTiny) -> AutoencoderTiny:
         last.bias[colour] = -0.5  # type: ignore[index]
     for channel in range(4):
         last.weight[channel, channel, 1, 1] = 1
-    _set_to_enlarge(codec.decoder)
+    _init_upsampling(codec.decoder)
     return codec
 
 
-def _set_to_enlarge(decoder: nn.Module) -> None:
-    """Three channels pass through all convolutions; the others start at random, and nothing hears them yet."""
+def _init_upsampling(decoder: nn.Module) -> None:
+    """Three channels pass through all convolutions; the others start at random, with no effect on the output yet."""
     for module in decoder.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

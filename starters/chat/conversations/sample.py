@@ -1,15 +1,15 @@
-"""Whole conversations: perhaps a system message, perhaps tools, then some turns."""
+"""Whole conversations: sometimes a system message, sometimes tools, then some turns."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from starters.chat.talk.calling import Declared, ask_in_vain, call_function, declare
-from starters.chat.talk.chatter import meet, say_back, small_talk, sum_up, unknown
-from starters.chat.talk.pictures import Canvas, Tool, ask_change, ask_picture, sample_tool
-from starters.chat.talk.script import Script
-from starters.chat.talk.words import chance, phrase, pick
+from starters.chat.conversations.image_requests import Canvas, Tool, ask_change, ask_picture, sample_tool
+from starters.chat.conversations.script import Script
+from starters.chat.conversations.small_talk import arithmetic, introduce, repeat_back, small_talk, unknown
+from starters.chat.conversations.tool_calls import Declared, ask_without_function, call_function, declare
+from starters.chat.conversations.words import chance, phrase, pick
 from starters.world.split import Split
 
 SYSTEM: Final = (
@@ -24,8 +24,7 @@ TURNS: Final = ("picture", "change", "function", "say", "sum", "chat", "unknown"
 TURN_WEIGHTS: Final = (0.21, 0.2, 0.28, 0.08, 0.07, 0.09, 0.05, 0.02)
 
 
-def conversation(rng: np.random.Generator, split: Split = "train", *, most_turns: int = 4) -> Script:
-    """One conversation."""
+def conversation(rng: np.random.Generator, split: Split = "train", *, max_turns: int = 4) -> Script:
     script = Script(rng, split)
     if chance(rng, 0.35):
         script.system(pick(rng, SYSTEM) if chance(rng, 0.75) else f"{phrase(rng, 6)}.")
@@ -36,13 +35,13 @@ def conversation(rng: np.random.Generator, split: Split = "train", *, most_turns
         declared.insert(int(rng.integers(len(declared) + 1)), tool.schema)
     script.tools = declared
     canvas = Canvas()
-    for _ in range(1 + int(rng.integers(most_turns))):
+    for _ in range(1 + int(rng.integers(max_turns))):
         _turn(script, tool, functions, canvas)
     return script
 
 
 def conversations(seed: int, split: Split = "train") -> Iterator[Script]:
-    """Conversations without end, the same ones for the same seed."""
+    """An endless stream of conversations, the same for the same seed."""
     rng = np.random.default_rng(seed)
     while True:
         yield conversation(rng, split)
@@ -65,7 +64,7 @@ def _turn(script: Script, tool: Tool | None, functions: list[Declared], canvas: 
     if not functions:
         weights[2] = 0
     if any(function.counts for function in functions):
-        weights[4] = 0  # a sum is for the function then
+        weights[4] = 0  # then sums are for the function
     if tool is None:
         weights[:2] *= 0.3
     weights[1 if not canvas.drawn else 0] *= 0.3
@@ -77,12 +76,12 @@ def _turn(script: Script, tool: Tool | None, functions: list[Declared], canvas: 
         case "function":
             call_function(script, functions)
         case "say":
-            say_back(script)
+            repeat_back(script)
         case "sum":
-            sum_up(script)
+            arithmetic(script)
         case "chat":
             small_talk(script)
         case "unknown":
-            ask_in_vain(script, functions) if chance(script.rng, 0.25) else unknown(script)
+            ask_without_function(script, functions) if chance(script.rng, 0.25) else unknown(script)
         case _:
-            meet(script)
+            introduce(script)
