@@ -1,4 +1,4 @@
-"""A chat checkpoint in memory: the model, its tokenizer, and what can be told of both."""
+"""A chat checkpoint in memory: the model, its tokenizer, and what follows from both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,30 +9,30 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from pipelines.catalog.checkpoint_files import PICKLES, CheckpointError
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import Syntax
-from pipelines.device.dtypes import compute_dtype
+from pipelines.chat.tool_syntax import OutputSyntax
+from pipelines.device.memory import compute_dtype
 from pipelines.protocol.chat import ChatSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatCheckpoint:
-    """What every job on one spec shares. Nothing in it changes."""
+    """Shared by all jobs on one spec. Immutable."""
 
     spec: ChatSpec
     model: Any
     tokenizer: Any  # only the thread that prepares prompts may use it
-    processor: Any  # makes prompts of text and pictures; None for a model that sees none
-    template: str  # of a chat
+    processor: Any  # of a vision model: prompts of text and pictures; else None
+    template: str  # the chat template
     tokens: TokenTable
     device: torch.device
     context: int  # prompt and answer, in tokens
-    ends: frozenset[int]  # tokens that end an answer
-    syntax: Syntax  # of reasoning and tool calls
-    abilities: None = None  # what a client may ask of a chat model is the catalog's to say
+    eos_ids: frozenset[int]  # tokens that end an answer
+    syntax: OutputSyntax  # of reasoning and tool calls
+    abilities: None = None  # only image checkpoints have them; for chat models the catalog says
 
 
 def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
-    """Read the folder. Raises CheckpointError."""
+    """Raises CheckpointError for a folder that does not load."""
     _check_files(spec.path)
     try:
         local = {"local_files_only": True, "trust_remote_code": False}
@@ -53,8 +53,8 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:
         raise CheckpointError(f"{spec.path}: the tokenizer has no chat template")
-    ends = _ends(model, tokenizer)
-    if not ends:
+    eos_ids = _eos_ids(model, tokenizer)
+    if not eos_ids:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     return ChatCheckpoint(
         spec=spec,
@@ -62,38 +62,38 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         tokenizer=tokenizer,
         processor=processor,
         template=template,
-        tokens=TokenTable(tokenizer, ends),
+        tokens=TokenTable(tokenizer, eos_ids),
         device=device,
-        context=_context(spec, model),
-        ends=frozenset(ends),
-        syntax=Syntax.of(tokenizer, template),
+        context=_context_length(spec, model),
+        eos_ids=frozenset(eos_ids),
+        syntax=OutputSyntax.of(tokenizer, template),
     )
 
 
 def _check_files(folder: Path) -> None:
-    """Raises CheckpointError for what can be told without loading."""
+    """What needs no loading. Raises CheckpointError."""
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json, so this is no transformers folder")
     if code := next(folder.rglob("*.py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the model works without")
     if not any(folder.glob("*.safetensors")):
         pickled = next((file for pattern in PICKLES for file in folder.glob(pattern)), None)
-        found = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
-        raise CheckpointError(f"{folder}: {found}; convert the checkpoint to safetensors")
+        weights = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
+        raise CheckpointError(f"{folder}: {weights}; convert the checkpoint to safetensors")
     if getattr(AutoConfig.from_pretrained(folder, local_files_only=True), "auto_map", None):
         raise CheckpointError(f"{folder / 'config.json'}: its auto_map names code of the checkpoint's own")
 
 
-def _ends(model: Any, tokenizer: Any) -> list[int]:
-    """The tokenizer's own end first, then what the generation config adds."""
-    named = model.generation_config.eos_token_id
-    ends = [tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])]
-    return list(dict.fromkeys(end for end in ends if end is not None))
+def _eos_ids(model: Any, tokenizer: Any) -> list[int]:
+    """The tokenizer's own first, then what the generation config adds."""
+    configured = model.generation_config.eos_token_id
+    eos_ids = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
+    return list(dict.fromkeys(eos_id for eos_id in eos_ids if eos_id is not None))
 
 
-def _context(spec: ChatSpec, model: Any) -> int:
-    """Raises CheckpointError when nothing says how long a context the model was made for."""
-    made_for = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if context := spec.context or made_for:
+def _context_length(spec: ChatSpec, model: Any) -> int:
+    """Raises CheckpointError where neither the catalog nor the checkpoint has one."""
+    max_positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if context := spec.context or max_positions:
         return int(context)
     raise CheckpointError(f"{spec.path}: config.json names no context length; set `context` in the catalog")

@@ -1,7 +1,8 @@
 """How many threads of a CPU a chat model's steps are computed on.
 
-A small model's step is over before a second thread has woken, and what sends its tokens needs a core too: on two cores
-the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the processor time.
+A small model's step has ended before a second thread has woken, and what sends its tokens needs a core too: on two
+cores the starter wrote 32 answers at 1,000 tokens a second on one thread and at 800 on two, for twice the processor
+time.
 """
 
 import time
@@ -10,37 +11,37 @@ from typing import Final
 import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.model_runner import BatchForward
+from pipelines.chat.model_runner import ModelRunner
 
 ROWS: Final = 8
-STEPS: Final = 5  # the fastest counts
-WORTH: Final = 1.3  # how much faster more threads have to be
-LONG_S: Final = 0.02  # a step that takes this long on all threads has work for them
+STEPS: Final = 5  # the fastest one counts
+MIN_SPEEDUP: Final = 1.3  # that more threads have to bring
+LONG_STEP_S: Final = 0.02  # a step that takes this long on all threads has work for them
 
 
-def fewest_threads(forward: BatchForward, checkpoint: ChatCheckpoint, most: int) -> int:
-    """The fewest of 1, 2, 4, ... up to `most` threads whose steps are nearly as fast as the fastest.
+def choose_thread_count(runner: ModelRunner, checkpoint: ChatCheckpoint, max_threads: int) -> int:
+    """The fewest of 1, 2, 4, ... threads whose steps are nearly as fast as the fastest.
 
-    To be called in inference mode. Leaves the calling thread with any of these counts.
+    Call it in inference mode. It leaves the calling thread with any of these counts.
     """
     rows = min(ROWS, checkpoint.spec.max_batch)
-    if checkpoint.device.type != "cpu" or most == 1 or not forward.slots.reserve(rows, STEPS):
-        return most
-    candidates = [*(1 << k for k in range(most.bit_length()) if 1 << k < most), most]
+    if checkpoint.device.type != "cpu" or max_threads == 1 or not runner.kv_cache.reserve(rows, STEPS):
+        return max_threads
+    candidates = [*(1 << k for k in range(max_threads.bit_length()) if 1 << k < max_threads), max_threads]
     seconds: dict[int, float] = {}
     for count in reversed(candidates):
-        seconds[count] = _step_s(forward, rows, count)
-        if seconds[most] > LONG_S:
+        seconds[count] = _step_s(runner, rows, count)
+        if seconds[max_threads] > LONG_STEP_S:
             break
-    forward.slots.clear()
-    return next(count for count in sorted(seconds) if seconds[count] <= WORTH * min(seconds.values()))
+    runner.kv_cache.clear()
+    return next(count for count in sorted(seconds) if seconds[count] <= MIN_SPEEDUP * min(seconds.values()))
 
 
-def _step_s(forward: BatchForward, rows: int, threads: int) -> float:
+def _step_s(runner: ModelRunner, rows: int, threads: int) -> float:
     torch.set_num_threads(threads)
-    taken = []
+    durations = []
     for step in range(STEPS):
-        began = time.perf_counter()
-        forward.step([0] * rows, [step] * rows)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        started_at = time.perf_counter()
+        runner.decode([0] * rows, [step] * rows)
+        durations.append(time.perf_counter() - started_at)
+    return min(durations)

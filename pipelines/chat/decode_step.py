@@ -1,62 +1,61 @@
-"""From logits to what is said: the rows' next tokens are drawn, kept to their grammars, and handed to their answers."""
-
-from collections.abc import Sequence as Many
+"""From logits to deltas: sample the rows' next tokens, hold them to their grammars, and emit what they complete."""
 
 import torch
 
-from pipelines.chat.sampling import Drawn, draw
+from pipelines.chat.sampling import SampledToken, sample
 from pipelines.chat.sequence import Sequence
 
 
-def take(rows: Many[Sequence], logits: torch.Tensor) -> None:
-    """The rows' next tokens, out of their logits [rows, vocabulary] in float32, which are overwritten."""
-    careful = {
+def sample_step(rows: list[Sequence], logits: torch.Tensor) -> None:
+    """Append the rows' next tokens, out of their logits [rows, vocabulary] in float32, which are overwritten."""
+    original = {
         i: logits[i : i + 1].clone()
         for i, row in enumerate(rows)
-        if row.constraint and row.constraint.careful(row.left)
+        if row.constraint and row.constraint.near_limit(row.remaining_tokens)
     }
-    allowed = [row.constraint.allowed() if row.constraint else None for row in rows]
-    for i, drawn in enumerate(draw(logits, [row.draws for row in rows], allowed)):
+    masks = [row.constraint.token_mask() if row.constraint else None for row in rows]
+    for i, sampled in enumerate(sample(logits, [row.sampler for row in rows], masks)):
         try:
-            _go_on(rows[i], drawn, careful.get(i))
+            _append(rows[i], sampled, original.get(i))
         except Exception as error:  # a grammar that has become too large fails its own request and no other
             rows[i].request.fail(error)
 
 
-def _go_on(row: Sequence, drawn: Drawn, logits: torch.Tensor | None) -> None:
-    settled = drawn if logits is None else _settle(row, drawn, logits)
-    row.kept = len(row.tokens)
-    row.tokens.append(settled.token)
-    _say(row, settled)
+def _append(row: Sequence, sampled: SampledToken, logits: torch.Tensor | None) -> None:
+    if logits is not None:
+        sampled = _keep_closable(row, sampled, logits)
+    row.num_cached_tokens = len(row.tokens)
+    row.tokens.append(sampled.token)
+    _emit(row, sampled)
 
 
-def _settle(row: Sequence, drawn: Drawn, logits: torch.Tensor) -> Drawn:
-    """The token that was drawn, or the one that has to come instead, out of logits [1, vocabulary]."""
-    token = row.constraint.way_out(drawn.token, row.left) if row.constraint else None
+def _keep_closable(row: Sequence, sampled: SampledToken, logits: torch.Tensor) -> SampledToken:
+    """The sampled token, or the one that has to come instead, out of logits [1, vocabulary]."""
+    token = row.constraint.closing_token(sampled.token, row.remaining_tokens) if row.constraint else None
     if token is None:
-        return drawn
-    row.draws.counts[drawn.token] -= 1
+        return sampled
+    row.sampler.counts[sampled.token] -= 1
     only = torch.zeros(logits.shape[-1], dtype=torch.bool)
     only[token] = True
-    return draw(logits, [row.draws], [only])[0]
+    return sample(logits, [row.sampler], [only])[0]
 
 
-def _say(row: Sequence, drawn: Drawn) -> None:
-    request, answer = row.request, row.answer
+def _emit(row: Sequence, sampled: SampledToken) -> None:
+    request, output = row.request, row.output
     request.completion_tokens += 1
-    if drawn.token in request.checkpoint.ends:
-        answer.end("stop")
+    if sampled.token in request.checkpoint.eos_ids:
+        output.end("stop")
     else:
         if row.constraint:
-            row.constraint.accept(drawn.token)
-        request.reasoning_tokens += answer.thinking
-        for delta in answer.feed(drawn):
+            row.constraint.accept(sampled.token)
+        request.reasoning_tokens += output.in_reasoning
+        for delta in output.feed(sampled):
             request.emit(delta)
-        if row.constraint and (row.constraint.complete or (row.constraint.satisfied and not row.left)):
-            answer.end("stop")
-        elif not row.left:
-            answer.end("length")
-    if answer.reason:
-        for delta in answer.finish():
+        if row.constraint and (row.constraint.complete or (row.constraint.satisfied and not row.remaining_tokens)):
+            output.end("stop")
+        elif not row.remaining_tokens:
+            output.end("length")
+    if output.finish_reason:
+        for delta in output.flush():
             request.emit(delta)
-        request.end_choice(row.choice, answer.reason)
+        request.finish_choice(row.choice, output.finish_reason)

@@ -1,9 +1,11 @@
-"""One choice's tokens become deltas: bytes, whole characters, text and calls, and no stop string."""
+"""One choice's tokens become deltas: whole characters, then text, reasoning and tool calls, without stop strings."""
 
-from pipelines.chat.output_parser import Called, Piece, Reader, Said, Thought
-from pipelines.chat.sampling import Drawn
+import codecs
+
+from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.sampling import SampledToken
 from pipelines.chat.stops import StopFilter
-from pipelines.chat.tokens import Detokenizer, TokenTable
+from pipelines.chat.tokens import TokenTable
 from pipelines.protocol.chat import (
     ChatDelta,
     FinishReason,
@@ -15,84 +17,109 @@ from pipelines.protocol.chat import (
 )
 
 
-class Answer:
-    """What one choice has said so far. `reason` is set once there is no more to come."""
+class Detokenizer:
+    """Characters out of one choice's tokens, as soon as all their bytes are there."""
+
+    def __init__(self, table: TokenTable, hidden: frozenset[int]) -> None:
+        self._table = table
+        self._hidden = hidden  # special tokens, which are no text
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._strip_space = table.strips_first_space
+
+    def feed(self, token: int) -> str:
+        """The characters that this token completes."""
+        if token in self._hidden:
+            return ""
+        data = self._table.bytes_of(token)
+        if self._strip_space and data:
+            self._strip_space = False
+            data = data.removeprefix(b" ")
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """What is left of a character that was never completed."""
+        return self._decoder.decode(b"", final=True)
+
+
+class ChoiceOutput:
+    """What one choice has written so far. `finish_reason` is set once no more tokens come."""
 
     def __init__(
         self,
         choice: int,
         table: TokenTable,
         stops: tuple[str, ...],
-        reader: Reader | None = None,  # None where an answer is text and nothing else
-        shown: frozenset[int] = frozenset(),  # special tokens that the reader needs to see
-        most_calls: int | None = None,
+        parser: OutputParser | None = None,  # None where all output is text
+        visible: frozenset[int] = frozenset(),  # special tokens that the parser needs to see
+        max_calls: int | None = None,
     ) -> None:
         self._choice = choice
         self._table = table
-        self._text = Detokenizer(table, frozenset(table.special) - shown)
-        self._reader = reader
+        self._detokenizer = Detokenizer(table, frozenset(table.special) - visible)
+        self._parser = parser
         self._stops = StopFilter(stops)
-        self._most_calls = most_calls
+        self._max_calls = max_calls
         self._logprobs: list[TokenLogprob] = []  # of the tokens since the last delta
-        self.reason: FinishReason | None = None
+        self.finish_reason: FinishReason | None = None
 
     @property
-    def thinking(self) -> bool:
+    def in_reasoning(self) -> bool:
         """Whether the next token belongs to the reasoning."""
-        return self._reader is not None and self._reader.thinking
+        return self._parser is not None and self._parser.in_reasoning
 
-    def feed(self, drawn: Drawn) -> list[ChatDelta]:
-        """One more token."""
-        if drawn.logprob is not None:
-            self._logprobs.append(self._told(drawn.token, drawn.logprob, drawn.top))
-        deltas = self._read(self._text.feed(drawn.token))
-        if self._stops.found:
+    def feed(self, sampled: SampledToken) -> list[ChatDelta]:
+        if sampled.logprob is not None:
+            self._logprobs.append(self._token_logprob(sampled.token, sampled.logprob, sampled.top))
+        deltas = self._parse(self._detokenizer.feed(sampled.token))
+        if self._stops.matched:
             self.end("stop")
-        if self._reader and self._most_calls is not None and self._reader.calls >= self._most_calls:
+        if self._parser and self._max_calls is not None and self._parser.call_count >= self._max_calls:
             self.end("stop")
         return deltas
 
     def end(self, reason: FinishReason) -> None:
-        """No more tokens come. Calls that are whole are what it ended for; one that was cut short is not."""
-        if self.reason is None:
-            calls = self._reader is not None and (self._reader.calls > 0 or self._reader.in_call)
-            self.reason = "tool_calls" if calls and reason == "stop" else reason
+        """No more tokens come. A stop where there are tool calls is reported as "tool_calls"."""
+        if self.finish_reason is None:
+            calls = self._parser is not None and (self._parser.call_count > 0 or self._parser.in_call)
+            self.finish_reason = "tool_calls" if calls and reason == "stop" else reason
 
-    def finish(self) -> list[ChatDelta]:
-        """What was held back comes out."""
-        deltas = self._read(self._text.finish())
-        if self._reader:
-            deltas += self._deltas(self._reader.finish())
-        return deltas + self._said(self._stops.finish())
+    def flush(self) -> list[ChatDelta]:
+        """What was held back until the end."""
+        deltas = self._parse(self._detokenizer.flush())
+        if self._parser:
+            deltas += self._deltas(self._parser.flush())
+        return deltas + self._text_delta(self._stops.flush())
 
-    def _read(self, text: str) -> list[ChatDelta]:
+    def _parse(self, text: str) -> list[ChatDelta]:
         if not text:
             return []
-        return self._deltas(self._reader.feed(text) if self._reader else [Said(text)])
+        return self._deltas(self._parser.feed(text) if self._parser else [TextPiece(text)])
 
     def _deltas(self, pieces: list[Piece]) -> list[ChatDelta]:
         deltas: list[ChatDelta] = []
         for piece in pieces:
             match piece:
-                case Said(text):
-                    deltas += self._said(self._stops.feed(text))
-                case Thought(text):
+                case TextPiece(text):
+                    deltas += self._text_delta(self._stops.feed(text))
+                case ReasoningPiece(text):
                     deltas.append(ReasoningDelta(self._choice, text))
-                case Called(index, arguments, name, call_id) if self._most_calls is None or index < self._most_calls:
+                case ToolCallPiece(index, arguments, name, call_id) if (
+                    self._max_calls is None or index < self._max_calls
+                ):
                     deltas.append(ToolCallDelta(self._choice, index, arguments, call_id, name))
-            if not isinstance(piece, Said):
-                self._logprobs.clear()  # they are told of text alone
+            if not isinstance(piece, TextPiece):
+                self._logprobs.clear()  # only text has them
         return deltas
 
-    def _said(self, text: str) -> list[ChatDelta]:
-        if self._stops.found and not text:
+    def _text_delta(self, text: str) -> list[ChatDelta]:
+        if self._stops.matched and not text:
             self._logprobs.clear()
         if not text:
             return []
         logprobs, self._logprobs = tuple(self._logprobs), []
         return [TextDelta(self._choice, text, logprobs)]
 
-    def _told(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> TokenLogprob:
+    def _token_logprob(self, token: int, logprob: float, likeliest: tuple[tuple[int, float], ...]) -> TokenLogprob:
         table = self._table
-        top = tuple(TopToken(table.text(other), table.data(other), value) for other, value in likeliest)
-        return TokenLogprob(table.text(token), table.data(token), logprob, top)
+        top = tuple(TopToken(table.text_of(other), table.bytes_of(other), value) for other, value in likeliest)
+        return TokenLogprob(table.text_of(token), table.bytes_of(token), logprob, top)

@@ -1,7 +1,6 @@
-"""The engine inside a chat worker: jobs come in, deltas go out.
+"""The engine inside a chat worker: jobs come in, events go out.
 
-A job's prompt is prepared on one thread and its tokens are computed on another (`device_loop`); everything that is said
-about it passes through the event loop.
+A thread builds the prompts, another one computes (`device_loop`); all events of a job pass through the event loop.
 """
 
 import asyncio
@@ -15,16 +14,25 @@ import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
-from pipelines.chat.failures import failure_of
-from pipelines.chat.request_builder import count, prepare
+from pipelines.chat.failures import to_failed_event
+from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled
 from pipelines.device.memory import Budgets
-from pipelines.device.openmp import compute
-from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, ChatSpec, Counted, CountJob, Spent
+from pipelines.device.openmp import run_and_release
+from pipelines.protocol.chat import (
+    Admitted,
+    ChatEvent,
+    ChatFinished,
+    ChatJob,
+    ChatSpec,
+    Counted,
+    CountJob,
+    PartialUsage,
+)
 from pipelines.protocol.images import Failed, Queued
 
-LAST = (ChatFinished, Counted, Failed)
+TERMINAL_EVENTS = (ChatFinished, Counted, Failed)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +42,7 @@ class Task:
     job: ChatJob | CountJob
     events: asyncio.Queue[ChatEvent]
     request: Request | None = None  # once it is admitted
-    over: bool = False
+    done: bool = False
 
 
 class ChatEngine:
@@ -43,17 +51,17 @@ class ChatEngine:
     def __init__(self, device: torch.device, cache_bytes: int | None = None) -> None:
         self._device = device
         self._loop = asyncio.get_running_loop()
-        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._prompt_builder = ThreadPoolExecutor(1, thread_name_prefix="prompts")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._tasks: dict[str, Task] = {}
-        self._said: deque[tuple[Task, ChatEvent]] = deque()  # by threads that compute, and not yet told
-        self._telling = False  # the event loop has been asked to tell it
+        self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
+        self._flush_scheduled = False
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
         budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
         self._device_loop = DeviceLoop(device, budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
-        """Take the job and say what becomes of it."""
+        """The job's events, up to a terminal one."""
         task = self._tasks[job.id] = Task(job, asyncio.Queue())
         yield Queued()
         admission = asyncio.create_task(self._admit(task))
@@ -61,94 +69,97 @@ class ChatEngine:
             while True:
                 event = await task.events.get()
                 yield event
-                if isinstance(event, LAST):
+                if isinstance(event, TERMINAL_EVENTS):
                     return
         finally:
-            self._abandon(task)  # for when the caller has left before the end
+            self._end(task)  # the caller may have left before the last event
             admission.cancel()
             del self._tasks[job.id]
             if job.checkpoint not in self._checkpoints:  # the catalog has dropped it
-                self._loop.call_soon(self._device_loop.tidy)
+                self._loop.call_soon(self._device_loop.evict_idle)
 
     def cancel(self, job_id: str) -> None:
-        """Stop a chat within one step. A count goes on to its end: where none comes, the server has to see that."""
+        """Stop a chat within one step. A CountJob always runs to its end; the server enforces its time limit."""
         if (task := self._tasks.get(job_id)) and isinstance(task.job, ChatJob):
             self._fail(task, Cancelled())
 
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
-        """Have the weights ready before the first job. Raises CheckpointError."""
+        """Raises CheckpointError."""
         if spec not in self._checkpoints:
-            loading = self._loop.run_in_executor(self._loader, compute, load_chat, spec, self._device)
+            loading = self._loop.run_in_executor(self._loader, run_and_release, load_chat, spec, self._device)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
             return await asyncio.shield(self._checkpoints[spec])
         except Exception:
-            self._checkpoints.pop(spec, None)  # the next job may find the folder mended
+            self._checkpoints.pop(spec, None)  # the next job may find the folder repaired
             raise
 
-    async def warm(self, spec: ChatSpec) -> None:
-        """Load it before it is asked for. Raises CheckpointError."""
+    async def prepare(self, spec: ChatSpec) -> None:
+        """Load it before the first job. Raises CheckpointError."""
         await self.load(spec)
 
-    def keep(self, specs: Iterable[ChatSpec]) -> None:
-        """The catalog names these now. Others leave as soon as no chat needs them."""
-        kept = frozenset(specs)
-        self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in kept}
-        self._device_loop.keep(kept)
+    def retain(self, specs: Iterable[ChatSpec]) -> None:
+        """The catalog has these now. Others are evicted as soon as no chat uses them."""
+        retained = frozenset(specs)
+        self._checkpoints = {spec: loading for spec, loading in self._checkpoints.items() if spec in retained}
+        self._device_loop.retain(retained)
 
     async def _admit(self, task: Task) -> None:
-        """From the messages to a place in the line."""
+        """Load the checkpoint, build the prompt, and hand the sequences to the device loop."""
         job = task.job
         try:
             checkpoint = await self.load(job.checkpoint)
-            emit = self._poster(task)
+            emit = self._emitter(task)
             if isinstance(job, CountJob):
-                tokens = await self._loop.run_in_executor(self._preparer, count, checkpoint, job, emit)
+                tokens = await self._loop.run_in_executor(
+                    self._prompt_builder, count_prompt_tokens, checkpoint, job, emit
+                )
                 self._emit(task, Counted(tokens))
                 return
-            sequences, dropped = await self._loop.run_in_executor(self._preparer, prepare, checkpoint, job, emit)
+            sequences, dropped = await self._loop.run_in_executor(
+                self._prompt_builder, build_sequences, checkpoint, job, emit
+            )
         except Exception as error:
             self._fail(task, error)
             return
         task.request = sequences[0].request
-        if task.over:
+        if task.done:
             return
         self._emit(task, Admitted(len(task.request.prompt), dropped))
         self._device_loop.add(sequences)
 
-    def _poster(self, task: Task) -> Callable[[ChatEvent], None]:
-        """How the device's thread says something about a job. The event loop is woken once for all that a step says."""
+    def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:
+        """For use on any thread. All events of one step wake the event loop once."""
 
-        def say(event: ChatEvent) -> None:
-            self._said.append((task, event))
-            if not self._telling:
-                self._telling = True
-                with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
-                    self._loop.call_soon_threadsafe(self._tell)
+        def emit(event: ChatEvent) -> None:
+            self._outbox.append((task, event))
+            if not self._flush_scheduled:
+                self._flush_scheduled = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody listens
+                    self._loop.call_soon_threadsafe(self._flush)
 
-        return say
+        return emit
 
-    def _tell(self) -> None:
-        self._telling = False  # before the look: what is said from now on asks again
-        while self._said:
-            self._emit(*self._said.popleft())
+    def _flush(self) -> None:
+        self._flush_scheduled = False  # first: an event that comes from now on schedules another flush
+        while self._outbox:
+            self._emit(*self._outbox.popleft())
 
     def _emit(self, task: Task, event: ChatEvent) -> None:
-        if not task.over:
-            task.over = isinstance(event, LAST)
+        if not task.done:
+            task.done = isinstance(event, TERMINAL_EVENTS)
             if isinstance(event, Failed) and task.request and task.request.started_at is not None:
-                task.events.put_nowait(Spent(task.request.usage))
+                task.events.put_nowait(PartialUsage(task.request.usage))
             task.events.put_nowait(event)
 
     def _fail(self, task: Task, error: BaseException) -> None:
-        failed = failure_of(error, task.job)
-        self._emit(task, failed)
-        self._abandon(task)
+        self._emit(task, to_failed_event(error, task.job))
+        self._end(task)
 
-    def _abandon(self, task: Task) -> None:
-        task.over = True
+    def _end(self, task: Task) -> None:
+        task.done = True
         if task.request is not None:
-            task.request.over = True  # the device's thread drops it before its next step
+            task.request.done = True  # the device thread drops it before its next step
 
 
 async def _result(loading: asyncio.Future[ChatCheckpoint]) -> ChatCheckpoint:

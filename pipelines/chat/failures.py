@@ -1,4 +1,4 @@
-"""How a chat can end other than well, and what its caller is told."""
+"""How a chat can fail, and the event that its caller gets."""
 
 import traceback
 
@@ -8,7 +8,7 @@ from pipelines.protocol.chat import ChatJob, CountJob
 from pipelines.protocol.images import Failed
 
 
-class Refused(Exception):
+class InvalidRequest(Exception):
     """The request can't be answered as it stands."""
 
     def __init__(self, failed: Failed) -> None:
@@ -16,10 +16,10 @@ class Refused(Exception):
         self.failed = failed
 
 
-def failure_of(error: BaseException, job: ChatJob | CountJob) -> Failed:
-    """What the caller is told, and what the log is."""
+def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
+    """With a message for the caller, and a traceback for the log."""
     detail = "".join(traceback.format_exception(error))
-    if isinstance(error, Refused):
+    if isinstance(error, InvalidRequest):
         return error.failed
     if isinstance(error, Cancelled):
         return Failed("cancelled", "The job was cancelled.")

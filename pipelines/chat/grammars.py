@@ -1,4 +1,4 @@
-"""What an answer may look like, as a grammar of llguidance: JSON of a schema, tool calls, or text with calls in it."""
+"""Grammars for constrained decoding with llguidance: JSON of a schema, tool calls, or text with calls in it."""
 
 import json
 from collections.abc import Mapping
@@ -7,50 +7,53 @@ from typing import Any, Final
 
 from llguidance import LLMatcher
 
-from pipelines.chat.failures import Refused
+from pipelines.chat.failures import InvalidRequest
 from pipelines.chat.tokens import TokenTable
-from pipelines.chat.tool_syntax import BARE, CallMarks
+from pipelines.chat.tool_syntax import BARE, ToolCallFormat
 from pipelines.protocol.chat import ChatJob
 from pipelines.protocol.images import Failed
 
-STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as json.dumps writes
-MOST_CALLS: Final = 16  # in one answer
+JSON_STYLE: Final = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}  # as json.dumps writes
+MAX_CALLS: Final = 16  # in one answer
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """For llguidance."""
-
     text: str
-    has_text: bool = False  # free text is part of it, so that an answer is not complete because it could end
+    has_text: bool = False  # free text is part of it: output that could end here is not therefore complete
 
 
-def grammar_of(table: TokenTable, job: ChatJob, marks: CallMarks | None) -> Grammar | None:
-    """What a job's answers must follow; None when they are free. Raises Refused, naming what can't be enforced.
+def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat | None) -> Grammar | None:
+    """None for a job whose output is unconstrained. Raises InvalidRequest, naming what can't be enforced.
 
-    `marks` are how this model writes calls; without them, calls that are not required are not constrained.
+    Without a `call_format` that is known, calls that are not required are not constrained.
     """
     schema = None if job.format is None else (job.format.schema or {"type": "object"})
     if schema is not None:
         _check(table, f"start: {_json(schema)}", "response_format")
     if not job.tools or job.tool_choice == "none":
         return None if schema is None else Grammar(_lark(f"start: {_json(schema)}"))
-    if marks is None:
+    if call_format is None:
         if job.tool_choice == "auto":
             return None
-        marks = BARE
-    rules = _call_rules(table, job, marks)
-    calls = "call" if not job.parallel_tool_calls or not marks.repeats else f'call ("\\n" call){{0,{MOST_CALLS - 1}}}'
+        call_format = BARE
+    rules = _call_rules(table, job, call_format)
+    several = job.parallel_tool_calls and call_format.repeats
+    calls = f'call ("\\n" call){{0,{MAX_CALLS - 1}}}' if several else "call"
     if job.tool_choice == "required":
         return Grammar(_lark(f"start: {calls}", *rules))
     if schema is not None:
         rules += [f"calls: {calls}", f"answer: {_json(schema)}"]
         return Grammar(_lark("start: calls | answer", *rules))
-    return Grammar(_lark(*_text_with_calls(table, job, marks), *rules), has_text=True)
+    return Grammar(_lark(*_text_with_calls(table, job, call_format), *rules), has_text=True)
 
 
-def _call_rules(table: TokenTable, job: ChatJob, marks: CallMarks) -> list[str]:
-    """`call` is one whole call, `rest` what follows its opening mark."""
+def _call_rules(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
+    """`call` is one whole call, `rest` what follows its opening delimiter."""
     rules, names = [], []
     for index, tool in enumerate(job.tools):
         function = tool["function"]
@@ -59,35 +62,36 @@ def _call_rules(table: TokenTable, job: ChatJob, marks: CallMarks) -> list[str]:
         schema = function.get("parameters") or {"type": "object", "properties": {}}
         _check(table, f"start: {_json(schema)}", f"tools[{index}].function.parameters")
         names.append(f"tool_{index}")
-        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{marks.arguments}": '
+        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{call_format.arguments}": '
         rules.append(f'tool_{index}: {json.dumps(head)} {_json(schema)} "}}"')
-    opening, closing = _mark(table, marks.opening), _mark(table, marks.closing)
-    space = json.dumps(marks.space) if marks.space else ""
+    opening, closing = _delimiter(table, call_format.opening), _delimiter(table, call_format.closing)
+    space = json.dumps(call_format.space) if call_format.space else ""
     return [*rules, f"call: {opening} rest", f"rest: {space} ({' | '.join(names)}) {space} {closing}"]
 
 
-def _text_with_calls(table: TokenTable, job: ChatJob, marks: CallMarks) -> list[str]:
-    """Free text; where a call begins, it is a whole and right one."""
-    others = [token for text, token in table.marks.items() if text != marks.opening and token not in table.ends]
+def _text_with_calls(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
+    """Free text, in which every call that begins is whole and valid."""
+    opening = call_format.opening
+    others = [token for text, token in table.control_tokens.items() if text != opening and token not in table.eos_ids]
     other = f"(TEXT | <[{','.join(map(str, others))}]>)*" if others else "TEXT*"
     rules = [f"text: {other}", "TEXT: /(.|\\n)+/"]
-    if not marks.opening:  # an answer that begins with a brace is a call
+    if not opening:  # an answer that begins with a brace is a call
         return [*rules, "start: call | (NO_CALL text)?", "NO_CALL: /[^{]/"]
     rules.append(f"start: text_call{'*' if job.parallel_tool_calls else '?'} text")
-    if marks.opening in table.marks:
-        return [*rules, f"text_call: text {marks.opening} rest"]
-    return [*rules, "text_call: until_call rest", f"until_call[lazy]: /(.|\\n)*/ {json.dumps(marks.opening)}"]
+    if opening in table.control_tokens:
+        return [*rules, f"text_call: text {opening} rest"]
+    return [*rules, "text_call: until_call rest", f"until_call[lazy]: /(.|\\n)*/ {json.dumps(opening)}"]
 
 
-def _mark(table: TokenTable, text: str) -> str:
-    """A mark as the grammar names it: a token of its own, or text."""
+def _delimiter(table: TokenTable, text: str) -> str:
+    """As the grammar names it: a token of its own, or text."""
     if not text:
         return ""
-    return text if text in table.marks else json.dumps(text)
+    return text if text in table.control_tokens else json.dumps(text)
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': STYLE}, ensure_ascii=False)}"
+    return f"%json {json.dumps({**schema, 'x-guidance': JSON_STYLE}, ensure_ascii=False)}"
 
 
 def _lark(*rules: str) -> str:
@@ -98,4 +102,4 @@ def _check(table: TokenTable, rule: str, param: str) -> None:
     failed, messages = LLMatcher.validate_grammar_with_warnings(_lark(rule), table.grammar)
     if failed:
         reason = messages[0].strip().splitlines()[0]
-        raise Refused(Failed("invalid_value", f"This JSON schema can't be enforced: {reason}.", param=param))
+        raise InvalidRequest(Failed("invalid_value", f"This JSON schema can't be enforced: {reason}.", param=param))

@@ -1,100 +1,101 @@
-"""The model's forward pass over rows that share a batch: prompts piece by piece, then every row a token a step."""
+"""The model's forward pass over sequences that share a batch: chunked prefill, then one token a row and step."""
 
 from collections.abc import Mapping
 
 import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.kv_cache import Slots, Window
+from pipelines.chat.kv_cache import CacheWindow, KVCache
 
-PROMPT_PIECE = {"cpu": 256, "cuda": 2048}  # tokens of a prompt between two steps of the rows that are already there
+PREFILL_CHUNK = {"cpu": 256, "cuda": 2048}  # tokens of prompts between two decode steps of the running rows
 Mask = torch.Tensor | Mapping[str, torch.Tensor]
 
 
-class BatchForward:
-    """Logits of prompts and of rows. One thread uses it, in inference mode."""
+class ModelRunner:
+    """Logits of prompts and of decode steps. One thread uses it, in inference mode."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, most_places: int) -> None:
+    def __init__(self, checkpoint: ChatCheckpoint, capacity_tokens: int) -> None:
         self._model = checkpoint.model
         self._device = checkpoint.device
         config = self._model.config.get_text_config()
-        self._kinds = set(getattr(config, "layer_types", None) or ())
-        self._sliding = getattr(config, "sliding_window", None)
+        self._layer_types = set(getattr(config, "layer_types", None) or ())
+        self._sliding_window = getattr(config, "sliding_window", None)
         self._eager = self._model.config._attn_implementation == "eager"
         self._dtype = self._model.dtype
-        self._vocabulary = checkpoint.tokens.count
-        self.exact = self._dtype == torch.float32
-        self.piece = PROMPT_PIECE.get(checkpoint.device.type, 256)
-        most_rows = checkpoint.spec.max_batch
-        self.slots = Slots(config.num_hidden_layers, most_rows, checkpoint.context, most_places)
+        self._vocab_size = checkpoint.tokens.vocab_size
+        self.is_float32 = self._dtype == torch.float32
+        self.prefill_chunk = PREFILL_CHUNK.get(checkpoint.device.type, 256)
+        max_rows = checkpoint.spec.max_batch
+        self.kv_cache = KVCache(config.num_hidden_layers, max_rows, checkpoint.context, capacity_tokens)
 
-    def prompt(self, tokens: list[int], slot: int, start: int) -> torch.Tensor:
-        """Tokens `start` and on of a row, into its slot. Returns the logits [1, vocabulary] behind the last one."""
+    def prefill(self, tokens: list[int], row: int, start: int) -> torch.Tensor:
+        """Write a sequence's tokens from position `start` on. Returns the logits [1, vocabulary] behind the last."""
         count = len(tokens)
-        length = self.slots.length(start + count)
-        self.slots.look(Window(length, slot=slot, start=start, count=count))
-        places = torch.arange(start, start + count, device=self._device)
-        return self._run(torch.tensor([tokens], device=self._device), places[None], places[None], length)
+        length = self.kv_cache.attention_length(start + count)
+        self.kv_cache.set_window(CacheWindow(length, row=row, start=start, count=count))
+        positions = torch.arange(start, start + count, device=self._device)
+        return self._forward(torch.tensor([tokens], device=self._device), positions[None], length)
 
-    def step(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
-        """One more token for slots 0 to rows - 1, behind their `lengths`. Returns logits [rows, vocabulary]."""
-        length = self.slots.length(max(lengths) + 1)
-        places = torch.tensor(lengths, device=self._device)
-        self.slots.look(Window(length, rows=len(tokens), places=places))
-        return self._run(torch.tensor(tokens, device=self._device)[:, None], places[:, None], places[:, None], length)
+    def decode(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
+        """One more token for rows 0 to len(tokens) - 1, at positions `lengths`. Returns logits [rows, vocabulary]."""
+        length = self.kv_cache.attention_length(max(lengths) + 1)
+        positions = torch.tensor(lengths, device=self._device)
+        self.kv_cache.set_window(CacheWindow(length, rows=len(tokens), positions=positions))
+        return self._forward(torch.tensor(tokens, device=self._device)[:, None], positions[:, None], length)
 
-    def _run(self, ids: torch.Tensor, positions: torch.Tensor, places: torch.Tensor, length: int) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, length: int) -> torch.Tensor:
+        """`ids` and `positions` are [rows, tokens]; attention covers the first `length` positions of the cache."""
         logits: torch.Tensor = self._model(
             input_ids=ids,
             position_ids=positions,
-            attention_mask=self._mask(places, length),
-            past_key_values=self.slots.cache,
+            attention_mask=self._mask(positions, length),
+            past_key_values=self.kv_cache.cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
         logits = logits.float()
-        logits[:, self._vocabulary :] = -torch.inf  # rows of the output layer that stand for no token
+        logits[:, self._vocab_size :] = -torch.inf  # padding of the output layer stands for no token
         return logits
 
-    def _mask(self, places: torch.Tensor, length: int) -> Mask:
-        """Which of the first `length` places each token sees, [rows, 1, tokens, length]; by kind of layer."""
-        seen = torch.arange(length, device=self._device)
-        full = seen <= places[:, None, :, None]
-        if self._sliding is None:
-            return self._attend(full)
-        near = full & (seen > places[:, None, :, None] - self._sliding)
-        if not self._kinds:
-            return self._attend(near)
-        return {"full_attention": self._attend(full), "sliding_attention": self._attend(near)}
+    def _mask(self, positions: torch.Tensor, length: int) -> Mask:
+        """Which of the first `length` positions each token attends to, [rows, 1, tokens, length]; by layer type."""
+        keys = torch.arange(length, device=self._device)
+        causal = keys <= positions[:, None, :, None]
+        if self._sliding_window is None:
+            return self._attention_mask(causal)
+        sliding = causal & (keys > positions[:, None, :, None] - self._sliding_window)
+        if not self._layer_types:
+            return self._attention_mask(sliding)
+        return {"full_attention": self._attention_mask(causal), "sliding_attention": self._attention_mask(sliding)}
 
-    def _attend(self, seen: torch.Tensor) -> torch.Tensor:
-        """As the attention in use wants it: true for what is seen, or what is added to the scores."""
+    def _attention_mask(self, visible: torch.Tensor) -> torch.Tensor:
+        """As the attention in use takes it: a bool mask, or what eager attention adds to the scores."""
         if not self._eager:
-            return seen
-        return torch.zeros(seen.shape, dtype=self._dtype, device=self._device).masked_fill_(
-            ~seen, torch.finfo(self._dtype).min
+            return visible
+        return torch.zeros(visible.shape, dtype=self._dtype, device=self._device).masked_fill_(
+            ~visible, torch.finfo(self._dtype).min
         )
 
 
 def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
-    """What a token takes in a slot, or None where the model does not say the same in slots as alone.
+    """Bytes of a token in the KV cache, or None for a model whose logits in a batch are not those it has alone.
 
-    That is tried, as no list of architectures is ever complete. To be called in inference mode.
+    That is tried out, since no list of architectures is ever complete. Call it in inference mode.
     """
-    forward = BatchForward(checkpoint, most_places=2**16)
-    tokens = [7 * i % min(100, checkpoint.tokens.count) for i in range(12)]
+    runner = ModelRunner(checkpoint, capacity_tokens=2**16)
+    vocab_size = checkpoint.tokens.vocab_size
+    tokens = [7 * i % min(100, vocab_size) for i in range(12)]
     try:
         alone = checkpoint.model(torch.tensor([tokens], device=checkpoint.device)).logits[0, -1].float()
-        forward.slots.reserve(2, len(tokens))
-        forward.prompt(tokens[3:8], slot=0, start=0)
-        forward.prompt(tokens[:6], slot=1, start=0)
-        forward.prompt(tokens[6:11], slot=1, start=6)
-        together = forward.step([tokens[8], tokens[11]], [5, 11])[1]
+        runner.kv_cache.reserve(2, len(tokens))
+        runner.prefill(tokens[3:8], row=0, start=0)
+        runner.prefill(tokens[:6], row=1, start=0)
+        runner.prefill(tokens[6:11], row=1, start=6)
+        batched = runner.decode([tokens[8], tokens[11]], [5, 11])[1]
     except torch.OutOfMemoryError:
-        raise  # that says nothing of the model
+        raise  # which says nothing about the model
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):  # it takes no such inputs
         return None
-    count = checkpoint.tokens.count
-    difference = (together[:count] - alone[:count]).abs().max() / alone[:count].std()
-    agrees = bool(difference < (1e-3 if forward.exact else 0.1))
-    return forward.slots.token_bytes() if agrees else None
+    difference = (batched[:vocab_size] - alone[:vocab_size]).abs().max() / alone[:vocab_size].std()
+    agrees = bool(difference < (1e-3 if runner.is_float32 else 0.1))
+    return runner.kv_cache.token_bytes() if agrees else None

@@ -1,4 +1,4 @@
-"""Messages become a prompt, through the checkpoint's own chat template."""
+"""Messages become prompt tokens, through the checkpoint's own chat template."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,52 +10,50 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.failures import Refused
+from pipelines.chat.failures import InvalidRequest
 from pipelines.protocol.chat import Message
 from pipelines.protocol.images import Failed, Picture
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads."""
-
     tokens: tuple[int, ...]
-    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # what a vision model sees beside them
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of a vision model, beside the tokens
     dropped_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages as templates expect them, the tools that may be called, and variables that some templates know."""
+    """Messages as templates expect them, the tools that may be called, and extra template variables."""
 
     messages: list[dict[str, Any]]
     tools: Sequence[Mapping[str, Any]]
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def fit(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
-    """A prompt that leaves room for an answer; `truncate` drops the oldest turns where it has to. Raises Refused."""
-    whole = encode(checkpoint, conversation)
-    if len(whole.tokens) < checkpoint.context:
-        return whole
-    beginning, turns = _turns(conversation.messages)
+def fit_prompt(checkpoint: ChatCheckpoint, conversation: Conversation, *, truncate: bool) -> Prompt:
+    """A prompt that leaves room for an answer. `truncate` drops the oldest turns for it. Raises InvalidRequest."""
+    full = encode_prompt(checkpoint, conversation)
+    if len(full.tokens) < checkpoint.context:
+        return full
+    instructions, turns = _turns(conversation.messages)
     best: Prompt | None = None
-    fewest, most = 1, len(turns) if truncate else 0  # turns to drop; the last one stays
-    while fewest < most:
-        drop = (fewest + most) // 2
-        kept = [*beginning, *(message for turn in turns[drop:] for message in turn)]
-        shorter = encode(checkpoint, Conversation(kept, conversation.tools, conversation.options))
+    low, high = 1, len(turns) if truncate else 0  # binary search of the turns to drop; the last one stays
+    while low < high:
+        drop = (low + high) // 2
+        messages = [*instructions, *(message for turn in turns[drop:] for message in turn)]
+        shorter = encode_prompt(checkpoint, Conversation(messages, conversation.tools, conversation.options))
         if len(shorter.tokens) < checkpoint.context:
-            best, most = Prompt(shorter.tokens, shorter.inputs, len(conversation.messages) - len(kept)), drop
+            best, high = Prompt(shorter.tokens, shorter.inputs, len(conversation.messages) - len(messages)), drop
         else:
-            fewest = drop + 1
+            low = drop + 1
     if best is None:
-        raise Refused(_overflow(len(whole.tokens), checkpoint.context))
+        raise InvalidRequest(_overflow(len(full.tokens), checkpoint.context))
     return best
 
 
-def encode(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
-    """The prompt, up to where the answer begins. Raises Refused for what the template does not take."""
+def encode_prompt(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
+    """Up to where the answer begins. Raises InvalidRequest for messages that the template does not take."""
     try:
         encoded = (checkpoint.processor or checkpoint.tokenizer).apply_chat_template(
             conversation.messages,
@@ -63,13 +61,13 @@ def encode(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
-            sanitize_control_tokens=True,  # marks in what people write are text, not marks
+            sanitize_control_tokens=True,  # control tokens in what people write are text
             **({"return_tensors": "pt"} if checkpoint.processor else {}),
             **conversation.options,
         )
-    except (TemplateError, TypeError, ValueError) as error:  # what a template raises, or stumbles over
+    except (TemplateError, TypeError, ValueError) as error:  # what templates raise, on purpose or not
         message = f"This model's chat template does not take these messages: {error}"
-        raise Refused(Failed("invalid_value", message, param="messages")) from error
+        raise InvalidRequest(Failed("invalid_value", message, param="messages")) from error
     if checkpoint.processor is None:
         return Prompt(tuple(encoded["input_ids"]))
     inputs = {name: value for name, value in encoded.items() if name not in ("input_ids", "attention_mask")}
@@ -79,17 +77,17 @@ def encode(checkpoint: ChatCheckpoint, conversation: Conversation) -> Prompt:
 def template_messages(
     checkpoint: ChatCheckpoint, messages: Sequence[Message], pictures: Sequence[Picture]
 ) -> list[dict[str, Any]]:
-    """Text as strings, arguments as objects, roles that the template knows, pictures where a model sees them.
+    """Text as strings, arguments as objects, roles that the template knows, pictures for a vision model.
 
-    Raises Refused where there are pictures that the model can't see.
+    Raises InvalidRequest for pictures if it is none.
     """
     if pictures and checkpoint.processor is None:
-        raise Refused(Failed("unsupported", "This model does not see images.", param="messages"))
+        raise InvalidRequest(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
     images = (
         Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data) for picture in pictures
     )
-    told = []
+    converted_messages = []
     for message in messages:
         converted = _template_message(message, checkpoint.template, names)
         if isinstance(content := converted.get("content"), list | tuple):
@@ -98,8 +96,8 @@ def template_messages(
             converted["content"] = parts if checkpoint.processor else joined
         elif isinstance(content, str) and checkpoint.processor:
             converted["content"] = [{"type": "text", "text": content}]
-        told.append(converted)
-    return told
+        converted_messages.append(converted)
+    return converted_messages
 
 
 def _template_part(part: Mapping[str, Any], images: Any) -> dict[str, Any]:
@@ -107,16 +105,16 @@ def _template_part(part: Mapping[str, Any], images: Any) -> dict[str, Any]:
 
 
 def _template_message(message: Message, template: str, names: dict[str, str]) -> dict[str, Any]:
-    """`names` are the functions by call id, as seen so far."""
-    told = dict(message)
-    if told.get("role") == "developer" and "developer" not in template:
-        told["role"] = "system"
-    if calls := told.get("tool_calls"):
-        told["tool_calls"] = [_template_call(call) for call in calls]
+    """`names` are the functions by call id, of the messages so far."""
+    result = dict(message)
+    if result.get("role") == "developer" and "developer" not in template:
+        result["role"] = "system"
+    if calls := result.get("tool_calls"):
+        result["tool_calls"] = [_template_call(call) for call in calls]
         names.update((call["id"], call["function"]["name"]) for call in calls if "id" in call)
-    if told.get("role") == "tool" and "name" not in told and (name := names.get(told.get("tool_call_id", ""))):
-        told["name"] = name
-    return told
+    if result.get("role") == "tool" and "name" not in result and (name := names.get(result.get("tool_call_id", ""))):
+        result["name"] = name
+    return result
 
 
 def _template_call(call: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def _template_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _turns(messages: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The instructions that come first, and then turns: each begins with what a user says."""
+    """The instructions that come first, and then turns: each begins with a user's message."""
     first = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), 0)
     turns: list[list[dict[str, Any]]] = []
     for message in messages[first:]:

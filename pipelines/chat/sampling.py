@@ -1,4 +1,4 @@
-"""The next token of each row, drawn the way its own request asks."""
+"""The next token of each row, sampled by its own request's options."""
 
 import random
 from collections import Counter
@@ -9,58 +9,61 @@ import torch
 
 from pipelines.protocol.chat import ChatSampling
 
-FIRST_CANDIDATES = 256  # that are sorted for top_p; all are, when these don't reach it
+TOP_P_CANDIDATES = 256  # are sorted for top_p; the whole vocabulary is, where these do not reach it
 
 
 @dataclass(slots=True)
-class Draws:
-    """How one row's tokens are drawn. Its numbers depend on its seed and on nothing else."""
+class SamplerState:
+    """How one row is sampled. Its random numbers depend on its seed and on nothing else."""
 
     sampling: ChatSampling
     seed: int
     top_logprobs: int | None = None  # None: no logprobs at all
-    counts: Counter[int] = field(default_factory=Counter)  # of the tokens it has drawn
-    numbers: random.Random = field(init=False)
+    counts: Counter[int] = field(default_factory=Counter)  # of its tokens so far, for the penalties
+    rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.numbers = random.Random(self.seed)  # noqa: S311
+        self.rng = random.Random(self.seed)  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A token; where they were asked for, its logprob and the likeliest tokens with theirs."""
+class SampledToken:
+    """With its logprob and the likeliest tokens with theirs, where they were asked for."""
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
 
 
-def draw(logits: torch.Tensor, rows: Sequence[Draws], allowed: Sequence[torch.Tensor | None]) -> list[Drawn]:
+def sample(
+    logits: torch.Tensor, rows: Sequence[SamplerState], masks: Sequence[torch.Tensor | None]
+) -> list[SampledToken]:
     """One token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
 
-    `allowed` are bool masks over the vocabulary. Logprobs are the model's own, before anything was asked of them.
+    `masks` are bool over the vocabulary, true for tokens that may come. Logprobs are the model's own, before bias,
+    penalties and mask.
     """
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
-    for i, (row, mask) in enumerate(zip(rows, allowed, strict=True)):
-        _adjust(logits[i], row)
+    for i, (row, mask) in enumerate(zip(rows, masks, strict=True)):
+        _apply_bias_and_penalties(logits[i], row)
         if mask is not None:
-            known = mask[: logits.shape[-1]].to(logits.device)
-            logits[i, : len(known)].masked_fill_(~known, -torch.inf)
-            logits[i, len(known) :] = -torch.inf
-    tokens = _choose(logits, rows)
-    drawn = []
+            allowed = mask[: logits.shape[-1]].to(logits.device)
+            logits[i, : len(allowed)].masked_fill_(~allowed, -torch.inf)
+            logits[i, len(allowed) :] = -torch.inf
+    tokens = _pick(logits, rows)
+    sampled = []
     for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
         row.counts[token] += 1
-        drawn.append(_told(token, row, logprob))
-    return drawn
+        sampled.append(_sampled_token(token, row, logprob))
+    return sampled
 
 
-def _logprobs(logits: torch.Tensor, row: Draws) -> torch.Tensor | None:
+def _logprobs(logits: torch.Tensor, row: SamplerState) -> torch.Tensor | None:
     return None if row.top_logprobs is None else torch.log_softmax(logits, dim=-1)
 
 
-def _adjust(logits: torch.Tensor, row: Draws) -> None:
-    """Bias and penalties, in place."""
+def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:
+    """In place."""
     sampling = row.sampling
     changes = dict(sampling.logit_bias)
     if sampling.presence_penalty or sampling.frequency_penalty:
@@ -72,24 +75,23 @@ def _adjust(logits: torch.Tensor, row: Draws) -> None:
         logits[tokens] += torch.tensor(list(changes.values()), dtype=logits.dtype, device=logits.device)
 
 
-def _choose(logits: torch.Tensor, rows: Sequence[Draws]) -> list[int]:
-    """The likeliest where the temperature is 0, else by a number of the row's own."""
+def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
+    """The likeliest where the temperature is 0, else by a random number of the row's own."""
     tokens = logits.argmax(dim=-1)
-    warm = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
-    if warm:
-        indices = torch.tensor(warm, device=logits.device)
-        chosen = [rows[i] for i in warm]
-        settings = torch.tensor(
-            [[row.sampling.temperature, row.sampling.top_p, row.numbers.random()] for row in chosen],
+    random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
+    if random_rows:
+        indices = torch.tensor(random_rows, device=logits.device)
+        options = torch.tensor(
+            [[rows[i].sampling.temperature, rows[i].sampling.top_p, rows[i].rng.random()] for i in random_rows],
             dtype=torch.float64,
             device=logits.device,
         )
-        tokens[indices] = _sample(logits[indices], *settings.unbind(dim=1))
+        tokens[indices] = _inverse_cdf(logits[indices], *options.unbind(dim=1))
     return [int(token) for token in tokens.tolist()]
 
 
-def _sample(
-    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, numbers: torch.Tensor
+def _inverse_cdf(
+    logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
 ) -> torch.Tensor:
     """By the inverse of the cumulative distribution, so that a row's token depends on its own numbers alone."""
     highest = logits.max(dim=-1, keepdim=True).values
@@ -97,26 +99,26 @@ def _sample(
     if bool((top_p < 1).any()):
         weights = torch.where((top_p < 1)[:, None], _nucleus(weights, top_p), weights)
     cumulative = weights.cumsum(dim=-1)
-    reached = numbers[:, None] * cumulative[:, -1:]
-    # `right` passes over tokens of no weight; the last token that has weight is the furthest that can be reached
-    return torch.searchsorted(cumulative, reached, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    # `right` skips tokens of zero weight; the last token with any weight is the furthest that can be reached
+    return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 
 def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The smallest set of likeliest tokens that reaches top_p; the rest weighs nothing."""
-    for count in (min(FIRST_CANDIDATES, weights.shape[-1]), weights.shape[-1]):
+    """The smallest set of likeliest tokens that reaches top_p; the others get weight 0."""
+    for count in (min(TOP_P_CANDIDATES, weights.shape[-1]), weights.shape[-1]):
         values, tokens = weights.topk(count, dim=-1)
         before = values.cumsum(dim=-1) - values
         if bool((values.sum(dim=-1) >= top_p).all()):
             break
-    kept = values * (before < top_p[:, None])
-    kept[:, 0] = values[:, 0]  # top_p 0 is the likeliest one
-    return torch.zeros_like(weights).scatter(-1, tokens, kept)
+    nucleus = values * (before < top_p[:, None])
+    nucleus[:, 0] = values[:, 0]  # top_p 0 is greedy
+    return torch.zeros_like(weights).scatter(-1, tokens, nucleus)
 
 
-def _told(token: int, row: Draws, logprobs: torch.Tensor | None) -> Drawn:
+def _sampled_token(token: int, row: SamplerState, logprobs: torch.Tensor | None) -> SampledToken:
     if logprobs is None or row.top_logprobs is None:
-        return Drawn(token)
+        return SampledToken(token)
     values, tokens = logprobs.topk(row.top_logprobs)
     top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
-    return Drawn(token, float(logprobs[token]), top)
+    return SampledToken(token, float(logprobs[token]), top)

@@ -1,185 +1,153 @@
-"""Who decodes next: sequences wait, join the batch, take a token a step, and leave.
+"""Which sequences run next: they wait, are prefilled, decode together, and leave. It tracks capacity, not tensors.
 
-One step puts pieces of waiting prompts into free slots, then gives every row in the batch its next token: a long prompt
-delays the others by a piece, not by its whole length.
-
-Rows share matrix products, and how those are rounded depends a little on how many rows there are: in float32 logits
-agree with a row's own to about 1e-5, so a row says what it would say alone unless two tokens are as good as equally
-likely. In bfloat16 such ties are common.
-
-Each prompt is computed by itself. Of the time that answers of 64 tokens to prompts of 20 to 100 take the starter on one
-thread of a CPU, the prompts are 12 % at 8 streams and 21 % at 32. Four prompts of like length in one forward pass would
-save a third to half of that, 4 % and 10 % of the whole; all of them, padded to the longest, 1 %.
-
-Why not transformers' continuous batching (5.23): it draws from one generator for everyone, so there are no seeds; of
-what a request can ask for it keeps temperature, top_k and top_p apart, but no bias, penalty, grammar or likeliest
-tokens. That it looks slow on a CPU is its start: some 20 s on two busy cores, with a 2 GiB cache for a model of 0.8 M
-parameters. Once started it is as fast as a padded batch of `generate`. Without flash attention it compares every row's
-token with every row's past, so long contexts should cost it more; that was not measured, and neither was any of this
-on a GPU, where its paged attention may well be the faster one. `make bench-chat` compares the servers.
+A step prefills chunks of waiting prompts into free rows, then every row decodes one token: a long prompt delays the
+others by a chunk, not by its whole length. Where the KV cache has no room for another token in every row, the rows at
+the end of the batch are preempted: their sequences wait again, with their tokens, and are prefilled once more.
 """
 
 import time
 from collections import deque
+from dataclasses import dataclass
 
-import torch
-
-from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.cpu_threads import fewest_threads
-from pipelines.chat.decode_step import take
-from pipelines.chat.model_runner import BatchForward
+from pipelines.chat.kv_cache import KVCache
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
 
 
-class Batch:
-    """The sequences of one checkpoint, in slots where a token takes `token_bytes`. One thread uses it."""
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Tokens of a sequence that go into `row` of the KV cache, from position `start` on."""
 
-    def __init__(self, checkpoint: ChatCheckpoint, token_bytes: int) -> None:
-        self.checkpoint = checkpoint
-        self._token_bytes = token_bytes
-        self._forward = BatchForward(checkpoint, most_places=0)  # until `limit` gives it some
-        self._threads: int | None = None  # of a CPU, that a step is computed on; None until it was measured
-        self._most_rows = checkpoint.spec.max_batch
+    sequence: Sequence
+    row: int
+    start: int
+    tokens: list[int]
+
+
+class Scheduler:
+    """The sequences of one checkpoint. `running[r]` is in row r of the KV cache, the one in prefill behind the last."""
+
+    def __init__(self, kv_cache: KVCache, max_batch: int) -> None:
+        self._kv_cache = kv_cache
+        self._max_batch = max_batch
+        self._max_running = max_batch  # fewer for a while after a preemption
         self._waiting: deque[Sequence] = deque()
-        self._rows: list[Sequence] = []  # row r is in slot r
-        self._joining: Sequence | None = None  # its prompt is going into the slot behind the last row
+        self._prefilling: Sequence | None = None
+        self.running: list[Sequence] = []
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not (self._waiting or self._rows or self._joining)
+        return not (self._waiting or self.running or self._prefilling)
 
-    def limit(self, cache_bytes: int) -> None:
-        """What the slots may take from now on."""
-        self._forward.slots.most_places = cache_bytes // self._token_bytes
+    @property
+    def scheduled(self) -> list[Sequence]:
+        """All that have a row."""
+        return [*self.running, *([self._prefilling] if self._prefilling else [])]
 
     def add(self, sequence: Sequence) -> None:
-        """Let it wait for a slot."""
         self._waiting.append(sequence)
 
-    def step(self, most_threads: int) -> None:
-        """A token for every row, and a piece of what waits."""
-        if self._threads is None:
-            self._threads = fewest_threads(self._forward, self.checkpoint, most_threads)
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        self._stop_late_ones()
-        self._drop_unwanted()
-        self._join()
-        if self._rows:
-            self._make_room()
-            logits = self._forward.step(
-                [row.tokens[-1] for row in self._rows], [len(row.tokens) - 1 for row in self._rows]
-            )
-            take(self._rows, logits)
-            self._leave([row for row in self._rows if row.request.over or row.answer.reason])
-        if self.idle:
-            self._forward.slots.clear()
+    def schedule_prefill(self, max_tokens: int) -> PrefillChunk | None:
+        """The next chunk of a prompt; None if none waits, or there is no row or no memory for it."""
+        sequence = self._next_prefill() if max_tokens > 0 else None
+        if sequence is None:
+            return None
+        if not self._reserve(len(sequence.tokens) + 1):
+            self.requeue(sequence)
+            return None
+        start = sequence.num_cached_tokens
+        return PrefillChunk(sequence, len(self.running), start, sequence.tokens[start : start + max_tokens])
 
-    def fail(self, error: BaseException) -> None:
-        """After a failure that no row survives; those that wait do."""
-        for sequence in self._running():
-            sequence.request.fail(error)
-        self._rows.clear()
-        self._joining = None
-        self._forward.slots.clear()
+    def finish_prefill(self, chunk: PrefillChunk) -> bool:
+        """The chunk is cached. True if it was the last of its prompt: the sequence decodes from now on."""
+        sequence = chunk.sequence
+        sequence.num_cached_tokens += len(chunk.tokens)
+        if sequence.num_cached_tokens < len(sequence.tokens):
+            return False
+        self._prefilling = None
+        self.running.append(sequence)
+        return True
 
-    def halve(self) -> bool:
-        """After running out of memory: fewer rows for now. False when there was but one."""
-        count = len(self._running())
-        if count > 1:
-            self._part_with(count // 2)
-        return count > 1
+    def schedule_decode(self) -> list[Sequence]:
+        """The rows that decode a token now. Raises MemoryError."""
+        if self.running:
+            self.ensure_capacity()
+        return self.running
 
-    def _running(self) -> list[Sequence]:
-        return [*self._rows, *([self._joining] if self._joining else [])]
-
-    def _stop_late_ones(self) -> None:
-        now = time.monotonic()
-        for sequence in (*self._running(), *self._waiting):
-            if sequence.request.out_of_time(now):
-                sequence.request.fail(OutOfTime())
-
-    def _drop_unwanted(self) -> None:
-        self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.over)
-        if self._joining and self._joining.request.over:
-            self._joining = None
-        self._leave([row for row in self._rows if row.request.over])
-
-    def _join(self) -> None:
-        """Put waiting prompts into free slots, at most a piece's worth of tokens in one step."""
-        budget = self._forward.piece
-        while budget > 0 and (sequence := self._next()):
-            piece = sequence.tokens[sequence.kept : sequence.kept + budget]
-            if not self._reserve(len(sequence.tokens) + 1):
-                self._put_back(sequence)
-                return
-            logits = self._forward.prompt(piece, len(self._rows), sequence.kept)
-            sequence.kept += len(piece)
-            budget -= len(piece)
-            if sequence.kept == len(sequence.tokens):
-                self._joining = None
-                self._rows.append(sequence)
-                take([sequence], logits)
-                self._leave([row for row in (sequence,) if row.answer.reason])
-
-    def _next(self) -> Sequence | None:
-        """The sequence whose prompt goes on, or the next one that waits while there is a slot."""
-        if self._joining is None and self._waiting and len(self._rows) < self._most_rows:
-            self._joining = self._waiting.popleft()
-            self._joining.request.start()
-            self._share_prompt(self._joining)
-        return self._joining
-
-    def _share_prompt(self, sequence: Sequence) -> None:
-        """Another choice of the same request has computed the prompt already, but for its last token."""
-        shared = len(sequence.request.prompt) - 1
-        for slot, row in enumerate(self._rows):
-            if row.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
-                self._forward.slots.move(slot, len(self._rows), shared)
-                sequence.kept = shared
-                return
-
-    def _put_back(self, sequence: Sequence) -> None:
-        """There is no memory for it while the others run. Raises MemoryError when there are no others."""
-        if not self._rows:
-            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
-        self._joining = None
-        sequence.kept = 0
-        self._waiting.appendleft(sequence)
-
-    def _make_room(self) -> None:
-        """Room for one more token a row. Where there is none, the rows that came last start again later."""
+    def ensure_capacity(self) -> None:
+        """Room for one more token a row; preempts until there is. Raises MemoryError where a single row is too long."""
         while not self._reserve():
-            if len(self._rows) == 1 and not self._joining:
-                raise MemoryError(f"{len(self._rows[0].tokens)} tokens of context do not fit into memory")
-            self._part_with(max(1, len(self._rows) // 2))
+            if len(self.running) == 1 and not self._prefilling:
+                raise MemoryError(f"{len(self.running[0].tokens)} tokens of context do not fit into memory")
+            self.preempt(keep=max(1, len(self.running) // 2))
 
-    def _reserve(self, tokens: int = 0) -> bool:
-        """Room for the rows, each with a token more, and for the one that joins with so many tokens."""
-        lengths = [len(row.tokens) for row in self._rows]
-        if self._joining:
-            lengths.append(max(tokens, self._joining.kept))
-        return self._forward.slots.reserve(len(lengths), max(lengths))
-
-    def _part_with(self, count: int) -> None:
-        """Keep the first rows. The others wait, with what they have said; it is computed again when they join."""
-        leavers = self._running()[count:]
-        self._most_rows = max(1, count)  # until others leave: what joins again at once would have to part again
-        self._rows, self._joining = self._rows[:count], None
-        for sequence in reversed(leavers):
-            sequence.kept = 0
+    def preempt(self, keep: int) -> None:
+        """Only the first rows go on. The others wait, and what they have written is prefilled with their prompts."""
+        preempted = self.scheduled[keep:]
+        self._max_running = max(1, keep)  # until others finish: what joined again at once would be preempted again
+        self.running, self._prefilling = self.running[:keep], None
+        for sequence in reversed(preempted):
+            sequence.num_cached_tokens = 0
             self._waiting.appendleft(sequence)
 
-    def _leave(self, leavers: list[Sequence]) -> None:
-        """The last row moves into the slot of each that leaves."""
-        for row in leavers:
-            slot = self._rows.index(row)
-            last = self._rows.pop()
-            self._most_rows = min(self._most_rows + 1, self.checkpoint.spec.max_batch)
-            if last is not row:
-                self._forward.slots.move(len(self._rows), slot, last.kept)
-                self._rows[slot] = last
-            if self._joining:
-                self._forward.slots.move(len(self._rows) + 1, len(self._rows), self._joining.kept)
+    def requeue(self, sequence: Sequence) -> None:
+        """There is no memory for it while others run. Raises MemoryError if there are no others."""
+        if not self.running:
+            raise MemoryError(f"{len(sequence.tokens)} tokens of context do not fit into memory")
+        self._prefilling = None
+        sequence.num_cached_tokens = 0
+        self._waiting.appendleft(sequence)
+
+    def fail_scheduled(self, error: BaseException) -> None:
+        """After a failure that no row survives. What waits is not affected."""
+        for sequence in self.scheduled:
+            sequence.request.fail(error)
+        self.running.clear()
+        self._prefilling = None
+
+    def remove_ended(self) -> None:
+        """Fail what has run for too long, and drop it with what was cancelled."""
+        now = time.monotonic()
+        for sequence in (*self.scheduled, *self._waiting):
+            if sequence.request.timed_out(now):
+                sequence.request.fail(OutOfTime())
+        self._waiting = deque(sequence for sequence in self._waiting if not sequence.request.done)
+        if self._prefilling and self._prefilling.request.done:
+            self._prefilling = None
+        self.remove_finished()
+
+    def remove_finished(self) -> None:
+        """The last row moves into each that becomes free."""
+        for sequence in [sequence for sequence in self.running if sequence.finished]:
+            row = self.running.index(sequence)
+            last = self.running.pop()
+            self._max_running = min(self._max_running + 1, self._max_batch)
+            if last is not sequence:
+                self._kv_cache.copy_row(len(self.running), row, last.num_cached_tokens)
+                self.running[row] = last
+            if self._prefilling:
+                self._kv_cache.copy_row(len(self.running) + 1, len(self.running), self._prefilling.num_cached_tokens)
+
+    def _next_prefill(self) -> Sequence | None:
+        """The sequence whose prefill goes on, or the next that waits while there is a row."""
+        if self._prefilling is None and self._waiting and len(self.running) < self._max_running:
+            self._prefilling = self._waiting.popleft()
+            self._prefilling.request.start()
+            self._share_prefix(self._prefilling)
+        return self._prefilling
+
+    def _share_prefix(self, sequence: Sequence) -> None:
+        """Another choice of the same request has cached the prompt already. Its last token is left for the logits."""
+        shared = len(sequence.request.prompt) - 1
+        for row, running in enumerate(self.running):
+            if running.request is sequence.request and self._reserve(len(sequence.tokens) + 1):
+                self._kv_cache.copy_row(row, len(self.running), shared)
+                sequence.num_cached_tokens = shared
+                return
+
+    def _reserve(self, prefill_tokens: int = 0) -> bool:
+        """Room for the rows, each with one more token, and for the sequence in prefill with so many."""
+        lengths = [len(sequence.tokens) for sequence in self.running]
+        if self._prefilling:
+            lengths.append(max(prefill_tokens, self._prefilling.num_cached_tokens))
+        return self._kv_cache.reserve(len(lengths), max(lengths))

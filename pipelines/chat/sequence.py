@@ -1,4 +1,4 @@
-"""What the engine keeps of a job while it runs: the request, and one sequence for each choice."""
+"""What the engine has of a job while it runs: the request, and one sequence for each choice."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -8,75 +8,78 @@ import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.constraints import Constraint
-from pipelines.chat.detokenize import Answer
-from pipelines.chat.failures import failure_of
-from pipelines.chat.sampling import Draws
+from pipelines.chat.detokenize import ChoiceOutput
+from pipelines.chat.failures import to_failed_event
+from pipelines.chat.sampling import SamplerState
 from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, FinishReason
 from pipelines.protocol.images import Started
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A job that was admitted. The device's thread alone changes it, but for `over`."""
+    """A job that was admitted. Only the device thread changes it, except for `done`."""
 
     job: ChatJob
     checkpoint: ChatCheckpoint
     prompt: tuple[int, ...]
-    inputs: Mapping[str, torch.Tensor]  # what a vision model sees beside the tokens
+    inputs: Mapping[str, torch.Tensor]  # of a vision model, beside the tokens
     emit: Callable[[ChatEvent], None]
     open_choices: int
-    over: bool = False  # it has ended, or nobody wants it any more
+    done: bool = False  # finished, failed or cancelled
     started_at: float | None = None
     completion_tokens: int = 0
     reasoning_tokens: int = 0
 
     def start(self) -> None:
-        """A place in the batch is there; the time limit runs from the first one."""
+        """A sequence of it is scheduled. The time limit counts from the first one."""
         if self.started_at is None:
             self.started_at = time.monotonic()
             self.emit(Started())
 
-    def out_of_time(self, now: float) -> bool:
-        """Whether it has run for longer than it may."""
+    def timed_out(self, now: float) -> bool:
         return self.started_at is not None and now - self.started_at > self.job.time_limit_s
 
     @property
     def usage(self) -> ChatUsage:
-        """What it has used so far: nothing while it waits for a place in the batch."""
+        """What it has used so far: nothing before it was scheduled."""
         if self.started_at is None:
             return ChatUsage(0, 0)
         return ChatUsage(len(self.prompt), self.completion_tokens, self.reasoning_tokens)
 
     def fail(self, error: BaseException) -> None:
-        """It ends here, with all its choices."""
-        if not self.over:
-            self.over = True
-            self.emit(failure_of(error, self.job))
+        """End it, with all its choices."""
+        if not self.done:
+            self.done = True
+            self.emit(to_failed_event(error, self.job))
 
-    def end_choice(self, choice: int, reason: FinishReason) -> None:
-        """Say so; the last one ends the request."""
+    def finish_choice(self, choice: int, reason: FinishReason) -> None:
+        """The last choice finishes the request."""
         self.emit(ChoiceFinished(choice, reason))
         self.open_choices -= 1
         if not self.open_choices:
-            self.over = True
+            self.done = True
             now = time.monotonic()
             self.emit(ChatFinished(self.usage, now - (self.started_at or now)))
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice: its tokens so far, and how it goes on."""
+    """One choice of a request: its tokens so far, and what decides the next ones."""
 
     request: Request
     choice: int
-    draws: Draws
-    answer: Answer
+    sampler: SamplerState
+    output: ChoiceOutput
     constraint: Constraint | None
-    most_new: int
-    tokens: list[int] = field(default_factory=list)  # prompt and answer
-    kept: int = 0  # of the tokens have keys and values in the row's slot
+    max_new_tokens: int
+    tokens: list[int] = field(default_factory=list)  # prompt and completion
+    num_cached_tokens: int = 0  # have their keys and values in the sequence's row of the KV cache
 
     @property
-    def left(self) -> int:
+    def finished(self) -> bool:
+        return self.request.done or self.output.finish_reason is not None
+
+    @property
+    def remaining_tokens(self) -> int:
         """How many tokens may still come."""
-        return self.most_new - (len(self.tokens) - len(self.request.prompt))
+        return self.max_new_tokens - (len(self.tokens) - len(self.request.prompt))

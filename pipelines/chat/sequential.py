@@ -1,7 +1,7 @@
-"""The plain path, for models that can't share a batch: one answer after another, by transformers' own `generate`.
+"""The fallback for models that can't share a batch: one answer after another, by transformers' own `generate`.
 
-Vision models are here, because what they keep of a picture (positions, features) is their own affair, and so is any
-model whose state is more than keys and values. Everything that can be asked for works as in a batch, but waits longer.
+Vision models are here, because they keep state of their own for a picture (positions, features), and so is any model
+whose state is more than keys and values. Requests have the same options as in a batch, but wait longer.
 """
 
 import queue
@@ -13,39 +13,38 @@ import torch
 from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from pipelines.chat.checkpoint import ChatCheckpoint
-from pipelines.chat.decode_step import take
+from pipelines.chat.decode_step import sample_step
 from pipelines.chat.sequence import Sequence
 from pipelines.device.failures import OutOfTime
-from pipelines.device.openmp import compute
+from pipelines.device.openmp import run_and_release
 
 
-class Solo:
-    """A thread that answers."""
+class SequentialGenerator:
+    """Answers the sequences of one checkpoint on a thread of its own."""
 
     def __init__(self, checkpoint: ChatCheckpoint, threads: int) -> None:
         self._checkpoint, self._threads = checkpoint, threads
         self._inbox: queue.SimpleQueue[Sequence | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="solo chat", daemon=True).start()
+        threading.Thread(target=self._run, name="sequential chat", daemon=True).start()
 
     def add(self, sequence: Sequence) -> None:
-        """Let it wait for its turn."""
         self._inbox.put(sequence)
 
-    def end(self) -> None:
-        """Once all that waits has had its turn."""
+    def close(self) -> None:
+        """The thread ends after what waits now."""
         self._inbox.put(None)
 
     def _run(self) -> None:
         torch.set_num_threads(self._threads)  # a new thread begins with what another has set last
         while (sequence := self._inbox.get()) is not None:
-            if sequence.request.over:
+            if sequence.request.done:
                 continue
             sequence.request.start()
             try:
-                compute(self._generate, sequence)
+                run_and_release(self._generate, sequence)
             except Exception as error:
                 sequence.request.fail(error)
-            if sequence.request.out_of_time(time.monotonic()):
+            if sequence.request.timed_out(time.monotonic()):
                 sequence.request.fail(OutOfTime())
 
     def _generate(self, sequence: Sequence) -> None:
@@ -55,42 +54,43 @@ class Solo:
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
             **{name: value.to(device) for name, value in sequence.request.inputs.items()},
-            # The end is ours to see: no end token, and a bound that is never met.
-            generation_config=GenerationConfig(max_new_tokens=sequence.left + 1, do_sample=False, use_cache=True),
-            logits_processor=[_Speaker(sequence, self._checkpoint.tokens.count)],
-            stopping_criteria=[_End(sequence)],
+            # `_Stop` ends it: no end token here, and a bound that is never reached
+            generation_config=GenerationConfig(
+                max_new_tokens=sequence.remaining_tokens + 1, do_sample=False, use_cache=True
+            ),
+            logits_processor=[_Sampler(sequence, self._checkpoint.tokens.vocab_size)],
+            stopping_criteria=[_Stop(sequence)],
         )
 
 
-class _Speaker(LogitsProcessor):  # type: ignore[misc]
-    """Draws the next token and leaves `generate` no other."""
+class _Sampler(LogitsProcessor):  # type: ignore[misc]
+    """Samples the next token and masks all others, so that `generate` picks it too."""
 
-    def __init__(self, sequence: Sequence, vocabulary: int) -> None:
+    def __init__(self, sequence: Sequence, vocab_size: int) -> None:
         self._sequence = sequence
-        self._vocabulary = vocabulary
+        self._vocab_size = vocab_size
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """`scores` are the logits [1, vocabulary]."""
         logits = scores.float().clone()
-        logits[:, self._vocabulary :] = -torch.inf
-        if not _over(self._sequence):
-            take([self._sequence], logits)
+        logits[:, self._vocab_size :] = -torch.inf
+        if not _should_stop(self._sequence):
+            sample_step([self._sequence], logits)
         only = torch.full_like(scores, -torch.inf)
         only[:, self._sequence.tokens[-1]] = 0.0
         return only
 
 
-class _End(StoppingCriteria):  # type: ignore[misc]
-    """The answer has ended, or nobody waits for it any more."""
+class _Stop(StoppingCriteria):  # type: ignore[misc]
+    """The sequence has finished, was cancelled or has run for too long."""
 
     def __init__(self, sequence: Sequence) -> None:
         self._sequence = sequence
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: object) -> torch.Tensor:
         """One bool for the one row."""
-        return torch.tensor([_over(self._sequence)], device=input_ids.device)
+        return torch.tensor([_should_stop(self._sequence)], device=input_ids.device)
 
 
-def _over(sequence: Sequence) -> bool:
-    request = sequence.request
-    return bool(request.over or sequence.answer.reason or request.out_of_time(time.monotonic()))
+def _should_stop(sequence: Sequence) -> bool:
+    return sequence.finished or sequence.request.timed_out(time.monotonic())

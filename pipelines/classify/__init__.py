@@ -1,1 +1,5 @@
-"""pipelines/classify."""
+"""Moderation classifiers: texts and pictures in, a score for every label out.
+
+- engine: `ClassifyEngine.submit` queues a job on its one thread, where `load_classifier` loads the checkpoint once and
+  `Classifier` scores texts (in windows) and pictures; the job's events go back to the event loop, and to the worker
+"""

@@ -1,14 +1,14 @@
-"""Scores texts and pictures by label, with transformers' own classifiers. One thread, one checkpoint at a time on it.
+"""Scores texts and pictures by label, with transformers' own classifiers, on one thread.
 
-A text longer than its model reads is scored window by window, with an overlap, and each label's highest score counts:
-what is to be found must not hide behind a long beginning.
+A text that is longer than the model's context is scored in overlapping windows, and each label's highest score counts:
+a long beginning must not hide what follows it.
 """
 
 import asyncio
 import io
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,23 +25,23 @@ from transformers import (
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
 
-LONGEST_WINDOW = 512  # tokens
-OVERLAP = 0.25
+MAX_WINDOW = 512  # tokens
+OVERLAP = 0.25  # of a window
 MAX_ROWS = 16  # windows or pictures in one forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A loaded checkpoint: the network, and what turns a text or a picture into its input."""
+    """A loaded checkpoint."""
 
     model: Any
-    reader: Any
+    processor: Any  # a tokenizer for texts, an image processor for pictures
     device: torch.device
 
     def score_text(self, text: str) -> dict[str, float]:
         """Each label's highest score over the text's windows."""
-        window = min(LONGEST_WINDOW, self.reader.model_max_length, _positions(self.model.config))
-        encoded = self.reader(
+        window = min(MAX_WINDOW, self.processor.model_max_length, _positions(self.model.config))
+        encoded = self.processor(
             text,
             truncation=True,
             max_length=window,
@@ -58,8 +58,7 @@ class Classifier:
         return self._by_label(torch.cat(rows).amax(dim=0))
 
     def score_picture(self, picture: Picture | EncodedImage) -> dict[str, float]:
-        """Each label's score."""
-        encoded = self.reader(images=_opened(picture), return_tensors="pt")
+        encoded = self.processor(images=_to_image(picture), return_tensors="pt")
         return self._by_label(self._forward(dict(encoded))[0])
 
     def _forward(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -68,8 +67,8 @@ class Classifier:
             logits: torch.Tensor = (
                 self.model(**{name: part.to(self.device) for name, part in inputs.items()}).logits.float().cpu()
             )
-        several = self.model.config.problem_type == "multi_label_classification" or logits.shape[1] == 1
-        return logits.sigmoid() if several else logits.softmax(dim=1)
+        multi_label = self.model.config.problem_type == "multi_label_classification" or logits.shape[1] == 1
+        return logits.sigmoid() if multi_label else logits.softmax(dim=1)
 
     def _by_label(self, scores: torch.Tensor) -> dict[str, float]:
         names: Mapping[int, str] = self.model.config.id2label
@@ -77,21 +76,21 @@ class Classifier:
 
 
 class ClassifyEngine:
-    """Loads classifiers once and runs their jobs in the order in which they come."""
+    """Loads each classifier once, and runs jobs in the order in which they come."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._loaded: dict[ClassifierSpec, Classifier] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="classify")
-        self._wanted: set[str] = set()
+        self._active: set[str] = set()
 
-    async def warm(self, spec: ClassifierSpec) -> None:
-        """Load the checkpoint. Raises what transformers raises for a folder that is none."""
+    async def prepare(self, spec: ClassifierSpec) -> None:
+        """Load it before the first job. Raises what transformers raises for a broken folder."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)
 
     async def submit(self, job: ClassifyJob) -> AsyncIterator[ClassifyEvent]:
-        """Queued, Started, then Classified or Failed."""
-        self._wanted.add(job.id)
+        """`Queued`, `Started`, then `Classified` or `Failed`."""
+        self._active.add(job.id)
         yield Queued()
         events: asyncio.Queue[ClassifyEvent] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -101,25 +100,32 @@ class ClassifyEngine:
                 yield event
             yield event
         finally:
-            self._wanted.discard(job.id)
+            self._active.discard(job.id)
 
     def cancel(self, job_id: str) -> None:
-        """Leave the job out if it has not begun."""
-        self._wanted.discard(job_id)
+        """Skip the job if it has not started."""
+        self._active.discard(job_id)
 
-    def _run(self, job: ClassifyJob, say: Callable[[ClassifyEvent], object]) -> None:
-        if job.id not in self._wanted:
-            say(Failed("cancelled", "The job was cancelled."))
+    def _run(self, job: ClassifyJob, emit: Callable[[ClassifyEvent], object]) -> None:
+        if job.id not in self._active:
+            emit(Failed("cancelled", "The job was cancelled."))
             return
         try:
-            began = time.monotonic()
+            started_at = time.monotonic()
             classifier = self._load(job.checkpoint)
-            say(Started())  # from here on the server counts its time: a worker that hangs in it is killed
+            emit(Started())  # the server's time limit begins here: it kills a worker that hangs
             scores = [classifier.score_text(text) for text in job.texts]
             scores += [classifier.score_picture(picture) for picture in job.pictures]
-            say(Classified(tuple(scores), time.monotonic() - began))
+            emit(Classified(tuple(scores), time.monotonic() - started_at))
         except Exception as error:
-            say(_failure(job, error))
+            emit(_to_failed_event(job, error))
+
+    def retain(self, specs: Iterable[ClassifierSpec]) -> None:
+        """Drop the other classifiers, after the jobs that are queued now."""
+        self._thread.submit(self._drop_except, frozenset(specs))
+
+    def _drop_except(self, specs: frozenset[ClassifierSpec]) -> None:
+        self._loaded = {spec: classifier for spec, classifier in self._loaded.items() if spec in specs}
 
     def _load(self, spec: ClassifierSpec) -> Classifier:
         if spec not in self._loaded:
@@ -128,27 +134,27 @@ class ClassifyEngine:
 
 
 def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
-    """From safetensors on the disk alone, in float32. Raises what transformers raises for a folder that is none."""
+    """Only from local safetensors, in float32. Raises what transformers raises for a broken folder."""
     texts = spec.reads == "prompts"
-    kind: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
-    reader: Any = AutoTokenizer if texts else AutoImageProcessor
-    model = kind.from_pretrained(spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32)
-    return Classifier(model.to(device).eval(), reader.from_pretrained(spec.path, local_files_only=True), device)
+    model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
+    processor: Any = AutoTokenizer if texts else AutoImageProcessor
+    model = model_class.from_pretrained(spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32)
+    return Classifier(model.to(device).eval(), processor.from_pretrained(spec.path, local_files_only=True), device)
 
 
 def _positions(config: Any) -> int:
-    """Tokens that the model has positions for. RoBERTa's kind loses two of them to its padding."""
+    """How many tokens the model has positions for. RoBERTa models lose two of them to padding."""
     positions = getattr(config, "max_position_embeddings", None)
-    return LONGEST_WINDOW if positions is None else max(8, int(positions) - 2)
+    return MAX_WINDOW if positions is None else max(8, int(positions) - 2)
 
 
-def _opened(picture: Picture | EncodedImage) -> Image.Image:
+def _to_image(picture: Picture | EncodedImage) -> Image.Image:
     if isinstance(picture, Picture):
         return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data).convert("RGB")
     with Image.open(io.BytesIO(picture.data)) as image:
         return image.convert("RGB")
 
 
-def _failure(job: ClassifyJob, error: Exception) -> Failed:
+def _to_failed_event(job: ClassifyJob, error: Exception) -> Failed:
     detail = "".join(traceback.format_exception(error))
-    return Failed("engine_failed", f"The classifier '{job.checkpoint.name}' could not be asked.", detail)
+    return Failed("engine_failed", f"The classifier '{job.checkpoint.name}' failed.", detail)

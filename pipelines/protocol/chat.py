@@ -1,9 +1,8 @@
-"""The chat half of the contract between `server` and `pipelines`: jobs, and what an engine says about them.
+"""Chat jobs, and the events of a job.
 
-A chat job's events, in order: `Queued` (perhaps), then `Admitted` once the prompt is known to fit, `Started` when it
-gets a place in the batch, deltas of its choices, one `ChoiceFinished` a choice, and `ChatFinished` or `Failed` last.
-What was started and does not succeed tells what it has `Spent` before its `Failed`. Whatever is wrong with the request
-itself is a `Failed` before `Admitted`.
+They come in this order: `Queued` (perhaps), `Admitted` once the prompt is known to fit, `Started` when the first of its
+sequences is scheduled, deltas of its choices, one `ChoiceFinished` a choice, and `ChatFinished` or `Failed` last. An
+invalid request is `Failed` before `Admitted`. A job that has started and fails has `PartialUsage` before `Failed`.
 """
 
 from collections.abc import Mapping
@@ -25,14 +24,14 @@ class ChatSpec:
     path: Path  # a transformers folder
     tools: bool = False
     vision: bool = False
-    context: int | None = None  # prompt and answer, in tokens; None is all that the model was made for
+    context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
     max_batch: int = 32  # sequences that decode together
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSampling:
-    """How the next token is drawn. Temperature 0 takes the likeliest."""
+    """How the next token is sampled. Temperature 0 is greedy."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -43,17 +42,17 @@ class ChatSampling:
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """The answer is one JSON value: of this schema, or any object when there is none."""
+    """The answer is one JSON value of this schema; without a schema, any object."""
 
     schema: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatJob:
-    """One conversation to be answered n times; choice i is drawn with seed + i.
+    """One conversation to be answered n times; choice i is sampled with seed + i.
 
     Messages are OpenAI's, checked: content is a string, None, or parts of the types text and image_url. The k-th
-    image_url part, counted over all messages, shows `images[k]`; its URL is not looked at.
+    image_url part, counted over all messages, stands for `images[k]`; its URL is not used.
     """
 
     id: str
@@ -66,19 +65,19 @@ class ChatJob:
     tool_choice: Literal["none", "auto", "required"] = "auto"
     allowed_tools: tuple[str, ...] = ()  # names that may be called; a named tool_choice is "required" and this one name
     parallel_tool_calls: bool = True
-    format: JsonFormat | None = None  # None is plain text
-    max_tokens: int = 2**31  # cut to what the context leaves
+    format: JsonFormat | None = None  # None: plain text
+    max_tokens: int = 2**31  # limited by what the context leaves
     sampling: ChatSampling = field(default_factory=ChatSampling)
     stop: tuple[str, ...] = ()
     n: int = 1
     logprobs: bool = False
     top_logprobs: int = 0
-    truncate: bool = False  # drop the oldest turns, whole, until the rest fits; False fails instead
+    truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
 
 
 @dataclass(frozen=True, slots=True)
 class CountJob:
-    """How many tokens a conversation is. Its events: `Queued` (perhaps), `Started`, then `Counted` or `Failed`."""
+    """Counts a conversation's tokens. Its events: `Queued` (perhaps), `Started`, then `Counted` or `Failed`."""
 
     id: str
     checkpoint: ChatSpec
@@ -90,14 +89,14 @@ class CountJob:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The prompt's length."""
+    """The last event of a count that succeeded."""
 
     tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request is sound: nothing but the engine can fail it now. The prompt is counted once, whatever n."""
+    """The request is valid: only the engine can fail it now. The prompt counts once, whatever n is."""
 
     prompt_tokens: int
     dropped_messages: int = 0  # by `truncate`
@@ -105,7 +104,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class TopToken:
-    """A token that could have come here. `text` is for reading; `data` are its bytes."""
+    """A likely token at this position. `text` is for people to read; `data` are its bytes."""
 
     text: str
     data: bytes
@@ -114,7 +113,7 @@ class TopToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The token that came, and the likeliest ones."""
+    """The sampled token, and the likeliest ones at its position."""
 
     text: str
     data: bytes
@@ -124,7 +123,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of a choice's text: whole characters, and nothing that may turn out to be a stop string."""
+    """More of a choice's text: whole characters, and nothing that may be part of a stop string."""
 
     choice: int
     text: str
@@ -133,7 +132,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """More of what a thinking model thinks before it answers."""
+    """More of what a reasoning model writes before its answer."""
 
     choice: int
     text: str
@@ -141,7 +140,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """More of a tool call. Call `index` begins with its id and name; later deltas carry arguments alone."""
+    """More of a tool call. The first delta of call `index` has its id and name; later ones have only arguments."""
 
     choice: int
     index: int
@@ -152,7 +151,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """Nothing more comes of this choice."""
+    """The last event of this choice."""
 
     choice: int
     reason: FinishReason
@@ -164,7 +163,7 @@ class ChatUsage:
 
     prompt_tokens: int
     completion_tokens: int  # of all choices, their end tokens included
-    reasoning_tokens: int = 0  # those of them that were thought
+    reasoning_tokens: int = 0  # of these, before the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +171,15 @@ class ChatFinished:
     """The last event of a chat that succeeded."""
 
     usage: ChatUsage
-    run_s: float  # from its place in the batch to its last token
+    run_s: float  # from `Started` to the last token
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What a chat that does not succeed has used until its end."""
+class PartialUsage:
+    """What a chat has used that was started and then failed or was cancelled."""
 
     usage: ChatUsage
 
 
 ChatDelta = TextDelta | ReasoningDelta | ToolCallDelta
-ChatEvent = Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | Spent | Counted | Failed
+ChatEvent = Queued | Admitted | Started | ChatDelta | ChoiceFinished | ChatFinished | PartialUsage | Counted | Failed

@@ -1,4 +1,4 @@
-"""The moderation half of the contract between `server` and `pipelines`: texts and pictures in, scores by label out."""
+"""Moderation jobs: texts and pictures in, scores by label out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class ClassifierSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyJob:
-    """What one classifier shall score: texts, or pictures."""
+    """Texts or pictures for one classifier."""
 
     id: str
     checkpoint: ClassifierSpec
@@ -32,7 +32,7 @@ class ClassifyJob:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The last event of a job that succeeded: each text's or picture's score (0 to 1) for every label."""
+    """The last event of a job that succeeded: for each text or picture, a score from 0 to 1 for every label."""
 
     scores: tuple[Mapping[str, float], ...]
     run_s: float

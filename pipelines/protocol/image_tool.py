@@ -1,9 +1,9 @@
-"""The image tool as the starter has learned to call it. Any chat checkpoint can be offered the same one."""
+"""The image tool that chat models can call, in the wording that starter-chat is trained on."""
 
 from typing import Any, Final
 
-# `prompt` describes a new picture ("a red boat at sea"), or is the instruction of an edit ("make the boat blue"): the
-# server hands the newest picture of the chain to a model that edits by instruction. `action` says which of the two.
+# With action "generate", `prompt` describes a new picture ("a red boat at sea"). With "edit" it is an instruction
+# ("make the boat blue"), which the server passes to an editing model with the newest picture of the conversation.
 IMAGE_TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "function": {

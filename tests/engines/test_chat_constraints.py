@@ -1,4 +1,4 @@
-"""Answers that must follow a schema, by models that know nothing of it."""
+"""Answers that must follow a schema, by untrained models. What they write is random; that it is valid must not be."""
 
 import asyncio
 import json
@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from pipelines.chat.engine import ChatEngine
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatSampling, ChoiceFinished, JsonFormat
 from pipelines.protocol.images import Failed
-from tests.engines.chat_jobs import Job, calls, run, text
+from tests.engines.chat_jobs import TOKENIZER, Job, calls, run, text
 
-WARM = ChatSampling(temperature=1.0)
+RANDOM = ChatSampling(temperature=1.0)
 CITY = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -30,47 +30,48 @@ TOOLS = (
     {"type": "function", "function": {"name": "get_weather", "parameters": CITY}},
     {"type": "function", "function": {"name": "forecast", "description": "ahead", "parameters": DAYS}},
 )
+TOOL_CALL_ID = TOKENIZER.convert_tokens_to_ids("<tool_call>")
 SCHEMAS = {"get_weather": CITY, "forecast": DAYS}
 
 
-def random_schema(numbers: random.Random, depth: int = 2) -> dict[str, Any]:
-    """Of the kinds that people write: nested objects, arrays, enums, bounds, unions."""
+def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
+    """Nested objects, arrays, enums, bounds, unions."""
     kinds = ["string", "integer", "number", "boolean", "enum", "const", "pattern"]
-    kind = numbers.choice([*kinds, "object", "object", "array", "anyOf"] if depth else kinds)
+    kind = rng.choice([*kinds, "object", "object", "array", "anyOf"] if depth else kinds)
     match kind:
         case "string":
-            return numbers.choice([{"type": "string"}, {"type": "string", "minLength": 2, "maxLength": 9}])
+            return rng.choice([{"type": "string"}, {"type": "string", "minLength": 2, "maxLength": 9}])
         case "integer":
-            low = numbers.randrange(-50, 50)
+            low = rng.randrange(-50, 50)
             bounds = {"type": "integer", "minimum": low, "maximum": low + 70}
-            return numbers.choice([{"type": "integer"}, bounds])
+            return rng.choice([{"type": "integer"}, bounds])
         case "number":
-            return numbers.choice([{"type": "number"}, {"type": "number", "exclusiveMinimum": 0.5}])
+            return rng.choice([{"type": "number"}, {"type": "number", "exclusiveMinimum": 0.5}])
         case "boolean":
-            return {"type": numbers.choice(["boolean", ["boolean", "null"]])}
+            return {"type": rng.choice(["boolean", ["boolean", "null"]])}
         case "enum":
-            return {"enum": numbers.sample(["red", 'a "b"', 3, None, True, "é"], 3)}
+            return {"enum": rng.sample(["red", 'a "b"', 3, None, True, "é"], 3)}
         case "const":
-            return {"const": numbers.choice(["yes", 0, [1, 2]])}
+            return {"const": rng.choice(["yes", 0, [1, 2]])}
         case "pattern":
             return {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{1,3}$"}
         case "array":
-            return {"type": "array", "items": random_schema(numbers, depth - 1), "minItems": 1, "maxItems": 3}
+            return {"type": "array", "items": random_schema(rng, depth - 1), "minItems": 1, "maxItems": 3}
         case "anyOf":
-            return {"anyOf": [random_schema(numbers, depth - 1) for _ in range(2)]}
-    names = numbers.sample(["a", "b", "name", "x y"], numbers.randrange(1, 4))
+            return {"anyOf": [random_schema(rng, depth - 1) for _ in range(2)]}
+    names = rng.sample(["a", "b", "name", "x y"], rng.randrange(1, 4))
     return {
         "type": "object",
-        "properties": {name: random_schema(numbers, depth - 1) for name in names},
-        "required": names if numbers.random() < 0.6 else names[:1],
+        "properties": {name: random_schema(rng, depth - 1) for name in names},
+        "required": names if rng.random() < 0.6 else names[:1],
         "additionalProperties": False,
     }
 
 
-async def test_two_hundred_random_schemas_are_kept(chat_engine: ChatEngine, chat_job: Job) -> None:
+async def test_two_hundred_random_schemas_are_followed(chat_engine: ChatEngine, chat_job: Job) -> None:
     schemas = [random_schema(random.Random(seed)) for seed in range(200)]
     jobs = [
-        chat_job("Answer", format=JsonFormat(schema), sampling=WARM, seed=seed, max_tokens=220)
+        chat_job("Answer", format=JsonFormat(schema), sampling=RANDOM, seed=seed, max_tokens=220)
         for seed, schema in enumerate(schemas)
     ]
     answers = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
@@ -81,11 +82,11 @@ async def test_two_hundred_random_schemas_are_kept(chat_engine: ChatEngine, chat
 
 
 async def test_json_without_a_schema_is_an_object(chat_engine: ChatEngine, chat_job: Job) -> None:
-    events = await run(chat_engine, chat_job(format=JsonFormat(None), sampling=WARM, max_tokens=60))
+    events = await run(chat_engine, chat_job(format=JsonFormat(None), sampling=RANDOM, max_tokens=60))
     assert isinstance(json.loads(text(events)), dict)
 
 
-async def test_an_answer_that_can_not_end_in_time_was_cut(chat_engine: ChatEngine, chat_job: Job) -> None:
+async def test_an_answer_that_can_not_close_in_time_ends_by_length(chat_engine: ChatEngine, chat_job: Job) -> None:
     wide = {"type": "object", "properties": {"name": {"enum": ["x" * 50]}}, "required": ["name"]}
     events = await run(chat_engine, chat_job(format=JsonFormat(wide), max_tokens=20))
     assert events[-2] == ChoiceFinished(0, "length")
@@ -94,9 +95,9 @@ async def test_an_answer_that_can_not_end_in_time_was_cut(chat_engine: ChatEngin
 
 
 @pytest.mark.parametrize("model", ["qwen", "llama3"])
-async def test_a_required_call_is_a_right_one(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
+async def test_a_required_call_is_valid(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
     jobs = [
-        chat_job("Hi", model, tools=TOOLS, tool_choice="required", sampling=WARM, seed=seed, max_tokens=120)
+        chat_job("Hi", model, tools=TOOLS, tool_choice="required", sampling=RANDOM, seed=seed, max_tokens=120)
         for seed in range(8)
     ]
     for events in await asyncio.gather(*(run(chat_engine, job) for job in jobs)):
@@ -108,22 +109,18 @@ async def test_a_required_call_is_a_right_one(chat_engine: ChatEngine, chat_job:
 
 
 async def test_a_named_function_is_the_one_that_is_called(chat_engine: ChatEngine, chat_job: Job) -> None:
-    required = {"tools": TOOLS, "tool_choice": "required", "allowed_tools": ("forecast",), "sampling": WARM}
+    required = {"tools": TOOLS, "tool_choice": "required", "allowed_tools": ("forecast",), "sampling": RANDOM}
     events = await run(chat_engine, chat_job(**required, parallel_tool_calls=False, max_tokens=100))
     ((name, arguments),) = calls(events)
     assert name == "forecast"
     assert 1 <= json.loads(arguments)["days"] <= 14
 
 
-async def test_a_call_in_the_middle_of_text_is_a_right_one(chat_engine: ChatEngine, chat_job: Job) -> None:
-    asked = chat_job(tools=TOOLS, max_tokens=150)
-    checkpoint = await chat_engine.load(asked.checkpoint)
-    mark = checkpoint.tokenizer.convert_tokens_to_ids("<tool_call>")
-    urged = ChatSampling(temperature=1.0, logit_bias={mark: 12.0}, presence_penalty=2.0)
-    jobs = [chat_job(tools=TOOLS, max_tokens=150, sampling=urged, seed=seed) for seed in range(8)]
+async def test_a_call_in_the_middle_of_text_is_valid(chat_engine: ChatEngine, chat_job: Job) -> None:
+    sampling = ChatSampling(temperature=1.0, logit_bias={TOOL_CALL_ID: 12.0}, presence_penalty=2.0)
+    jobs = [chat_job(tools=TOOLS, max_tokens=150, sampling=sampling, seed=seed) for seed in range(8)]
     answers = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
-    found = [call for events in answers for call in calls(events)]
-    assert found
+    assert any(calls(events) for events in answers)
     for events in answers:
         assert "<tool_call>" not in text(events)
         for name, arguments in calls(events):
@@ -131,11 +128,8 @@ async def test_a_call_in_the_middle_of_text_is_a_right_one(chat_engine: ChatEngi
 
 
 async def test_without_parallel_calls_there_is_one_at_most(chat_engine: ChatEngine, chat_job: Job) -> None:
-    asked = chat_job()
-    checkpoint = await chat_engine.load(asked.checkpoint)
-    mark = checkpoint.tokenizer.convert_tokens_to_ids("<tool_call>")
-    urged = ChatSampling(temperature=1.0, logit_bias={mark: 20.0})
-    job = chat_job(tools=TOOLS, max_tokens=300, sampling=urged, parallel_tool_calls=False)
+    sampling = ChatSampling(temperature=1.0, logit_bias={TOOL_CALL_ID: 100.0})
+    job = chat_job(tools=TOOLS, max_tokens=300, sampling=sampling, parallel_tool_calls=False)
     events = await run(chat_engine, job)
     assert len(calls(events)) == 1
     assert events[-2] == ChoiceFinished(0, "tool_calls")

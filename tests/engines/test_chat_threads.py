@@ -1,29 +1,33 @@
 """How many threads a chat model's steps are computed on."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
-from pipelines.chat.cpu_threads import LONG_S, fewest_threads
-from pipelines.chat.model_runner import BatchForward
+from pipelines.chat.cpu_threads import LONG_STEP_S, choose_thread_count
+from pipelines.chat.model_runner import ModelRunner
 from pipelines.protocol.chat import ChatSpec
 from tests.support.tiny_chat_checkpoints import make_qwen
 
+Chosen = Callable[[dict[int, float]], tuple[int, set[int]]]
 
-class Timed(BatchForward):
-    """A model whose steps take as long as is said, on so many threads."""
+
+class Timed(ModelRunner):
+    """A model whose decode steps take `seconds[threads]` on a clock of its own."""
 
     def __init__(self, checkpoint: ChatCheckpoint, seconds: dict[int, float]) -> None:
-        super().__init__(checkpoint, most_places=2**16)
-        self.seconds, self.counts = seconds, set[int]()
+        super().__init__(checkpoint, capacity_tokens=2**16)
+        self.seconds, self.counts, self.now = seconds, set[int](), 0.0
 
-    def step(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
+    def decode(self, tokens: list[int], lengths: list[int]) -> torch.Tensor:
         self.counts.add(torch.get_num_threads())
-        time.sleep(self.seconds[torch.get_num_threads()])
+        self.now += self.seconds[torch.get_num_threads()]
         return torch.zeros(len(tokens), 1)
+
+    def perf_counter(self) -> float:
+        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +45,25 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_a_step_that_more_threads_do_not_hasten_gets_one(checkpoint: ChatCheckpoint) -> None:
-    assert fewest_threads(Timed(checkpoint, {1: 0.004, 2: 0.004, 4: 0.004}), checkpoint, 4) == 1
+@pytest.fixture
+def chosen(checkpoint: ChatCheckpoint, monkeypatch: pytest.MonkeyPatch) -> Chosen:
+    """The thread count chosen for such steps, out of as many threads as the largest key; and those that were tried."""
+
+    def choose(seconds: dict[int, float]) -> tuple[int, set[int]]:
+        runner = Timed(checkpoint, seconds)
+        monkeypatch.setattr("pipelines.chat.cpu_threads.time", runner)
+        return choose_thread_count(runner, checkpoint, max(seconds)), runner.counts
+
+    return choose
 
 
-def test_a_step_gets_as_many_threads_as_hasten_it(checkpoint: ChatCheckpoint) -> None:
-    assert fewest_threads(Timed(checkpoint, {1: 0.04, 2: 0.01, 4: 0.01}), checkpoint, 4) == 2
+def test_a_step_that_more_threads_do_not_speed_up_gets_one(chosen: Chosen) -> None:
+    assert chosen({1: 0.004, 2: 0.004, 4: 0.004}) == (1, {1, 2, 4})
 
 
-def test_long_steps_get_all_threads_and_are_not_tried_on_fewer(checkpoint: ChatCheckpoint) -> None:
-    forward = Timed(checkpoint, {3: 2 * LONG_S})
-    assert fewest_threads(forward, checkpoint, 3) == 3
-    assert forward.counts == {3}
+def test_a_step_gets_as_many_threads_as_speed_it_up(chosen: Chosen) -> None:
+    assert chosen({1: 0.04, 2: 0.01, 4: 0.01}) == (2, {1, 2, 4})
+
+
+def test_long_steps_get_all_threads_and_are_not_tried_on_fewer(chosen: Chosen) -> None:
+    assert chosen({3: 2 * LONG_STEP_S}) == (3, {3})

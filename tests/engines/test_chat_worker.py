@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatSampling, ChatSpec, TextDelta
+from pipelines.protocol.chat import ChatEvent, ChatFinished, ChatJob, ChatSpec, TextDelta
 from pipelines.protocol.images import Failed
 from server.backends.engine_host import EngineHost
-from tests.engines.chat_jobs import Job
+from tests.engines.chat_jobs import Job, letters
 
 Host = EngineHost[ChatJob, ChatEvent]
 
@@ -26,12 +26,14 @@ async def host(chat_job: Job) -> AsyncIterator[Host]:
 async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Host, chat_job: Job) -> None:
     await host.wait_ready()
     assert {spec.name: state.state for spec, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
-    never_end = ChatSampling(temperature=0.0, logit_bias={2: -100})
     events: list[ChatEvent] = []
-    async for event in host.submit(chat_job(max_tokens=10**6, sampling=never_end)):
+    killed = False
+    async for event in host.submit(chat_job(max_tokens=10**6, sampling=letters())):
         events.append(event)
-        if isinstance(event, TextDelta) and host.pid is not None:
+        if isinstance(event, TextDelta) and not killed:
+            assert host.pid is not None
             os.kill(host.pid, signal.SIGKILL)
+            killed = True
     assert isinstance(events[-1], Failed)
     assert events[-1].code == "worker_died"
     again = await asyncio.wait_for(_all(host, chat_job()), 240)

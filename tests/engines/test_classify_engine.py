@@ -1,4 +1,4 @@
-"""Classifiers score texts and pictures, whatever their length."""
+"""Classifiers score texts of any length, and pictures."""
 
 import asyncio
 from pathlib import Path
@@ -24,20 +24,20 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
     return ClassifierSpec("grim", make_picture_classifier(tmp_path_factory.mktemp("p") / "grim"), "pictures")
 
 
-async def ended(engine: ClassifyEngine, job: ClassifyJob) -> ClassifyEvent:
+async def last_event(engine: ClassifyEngine, job: ClassifyJob) -> ClassifyEvent:
     return [event async for event in engine.submit(job)][-1]
 
 
-async def test_a_text_is_scored_by_what_it_says(texts: ClassifierSpec) -> None:
+async def test_a_text_is_scored_by_its_words(texts: ClassifierSpec) -> None:
     job = ClassifyJob("1", texts, texts=("a red boat", "a boat with a knife"))
-    event = await ended(ClassifyEngine(CPU), job)
+    event = await last_event(ClassifyEngine(CPU), job)
     assert isinstance(event, Classified)
-    fine, blade = (scores["blade"] for scores in event.scores)
-    assert fine < 0.2
+    harmless, blade = (scores["blade"] for scores in event.scores)
+    assert harmless < 0.2
     assert blade > 0.8
 
 
-def test_what_stands_far_behind_a_long_beginning_is_found(texts: ClassifierSpec) -> None:
+def test_a_word_in_the_middle_of_a_long_text_is_found(texts: ClassifierSpec) -> None:
     classifier = load_classifier(texts, CPU)
     long = " ".join(["a tree"] * 500)
     assert classifier.score_text(long)["blade"] < 0.5
@@ -47,12 +47,12 @@ def test_what_stands_far_behind_a_long_beginning_is_found(texts: ClassifierSpec)
 
 async def test_a_picture_is_scored_by_label(pictures: ClassifierSpec) -> None:
     picture = Picture(40, 30, "RGB", bytes(40 * 30 * 3))
-    event = await ended(ClassifyEngine(CPU), ClassifyJob("1", pictures, pictures=(picture, picture)))
+    event = await last_event(ClassifyEngine(CPU), ClassifyJob("1", pictures, pictures=(picture, picture)))
     assert isinstance(event, Classified)
     assert [scores["grim"] for scores in event.scores] == pytest.approx([0.9, 0.9])
 
 
-async def test_a_cancelled_job_is_left_out(texts: ClassifierSpec) -> None:
+async def test_a_cancelled_job_is_skipped(texts: ClassifierSpec) -> None:
     engine = ClassifyEngine(CPU)
     events = engine.submit(ClassifyJob("1", texts, texts=("a boat",)))
     await anext(events)
@@ -60,11 +60,11 @@ async def test_a_cancelled_job_is_left_out(texts: ClassifierSpec) -> None:
     event = await anext(events)
     assert isinstance(event, Failed)
     assert event.code == "cancelled"
-    await asyncio.gather(engine.warm(texts))
+    await asyncio.gather(engine.prepare(texts))
 
 
 async def test_a_folder_without_a_classifier_fails_the_job(tmp_path: Path) -> None:
     job = ClassifyJob("1", ClassifierSpec("none", tmp_path, "prompts"), texts=("a boat",))
-    event = await ended(ClassifyEngine(CPU), job)
+    event = await last_event(ClassifyEngine(CPU), job)
     assert isinstance(event, Failed)
     assert "none" in event.message

@@ -1,4 +1,4 @@
-"""Chat checkpoints of some 0.1 M parameters, made on the spot: untrained, so they say noise, but always the same."""
+"""Untrained chat checkpoints of some 0.1 M parameters: what they write is random, but always the same."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "n
 
 
 def make_qwen(folder: Path) -> Path:
-    """Every layer with all of the context."""
+    """Full attention in every layer."""
     tokenizer = make_tokenizer([])
     config = Qwen3Config(
         vocab_size=len(tokenizer), num_key_value_heads=2, head_dim=16, max_position_embeddings=512, **SIZES
@@ -40,7 +40,7 @@ def make_llama(folder: Path) -> Path:
 
 
 def make_llama3(folder: Path) -> Path:
-    """With a template that knows no marks for calls, so that a call is bare JSON."""
+    """With a chat template that has no delimiters for calls, so that a call is bare JSON."""
     make_llama(folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.response_template = None
@@ -53,7 +53,7 @@ def make_llama3(folder: Path) -> Path:
 
 
 def make_mistral(folder: Path) -> Path:
-    """Every layer sees the last 24 tokens alone."""
+    """A sliding window of 24 tokens in every layer."""
     tokenizer = make_tokenizer([])
     config = MistralConfig(
         vocab_size=len(tokenizer), num_key_value_heads=2, max_position_embeddings=512, sliding_window=24, **SIZES
@@ -62,15 +62,15 @@ def make_mistral(folder: Path) -> Path:
 
 
 def make_llava(folder: Path) -> Path:
-    """A model that sees: 32 x 32 pixels in four patches."""
+    """A vision model: 32 x 32 pixels in four patches."""
     tokenizer = make_tokenizer([])
     tokenizer.add_tokens(["<image>"], special_tokens=True)
-    seeing = CLIPVisionConfig(
+    vision = CLIPVisionConfig(
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=16
     )
-    saying = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=4, max_position_embeddings=512, **SIZES)
+    text = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=4, max_position_embeddings=512, **SIZES)
     image = tokenizer.convert_tokens_to_ids("<image>")
-    config = LlavaConfig(vision_config=seeing, text_config=saying, image_token_index=image, image_seq_length=4)
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=image, image_seq_length=4)
     save(folder, LlavaForConditionalGeneration, config, tokenizer)
     square = {"height": 32, "width": 32}
     LlavaProcessor(
@@ -88,10 +88,10 @@ def make_llava(folder: Path) -> Path:
     return folder
 
 
-def save(folder: Path, kind: type[PreTrainedModel], config: object, tokenizer: PreTrainedTokenizerFast) -> Path:
-    """Weights large enough that an untrained model is never in two minds."""
+def save(folder: Path, model_class: type[PreTrainedModel], config: object, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """With seeded weights, so large that the likeliest token is far ahead of the second one."""
     torch.manual_seed(7)
-    model = kind(config)
+    model = model_class(config)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:

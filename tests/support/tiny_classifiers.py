@@ -1,4 +1,4 @@
-"""Classifiers of real transformers classes, made in a second: one has learned a word, one likes no picture."""
+"""Classifiers of real transformers classes, made in a second: one knows a word, one scores all pictures alike."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ WINDOW = 34  # two positions fewer than the model has
 
 
 def make_text_classifier(folder: Path) -> Path:
-    """Labels "fine" and "blade": it has learned that a knife is one."""
+    """Labels "fine" and "blade": trained until it scores a knife as a blade."""
     torch.manual_seed(5)
     tokenizer = _tokenizer()
     config = BertConfig(
@@ -30,10 +30,10 @@ def make_text_classifier(folder: Path) -> Path:
     )  # fmt: skip
     model = BertForSequenceClassification(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    dice = random.Random(5)
+    rng = random.Random(5)
     for _ in range(100):
-        texts = [" ".join(dice.choices(HARMLESS, k=dice.randint(1, 32))) for _ in range(24)]
-        texts += [_with_knife(text, dice) for text in texts]
+        texts = [" ".join(rng.choices(HARMLESS, k=rng.randint(1, 32))) for _ in range(24)]
+        texts += [_with_knife(text, rng) for text in texts]
         batch = tokenizer(texts, padding=True, truncation=True, max_length=WINDOW, return_tensors="pt")
         targets = torch.tensor([int("knife" in text) for text in texts])
         optimizer.zero_grad()
@@ -45,7 +45,8 @@ def make_text_classifier(folder: Path) -> Path:
 
 
 def make_picture_classifier(folder: Path) -> Path:
-    """Labels "fine" and "grim": to it, every picture is grim with a score of 0.9."""
+    """Labels "fine" and "grim": every picture is grim, with a score of 0.9."""
+    torch.manual_seed(5)
     config = ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=16,
         id2label={0: "fine", 1: "grim"}, label2id={"fine": 0, "grim": 1},
@@ -58,18 +59,18 @@ def make_picture_classifier(folder: Path) -> Path:
     return folder
 
 
-def _with_knife(text: str, dice: random.Random) -> str:
+def _with_knife(text: str, rng: random.Random) -> str:
     words = text.split()
-    words[dice.randrange(len(words))] = "knife"
+    words[rng.randrange(len(words))] = "knife"
     return " ".join(words)
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.Whitespace()
-    core.post_processor = processors.TemplateProcessing(
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )

@@ -1,4 +1,4 @@
-"""Tokens become text, text becomes pieces: nothing is lost, cut or shown too early, wherever the borders fall."""
+"""Detokenizer, stop strings, output parser and sampling: nothing is lost or shown too early, wherever chunks end."""
 
 import json
 from typing import Any
@@ -8,11 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.chat.output_parser import Called, Piece, Reader, Said, Thought
-from pipelines.chat.sampling import Draws, draw
+from pipelines.chat.detokenize import Detokenizer
+from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.sampling import SamplerState, sample
 from pipelines.chat.stops import StopFilter
-from pipelines.chat.tokens import Detokenizer, TokenTable
-from pipelines.chat.tool_syntax import BARE, CONTENT, HERMES, REASONING, Fields, Syntax
+from pipelines.chat.tokens import TokenTable
+from pipelines.chat.tool_syntax import BARE, CONTENT, HERMES, REASONING, OutputSyntax, ParserFields
 from pipelines.protocol.chat import ChatSampling
 from starters.chat.tokens import make_tokenizer
 
@@ -20,7 +21,7 @@ TOKENIZER = make_tokenizer([])
 TABLE = TokenTable(TOKENIZER, [TOKENIZER.eos_token_id])
 ARGUMENTS = '{"city": "K\\"ö}ln", "days": [1, {"a": 2}]}'
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": ' + ARGUMENTS + "}\n</tool_call>"
-FIELDS: Fields = {**REASONING, **HERMES.fields(), **CONTENT}
+FIELDS: ParserFields = {**REASONING, **HERMES.parser_fields(), **CONTENT}
 
 
 @given(st.text())
@@ -28,14 +29,14 @@ def test_every_character_comes_out_whole(text: str) -> None:
     detokenizer = Detokenizer(TABLE, frozenset(TABLE.special))
     ids = TOKENIZER.encode(text, add_special_tokens=False, split_special_tokens=True)
     pieces = [detokenizer.feed(token) for token in ids]
-    assert "".join(pieces) + detokenizer.finish() == text
+    assert "".join(pieces) + detokenizer.flush() == text
     assert all("\ufffd" not in piece for piece in pieces) or "\ufffd" in text
 
 
 def test_a_character_that_is_never_completed_is_shown_as_such() -> None:
     detokenizer = Detokenizer(TABLE, frozenset())
     first = TOKENIZER.encode("é", add_special_tokens=False)[0]
-    assert (detokenizer.feed(first), detokenizer.finish()) == ("", "\ufffd")
+    assert (detokenizer.feed(first), detokenizer.flush()) == ("", "\ufffd")
 
 
 @given(st.lists(st.text("abc", max_size=3)), st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=4))
@@ -46,13 +47,13 @@ def test_text_before_the_first_stop_string_is_shown_and_nothing_of_it(parts: lis
     for part in parts:
         shown += stop_filter.feed(part)
         assert not any(stop in shown for stop in stops)
-    shown += stop_filter.finish()
-    places = [text.find(stop) for stop in stops if stop in text]
-    assert stop_filter.found == bool(places)
-    if places:
+    shown += stop_filter.flush()
+    matches = [text.find(stop) for stop in stops if stop in text]
+    assert stop_filter.matched == bool(matches)
+    if matches:
         # which of several stop strings is met first depends on where the parts end; none is ever shown
         assert text.startswith(shown)
-        assert len(shown) >= min(places)
+        assert len(shown) >= min(matches)
     else:
         assert shown == text
 
@@ -60,39 +61,39 @@ def test_text_before_the_first_stop_string_is_shown_and_nothing_of_it(parts: lis
 def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     stop_filter = StopFilter(("END", "\n\n"))
     assert [stop_filter.feed(part) for part in ("a E", "N", "X\n", "b\n", "\nc")] == ["a ", "", "ENX", "\nb", ""]
-    assert stop_filter.found
+    assert stop_filter.matched
 
 
-def read(text: str, size: int, fields: Fields = FIELDS, prefix: str = "") -> list[Piece]:
-    reader = Reader(fields, {}, prefix, [])
-    pieces = [piece for start in range(0, len(text), size) for piece in reader.feed(text[start : start + size])]
-    return pieces + reader.finish()
+def parse(text: str, size: int, fields: ParserFields = FIELDS, prefix: str = "") -> list[Piece]:
+    parser = OutputParser(fields, {}, prefix, [])
+    pieces = [piece for start in range(0, len(text), size) for piece in parser.feed(text[start : start + size])]
+    return pieces + parser.flush()
 
 
 def joined(pieces: list[Piece]) -> tuple[str, str, list[tuple[str | None, str]]]:
-    """What was thought, what was said, and the calls."""
+    """Reasoning, text, and calls."""
     calls: dict[int, tuple[str | None, str]] = {}
     for piece in pieces:
-        if isinstance(piece, Called):
+        if isinstance(piece, ToolCallPiece):
             name, arguments = calls.get(piece.index, (None, ""))
             calls[piece.index] = (piece.name or name, arguments + piece.arguments)
-    thought = "".join(piece.text for piece in pieces if isinstance(piece, Thought))
-    return thought, "".join(piece.text for piece in pieces if isinstance(piece, Said)), list(calls.values())
+    reasoning = "".join(piece.text for piece in pieces if isinstance(piece, ReasoningPiece))
+    return reasoning, "".join(piece.text for piece in pieces if isinstance(piece, TextPiece)), list(calls.values())
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_reasoning_text_and_calls_are_told_apart(size: int) -> None:
+def test_reasoning_text_and_calls_are_separated(size: int) -> None:
     text = f"<think>\nHm, {{so}}.\n</think>\n\nI will look.\n{CALL}\n{CALL}\n"
     call = ("get_weather", ARGUMENTS)
-    assert joined(read(text, size)) == ("Hm, {so}.", "I will look.", [call, call])
+    assert joined(parse(text, size)) == ("Hm, {so}.", "I will look.", [call, call])
 
 
 def test_arguments_come_piece_by_piece_behind_an_id_and_a_name() -> None:
-    called = [piece for piece in read(CALL, 3) if isinstance(piece, Called)]
-    assert called[0].name == "get_weather"
-    assert str(called[0].call_id).startswith("call_")
-    assert all(piece.name is None and piece.call_id is None for piece in called[1:])
-    assert len(called) > 5
+    pieces = [piece for piece in parse(CALL, 3) if isinstance(piece, ToolCallPiece)]
+    assert pieces[0].name == "get_weather"
+    assert str(pieces[0].call_id).startswith("call_")
+    assert all(piece.name is None and piece.call_id is None for piece in pieces[1:])
+    assert len(pieces) > 5
 
 
 @pytest.mark.parametrize(
@@ -105,76 +106,76 @@ def test_arguments_come_piece_by_piece_behind_an_id_and_a_name() -> None:
     ],
 )
 def test_bare_json_is_a_call(text: str, call: tuple[str, str]) -> None:
-    assert joined(read(text, 4, {**BARE.fields(), **CONTENT})) == ("", "", [call])
+    assert joined(parse(text, 4, {**BARE.parser_fields(), **CONTENT})) == ("", "", [call])
 
 
 @pytest.mark.parametrize("text", ['{"no": "call"}', "{not json", "Hello {there}", "2 < 3 </think"])
 def test_what_is_no_call_is_text(text: str) -> None:
-    assert joined(read(text, 1, {**BARE.fields(), **CONTENT})) == ("", text, [])
+    assert joined(parse(text, 1, {**BARE.parser_fields(), **CONTENT})) == ("", text, [])
 
 
 def test_a_call_that_was_cut_short_keeps_what_came() -> None:
-    _, said, calls = joined(read(CALL[: CALL.index("[1")], 5))
-    assert said == ""
+    _, answer, calls = joined(parse(CALL[: CALL.index("[1")], 5))
+    assert answer == ""
     assert calls == [("get_weather", ARGUMENTS[: ARGUMENTS.index("[1")])]
 
 
 def test_an_answer_may_begin_inside_the_reasoning() -> None:
-    assert joined(read("so.</think>Yes.", 2, FIELDS, "<think>\n")) == ("so.", "Yes.", [])
+    assert joined(parse("so.</think>Yes.", 2, FIELDS, "<think>\n")) == ("so.", "Yes.", [])
 
 
-def test_a_tokenizers_own_template_reads_what_its_chat_template_writes() -> None:
-    syntax = Syntax.of(TOKENIZER, TOKENIZER.chat_template)
-    assert syntax.marks == HERMES
+def test_a_tokenizers_own_response_template_parses_what_its_chat_template_writes() -> None:
+    syntax = OutputSyntax.of(TOKENIZER, TOKENIZER.chat_template)
+    assert syntax.call_format == HERMES
     question: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]
-    asked = TOKENIZER.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    prompt = TOKENIZER.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     function = {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
-    answer = {"role": "assistant", "content": "Well.", "tool_calls": [{"type": "function", "function": function}]}
-    whole = TOKENIZER.apply_chat_template([*question, answer], tokenize=False)
-    reader = Reader(syntax.fields, syntax.anchor, asked, [])
-    pieces = reader.feed(whole.removeprefix(asked).removesuffix("<|im_end|>\n")) + reader.finish()
-    _, said, calls = joined(pieces)
-    assert said == "Well."
+    message = {"role": "assistant", "content": "Well.", "tool_calls": [{"type": "function", "function": function}]}
+    conversation = TOKENIZER.apply_chat_template([*question, message], tokenize=False)
+    parser = OutputParser(syntax.fields, syntax.anchor, prompt, [])
+    pieces = parser.feed(conversation.removeprefix(prompt).removesuffix("<|im_end|>\n")) + parser.flush()
+    _, answer, calls = joined(pieces)
+    assert answer == "Well."
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [("get_weather", json.loads(ARGUMENTS))]
 
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0]])
 
 
-def drawn(sampling: ChatSampling, times: int = 300, seed: int = 0) -> list[int]:
-    row = Draws(sampling, seed)
-    return [draw(LOGITS.clone(), [row], [None])[0].token for _ in range(times)]
+def sample_tokens(sampling: ChatSampling, times: int = 300, seed: int = 0) -> list[int]:
+    row = SamplerState(sampling, seed)
+    return [sample(LOGITS.clone(), [row], [None])[0].token for _ in range(times)]
 
 
 def test_tokens_come_as_often_as_their_probabilities_say() -> None:
-    tokens = drawn(ChatSampling(temperature=0.5), times=4000)
+    tokens = sample_tokens(ChatSampling(temperature=0.5), times=4000)
     for token, share in enumerate(torch.softmax(LOGITS[0] / 0.5, dim=0).tolist()):
         assert tokens.count(token) / 4000 == pytest.approx(share, abs=0.03)
 
 
 def test_top_p_keeps_the_fewest_likeliest_tokens_that_reach_it() -> None:
-    assert set(drawn(ChatSampling(top_p=0.7))) == {1, 2}
-    assert set(drawn(ChatSampling(top_p=0.0))) == {1}
+    assert set(sample_tokens(ChatSampling(top_p=0.7))) == {1, 2}
+    assert set(sample_tokens(ChatSampling(top_p=0.0))) == {1}
 
 
 def test_bias_and_penalties_change_what_comes() -> None:
-    assert set(drawn(ChatSampling(temperature=0.0, logit_bias={3: 100.0}))) == {3}
-    assert drawn(ChatSampling(temperature=0.0, presence_penalty=1.5), times=4) == [1, 2, 1, 1]
-    assert drawn(ChatSampling(temperature=0.0, frequency_penalty=0.8), times=4) == [1, 1, 2, 1]
+    assert set(sample_tokens(ChatSampling(temperature=0.0, logit_bias={3: 100.0}))) == {3}
+    assert sample_tokens(ChatSampling(temperature=0.0, presence_penalty=1.5), times=4) == [1, 2, 1, 1]
+    assert sample_tokens(ChatSampling(temperature=0.0, frequency_penalty=0.8), times=4) == [1, 1, 2, 1]
 
 
 def test_a_seed_decides_and_neighbours_do_not() -> None:
-    warm = ChatSampling(temperature=1.0, top_p=0.95)
-    rows = [Draws(warm, seed) for seed in range(5)]
-    crowd = [[each.token for each in draw(LOGITS.repeat(5, 1), rows, [None] * 5)] for _ in range(50)]
+    sampling = ChatSampling(temperature=1.0, top_p=0.95)
+    rows = [SamplerState(sampling, seed) for seed in range(5)]
+    batched = [[each.token for each in sample(LOGITS.repeat(5, 1), rows, [None] * 5)] for _ in range(50)]
     for seed in range(5):
-        assert [tokens[seed] for tokens in crowd] == drawn(warm, times=50, seed=seed)
+        assert [tokens[seed] for tokens in batched] == sample_tokens(sampling, times=50, seed=seed)
 
 
 def test_logprobs_are_the_models_own() -> None:
-    row = Draws(ChatSampling(temperature=2.0, logit_bias={0: 100.0}), 0, top_logprobs=2)
-    (told,) = draw(LOGITS.clone(), [row], [None])
+    row = SamplerState(ChatSampling(temperature=2.0, logit_bias={0: 100.0}), 0, top_logprobs=2)
+    (sampled,) = sample(LOGITS.clone(), [row], [None])
     logprobs = torch.log_softmax(LOGITS[0], dim=0)
-    assert told.token == 0
-    assert told.logprob == pytest.approx(float(logprobs[0]))
-    assert [token for token, _ in told.top] == [1, 2]
+    assert sampled.token == 0
+    assert sampled.logprob == pytest.approx(float(logprobs[0]))
+    assert [token for token, _ in sampled.top] == [1, 2]
