@@ -1,7 +1,7 @@
 """`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K picture, a swap
-against the disk. All of it in one run, as ratios, since machines are noisy.
+against the disk. All in one run and as ratios, because machines differ and are noisy.
 
-Writes bench.json and bench.png into the folder that is named (default: bench-results).
+Writes bench.json and bench.png into the folder in the first argument (default: bench-results).
 """
 
 import platform
@@ -23,7 +23,6 @@ from tests.support.harness import Server
 
 
 def main() -> None:
-    """Measure, print, write."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "bench-results")
     folder.mkdir(parents=True, exist_ok=True)
     settings = Settings()
@@ -35,7 +34,7 @@ def main() -> None:
         server = Server(Path(home), settings.weights.resolve(), configs)
         try:
             with console.status("") as status:
-                ratios = measure(server, catalog, lambda what: status.update(f"Measuring {what} ..."))
+                ratios = measure(server, catalog, lambda name: status.update(f"Measuring {name} ..."))
         finally:
             server.kill()
     device = f"{DEVICE.type}, {platform.machine()}"
@@ -44,30 +43,30 @@ def main() -> None:
     console.print(f"Written: {folder / 'bench.json'}, {folder / 'bench.png'}")
 
 
-def measure(server: Server, catalog: Catalog, say: Callable[[str], None]) -> list[Ratio]:
-    """Everything."""
+def measure(server: Server, catalog: Catalog, report: Callable[[str], None]) -> list[Ratio]:
+    """`report` is called with the name of each measurement when it starts."""
     default, draft = catalog.models[catalog.default], catalog.models[DRAFT]
-    say("a start")
+    report("a start")
     ready_s, first_s = first_picture(server, catalog)
     ratios = [Ratio("(d) first picture / ready", first_s, ready_s)]
     for model in (default, draft):
-        say(f"one 1K call of {model.name}")
+        report(f"one 1K call of {model.name}")
         bare_s, served_s = overhead(server, model)
-        ratios.append(Ratio(f"(a) call / bare pipeline, {model.checkpoint.name}", served_s, bare_s, aim=1.03))
+        ratios.append(Ratio(f"(a) call / bare pipeline, {model.checkpoint.name}", served_s, bare_s, target=1.03))
     for model in (default, draft):
-        say(f"eight calls at once of {model.name}")
+        report(f"eight calls at once of {model.name}")
         bare_s, served_s = concurrency(server, model)
-        ratios.append(Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, aim=1.05))
-    say("a draft during a 4K picture")
-    seconds = fairness(server)
+        ratios.append(Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, target=1.05))
+    report("a draft during a 4K picture")
+    times = fairness(server)
     ratios += [
-        Ratio("(c) draft during a 4K picture / alone", seconds["draft_meanwhile_s"], seconds["draft_alone_s"], aim=2),
-        Ratio("(c) 4K picture, overtaken / alone", seconds["large_overtaken_s"], seconds["large_alone_s"], aim=1.1),
+        Ratio("(c) draft during a 4K picture / alone", times["draft_with_large_s"], times["draft_alone_s"], target=2),
+        Ratio("(c) 4K picture, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1),
     ]
-    say("a swap")
+    report("a swap")
     with large_checkpoint(default) as checkpoint:
         read_s, swap_s, megabytes = swap_times(server, default, checkpoint)
-    return [*ratios, Ratio(f"(e) swap / reading its {megabytes:.0f} MB", swap_s, read_s, aim=2)]
+    return [*ratios, Ratio(f"(e) swap / reading its {megabytes:.0f} MB", swap_s, read_s, target=2)]
 
 
 if __name__ == "__main__":

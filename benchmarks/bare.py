@@ -1,4 +1,4 @@
-"""What the server is measured against: a plain diffusers pipeline in this process, on the same weights and threads."""
+"""The baseline: a plain diffusers pipeline in this process, with the same weights and threads."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def bare_pipeline(checkpoint: Path) -> Any:
-    """As the libraries load it, without anything of ours: bfloat16 on a GPU, float32 on a CPU."""
+    """As diffusers loads it: bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
     pipeline = diffusers.DiffusionPipeline.from_pretrained(checkpoint, torch_dtype=dtype, safety_checker=None)
     pipeline.set_progress_bar_config(disable=True)
@@ -26,7 +26,7 @@ def bare_pipeline(checkpoint: Path) -> Any:
 
 
 def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) -> None:
-    """n pictures in one call, decoded to pixels in memory."""
+    """n pictures in one call, decoded in memory."""
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in range(n)]
     pipeline(
         prompt=["a red boat at sunset"] * n,
@@ -39,7 +39,7 @@ def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) ->
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds."""
+    """The seconds that it takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

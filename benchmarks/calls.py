@@ -1,4 +1,4 @@
-"""Calls of the running server, and what is measured of them."""
+"""Measurements of calls to the running server. Each returns seconds."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ BATCHES = (1, 2, 4, 8)
 ONE_K = (1024, 1024)
 DRAFT = "beta-2.5-flash-image-count"
 LARGE = "beta-3.1-flash-image-4k-count"
-HEAD_START_S = 1.0  # that the large picture gets
+HEAD_START_S = 1.0  # of the large picture
 
 
 def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
@@ -33,11 +33,11 @@ def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
 
 
 def concurrency(server: Server, model: ImageModel) -> tuple[float, float]:
-    """(b) Seconds for eight 1K pictures: bare in its best batch, and as eight calls at once."""
+    """(b) Seconds for eight 1K pictures: bare at its best batch size, and as eight concurrent calls."""
     pipeline = bare_pipeline(model.checkpoint.path)
     draw(pipeline, model, ONE_K)
     best = min(timed(lambda n=n: draw(pipeline, model, ONE_K, n)) * CONCURRENT / n for n in BATCHES)
-    return best, statistics.median(_at_once(server, model.name) for _ in range(3))
+    return best, statistics.median(_concurrent_calls(server, model.name) for _ in range(3))
 
 
 def fairness(server: Server) -> dict[str, float]:
@@ -48,17 +48,17 @@ def fairness(server: Server) -> dict[str, float]:
         large_s = timed(lambda: _post(client, LARGE, 1, "3840x2160"))
         large = background.submit(timed, lambda: _call(server, LARGE, 1, "3840x2160"))
         time.sleep(HEAD_START_S)
-        draft_meanwhile_s = timed(lambda: _post(client, DRAFT, 1))
+        draft_with_large_s = timed(lambda: _post(client, DRAFT, 1))
         return {
             "draft_alone_s": draft_s,
-            "draft_meanwhile_s": draft_meanwhile_s,
+            "draft_with_large_s": draft_with_large_s,
             "large_alone_s": large_s,
             "large_overtaken_s": large.result(),
         }
 
 
 def first_picture(server: Server, catalog: Catalog) -> tuple[float, float]:
-    """(d) Seconds from the command to ready, and to the first picture, of a server that is not running yet."""
+    """(d) Seconds from the command to ready, and to the first picture. The server must not be running."""
     began = time.perf_counter()
     server.start()
     ready_s = time.perf_counter() - began
@@ -66,7 +66,7 @@ def first_picture(server: Server, catalog: Catalog) -> tuple[float, float]:
     return ready_s, time.perf_counter() - began
 
 
-def _at_once(server: Server, model: str) -> float:
+def _concurrent_calls(server: Server, model: str) -> float:
     with ThreadPoolExecutor(CONCURRENT) as pool:
         return timed(lambda: list(pool.map(lambda seed: _call(server, model, seed), range(CONCURRENT))))
 

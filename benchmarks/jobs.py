@@ -1,4 +1,4 @@
-"""The job that every benchmark draws, on the starters of the catalog."""
+"""The image job of the benchmarks, on the starters of the catalog."""
 
 from pipelines.catalog.images import load_catalog
 from pipelines.protocol.images import Encoding, ImageJob
@@ -6,21 +6,16 @@ from server.settings import Settings
 
 
 def bench_job(model_name: str, width_px: int, height_px: int, steps: int | None = None) -> ImageJob:
-    """A red boat at this size."""
     settings = Settings()
     model = load_catalog(settings.model_configs, settings.weights).models[model_name]
-    sampling = model.checkpoint.sampling
     return ImageJob(
         id="bench",
         checkpoint=model.checkpoint,
         prompt="a red boat at sunset",
-        negative_prompt="",
+        sampling=model.checkpoint.sampling.resolve(steps or model.steps),
         width_px=width_px,
         height_px=height_px,
         n=1,
-        steps=steps or model.steps,
-        guidance=sampling.guidance,
-        strength=sampling.strength,
         seed=1,
         references=(),
         mask=None,

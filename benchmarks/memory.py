@@ -1,7 +1,7 @@
 """Peak memory of 1K, 2K and 4K pictures, each in a fresh process, over what the loaded checkpoint takes.
 
-A picture of 4K has eight times the pixels of one of 1K. If memory grew with them, so would the last column; it does
-not, because a large picture is redrawn in tiles of native size.
+A 4K picture has eight times the pixels of a 1K picture. The last column does not grow with them, because a large
+picture is redrawn in tiles of native size.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ MODELS = {"alpha": "alpha-image-2-count", "beta": "beta-3-pro-image-count"}
 
 
 def main() -> None:
-    """Measure everything, or one picture when called by itself."""
+    """All measurements, or one if the arguments name a family and a tier: in a process of its own."""
     if len(sys.argv) > 1:
         asyncio.run(draw(*sys.argv[1:3]))
         return
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 async def draw(family: str, tier: str) -> None:
-    """One picture; prints MiB when the checkpoint was loaded, and at the peak."""
+    """Draw one picture and print MiB: after loading the checkpoint, and at the peak."""
     from pipelines.device.offline import quiet_libraries
 
     quiet_libraries()

@@ -1,4 +1,4 @@
-"""What a benchmark says, and how it is shown."""
+"""The results of the benchmarks, as a table, JSON and a chart."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Ratio:
     name: str
     measured_s: float
     against_s: float
-    aim: float | None = None
+    target: float | None = None
 
     @property
     def value(self) -> float:
@@ -25,16 +25,15 @@ class Ratio:
 
 
 def show(ratios: Sequence[Ratio], title: str) -> Table:
-    """For people."""
-    table = Table("", "Measured", "Against", "Ratio", "Aim", title=title, caption="lower is better")
+    """For the terminal."""
+    table = Table("", "Measured", "Against", "Ratio", "Target", title=title, caption="lower is better")
     for ratio in ratios:
-        aim = "" if ratio.aim is None else f"< {ratio.aim:g}"
-        table.add_row(ratio.name, f"{ratio.measured_s:.2f} s", f"{ratio.against_s:.2f} s", f"{ratio.value:.3f}", aim)
+        target = "" if ratio.target is None else f"< {ratio.target:g}"
+        table.add_row(ratio.name, f"{ratio.measured_s:.2f} s", f"{ratio.against_s:.2f} s", f"{ratio.value:.3f}", target)
     return table
 
 
 def write(ratios: Sequence[Ratio], device: str, folder: Path) -> None:
-    """bench.json and bench.png."""
     record: dict[str, Any] = {"device": device}
     record |= {r.name: {"measured_s": r.measured_s, "against_s": r.against_s, "ratio": r.value} for r in ratios}
     (folder / "bench.json").write_text(json.dumps(record, indent=2) + "\n")
@@ -51,10 +50,10 @@ def _plot(ratios: Sequence[Ratio], device: str, path: Path) -> None:
     bars = axes.barh([ratio.name for ratio in ratios], [ratio.value for ratio in ratios], color="#4a6fa5")
     axes.bar_label(bars, fmt="%.2f", label_type="center", color="white")
     for position, ratio in enumerate(ratios):
-        if ratio.aim is not None:
-            axes.plot([ratio.aim] * 2, [position - 0.4, position + 0.4], color="#c2452d", linewidth=2)
+        if ratio.target is not None:
+            axes.plot([ratio.target] * 2, [position - 0.4, position + 0.4], color="#c2452d", linewidth=2)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-    axes.set_title(f"Ratios, lower is better; red: the aim ({device})", fontsize=10)
+    axes.set_title(f"Ratios, lower is better; red: the target ({device})", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

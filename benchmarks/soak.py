@@ -1,11 +1,13 @@
-"""`make soak`: mixed traffic against a real server for a while, then the books.
+"""`make soak`: mixed traffic against a real server for a while, then checks of the ledger and of memory.
 
-Pictures of every tier, edits, streams, cut calls, killed workers and swaps, on a few threads. Every minute it says how
-many calls ended how, and the most memory that the server and its workers had. At the end: no call may hang, none may
-end in a way that is not an answer of the server, and the ledger is clean. Workers are killed in the first half only,
-because a new one hides what the old one leaked: in the last quarter neither the server nor its workers may have a tenth
-more than in the quarter before, by the median of the minutes, as one with a swap beside a 4K picture says nothing. A
-soak of less than twenty minutes does not judge memory: workers are still growing into their traffic.
+Pictures of every tier, edits, streams, disconnects, killed workers and swaps, on a few threads. Every minute it prints
+the number of calls by outcome, and the peak memory of the server and its workers. At the end, no call may hang, every
+call must have got an answer, and the ledger must be consistent.
+
+Memory: in the last quarter neither the server nor its workers may use a tenth more than in the quarter before, by the
+median of the minutes' peaks, since a swap beside a 4K picture makes a single minute's peak high. Workers are killed in
+the first half only, because a new worker hides what the old one leaked. A soak of less than twenty minutes does not
+check memory, because the workers' caches are still filling.
 """
 
 import io
@@ -35,9 +37,9 @@ THREADS = 4
 CALL_LIMIT_S = 900.0  # a call that takes longer hangs
 KILL_EVERY_S = 240.0
 SWAP_EVERY_S = 150.0
-LOOK_EVERY_S = 5.0  # at memory
-GROWTH = 1.1
-LEAST_QUARTER = 5  # minutes
+MEMORY_EVERY_S = 5.0
+MAX_GROWTH = 1.1
+MIN_QUARTER = 5  # minutes
 MODELS = ("alpha-image-2-count", "beta-2.5-flash-image-count", "beta-3-pro-image-count")
 LARGE = ("alpha-image-2-hd-count", "beta-3.1-flash-image-4k-count")
 
@@ -49,22 +51,21 @@ class Memory:
     server: float
     workers: float
 
-    def most(self, other: "Memory") -> "Memory":
-        """The larger ones."""
+    def maximum(self, other: "Memory") -> "Memory":
         return Memory(max(self.server, other.server), max(self.workers, other.workers))
 
 
 @dataclass
 class Soak:
-    """The traffic, and what became of it."""
+    """The traffic, its outcomes and the memory."""
 
     server: Server
     until: float
     outcomes: Counter[str] = field(default_factory=Counter)
-    memory: list[Memory] = field(default_factory=list)  # the most of every minute
+    memory: list[Memory] = field(default_factory=list)  # the peak of every minute
 
-    def run(self, say: Callable[[str], None]) -> None:
-        """Until the time is over and every call has ended."""
+    def run(self, report: Callable[[str], None]) -> None:
+        """Send traffic until the time is over, and wait for every call to end."""
         half_time = (time.monotonic() + self.until) / 2
         threads = [threading.Thread(target=self._caller, args=(seed,), daemon=True) for seed in range(THREADS)]
         threads += [
@@ -74,26 +75,26 @@ class Soak:
         for thread in threads:
             thread.start()
         while time.monotonic() < self.until:
-            most, minute = self._memory(), time.monotonic() + 60
-            while time.monotonic() < min(minute, self.until):
-                time.sleep(LOOK_EVERY_S)
-                most = most.most(self._memory())
-            self.memory.append(most)
-            say(f"{most.server:.0f} and {most.workers:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
+            peak, minute_end = self._memory(), time.monotonic() + 60
+            while time.monotonic() < min(minute_end, self.until):
+                time.sleep(MEMORY_EVERY_S)
+                peak = peak.maximum(self._memory())
+            self.memory.append(peak)
+            report(f"{peak.server:.0f} and {peak.workers:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
         for thread in threads:
             thread.join(CALL_LIMIT_S)
             self.outcomes["hung"] += thread.is_alive()
 
     def _caller(self, seed: int) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         client = self.server.openai(timeout=CALL_LIMIT_S)
         kinds: list[tuple[int, Callable[[OpenAI, random.Random], None]]] = [
-            (5, _small), (2, _edit), (1, _large), (2, _stream), (2, _cut), (1, _wrong),
+            (5, _small), (2, _edit), (1, _large), (2, _stream), (2, _disconnect), (1, _invalid),
         ]  # fmt: skip
         while time.monotonic() < self.until:
-            (call,) = chance.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
+            (call,) = rng.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
             try:
-                call(client, chance)
+                call(client, rng)
                 self.outcomes[call.__name__] += 1
             except APIStatusError as error:
                 self.outcomes[f"{call.__name__} {error.status_code} {error.code}"] += 1
@@ -104,10 +105,10 @@ class Soak:
             except Exception as error:
                 self.outcomes[f"{call.__name__} broke: {error!r}"] += 1
 
-    def _every(self, seconds: float, until: float, work: Callable[[], None]) -> None:
+    def _every(self, seconds: float, until: float, action: Callable[[], None]) -> None:
         while time.monotonic() + seconds < until:
             time.sleep(seconds)
-            work()
+            action()
 
     def _kill_worker(self) -> None:
         if pid := self.server.readiness()["worker_pid"]:
@@ -135,87 +136,86 @@ def _resident_mib(process: psutil.Process) -> float:
         return 0.0
 
 
-def _small(client: OpenAI, chance: random.Random) -> None:
-    client.images.generate(model=chance.choice(MODELS), prompt="a red boat", size="1:1", n=chance.choice((1, 1, 2)))
+def _small(client: OpenAI, rng: random.Random) -> None:
+    client.images.generate(model=rng.choice(MODELS), prompt="a red boat", size="1:1", n=rng.choice((1, 1, 2)))
 
 
-def _large(client: OpenAI, chance: random.Random) -> None:
-    client.images.generate(model=chance.choice(LARGE), prompt="a red boat", size="auto")
+def _large(client: OpenAI, rng: random.Random) -> None:
+    client.images.generate(model=rng.choice(LARGE), prompt="a red boat", size="auto")
 
 
-def _edit(client: OpenAI, chance: random.Random) -> None:
+def _edit(client: OpenAI, rng: random.Random) -> None:
     picture = io.BytesIO()
-    Image.new("RGB", (512, 512), chance.choice(("red", "green", "blue"))).save(picture, "PNG")
-    client.images.edit(model=chance.choice(MODELS), prompt="at night", image=("a.png", picture.getvalue()))
+    Image.new("RGB", (512, 512), rng.choice(("red", "green", "blue"))).save(picture, "PNG")
+    client.images.edit(model=rng.choice(MODELS), prompt="at night", image=("a.png", picture.getvalue()))
 
 
-def _stream(client: OpenAI, chance: random.Random) -> None:
-    stream = client.images.generate(model=chance.choice(MODELS), prompt="a cat", stream=True, partial_images=2)
+def _stream(client: OpenAI, rng: random.Random) -> None:
+    stream = client.images.generate(model=rng.choice(MODELS), prompt="a cat", stream=True, partial_images=2)
     assert [event.type for event in stream][-1] == "image_generation.completed"
 
 
-def _cut(client: OpenAI, chance: random.Random) -> None:
+def _disconnect(client: OpenAI, rng: random.Random) -> None:
     try:
-        impatient = client.with_options(timeout=chance.uniform(0.05, 3))
-        impatient.images.generate(model=chance.choice(MODELS), prompt="a car")
+        impatient = client.with_options(timeout=rng.uniform(0.05, 3))
+        impatient.images.generate(model=rng.choice(MODELS), prompt="a car")
     except APIConnectionError:
         return  # as intended
 
 
-def _wrong(client: OpenAI, chance: random.Random) -> None:
+def _invalid(client: OpenAI, rng: random.Random) -> None:
     try:
-        client.images.generate(model=chance.choice(MODELS), prompt="a car", size=chance.choice(("7x7", "blue", "99:1")))
+        client.images.generate(model=rng.choice(MODELS), prompt="a car", size=rng.choice(("7x7", "blue", "99:1")))
     except APIStatusError as error:
         if error.status_code != 400:
             raise
 
 
 def main() -> None:
-    """Soak for the minutes given, and exit with 1 if anything was amiss."""
+    """Soak for the given number of minutes. Exits with 1 if there are problems."""
     minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 30
     settings = Settings()
     console = Console(highlight=False, soft_wrap=True)
-    with tempfile.TemporaryDirectory() as place:
-        weights = Path(place) / "weights"
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "weights"
         shutil.copytree(settings.weights, weights)
         shutil.copytree(weights / "starter-alpha", weights / "copy")
-        shutil.copytree(settings.model_configs, Path(place) / "configs")
-        server = Server(Path(place) / "home", weights, Path(place) / "configs").start()
+        shutil.copytree(settings.model_configs, Path(folder) / "configs")
+        server = Server(Path(folder) / "home", weights, Path(folder) / "configs").start()
         soak = Soak(server, time.monotonic() + 60 * minutes)
         try:
             soak.run(console.print)
-            checked = server.darkroom("ledger", "--check")
-            lives = httpx.get(f"{server.base}/readyz", trust_env=False).status_code
+            ledger_check = server.darkroom("ledger", "--check")
+            readiness = httpx.get(f"{server.base}/readyz", trust_env=False).status_code
         finally:
             server.kill()
-    problems = list(amiss(soak, checked, lives))
-    console.print("\n".join(problems) or "Nothing amiss.")
+    problems = find_problems(soak, ledger_check, readiness)
+    console.print("\n".join(problems) or "No problems.")
     sys.exit(bool(problems))
 
 
-def amiss(soak: Soak, checked: subprocess.CompletedProcess[str], lives: int) -> list[str]:
-    """What should not be."""
-    never = ("hung", "Connection", "Timeout", "refused", "broke", " 500 engine", " event engine", " 400 ")
-    unexpected = {name: count for name, count in soak.outcomes.items() if count and any(word in name for word in never)}
+def find_problems(soak: Soak, ledger_check: subprocess.CompletedProcess[str], readiness: int) -> list[str]:
+    bad = ("hung", "Connection", "Timeout", "refused", "broke", " 500 engine", " event engine", " 400 ")
+    unexpected = {name: count for name, count in soak.outcomes.items() if count and any(word in name for word in bad)}
     return [
         *([f"unexpected: {unexpected}"] if unexpected else []),
-        *grown(soak.memory),
-        *([f"the ledger: {checked.stderr}"] if checked.returncode else []),
-        *([f"readyz answers {lives}"] if lives != 200 else []),
+        *memory_growth(soak.memory),
+        *([f"the ledger: {ledger_check.stderr}"] if ledger_check.returncode else []),
+        *([f"readyz answers {readiness}"] if readiness != 200 else []),
     ]
 
 
-def grown(minutes: list[Memory]) -> list[str]:
-    """What has more memory in the last quarter than in the one before."""
+def memory_growth(minutes: list[Memory]) -> list[str]:
+    """Which processes use more memory in the last quarter than in the one before."""
     quarter = len(minutes) // 4
-    if quarter < LEAST_QUARTER:
+    if quarter < MIN_QUARTER:
         return []
     before, after = minutes[-2 * quarter : -quarter], minutes[-quarter:]
     levels = {
-        "the server": (median(look.server for look in before), median(look.server for look in after)),
-        "workers": (median(look.workers for look in before), median(look.workers for look in after)),
+        "the server": (median(memory.server for memory in before), median(memory.server for memory in after)),
+        "workers": (median(memory.workers for memory in before), median(memory.workers for memory in after)),
     }
-    return [f"{name} grew from {a:.0f} to {b:.0f} MiB" for name, (a, b) in levels.items() if b > GROWTH * a]
+    return [f"{name} grew from {a:.0f} to {b:.0f} MiB" for name, (a, b) in levels.items() if b > MAX_GROWTH * a]
 
 
 if __name__ == "__main__":

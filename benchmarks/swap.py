@@ -1,8 +1,7 @@
-"""(e) What a swap takes, over what reading its files takes.
+"""(e) The time of a swap against the time of reading its files.
 
-The starters are so small that a swap of them is all Python; the checkpoint here is random numbers in a UNet of a few
-hundred megabytes, which the disk has to give back: its files are dropped from the page cache before both. They are in
-the type that the device computes in.
+The starters are so small that a swap of them is all Python. So the checkpoint here is a UNet of a few hundred megabytes
+with random weights, in the dtype that the device computes in. Its files are dropped from the page cache before both.
 """
 
 import os
@@ -30,8 +29,8 @@ def large_checkpoint(model: ImageModel) -> Iterator[Path]:
     """The model's pipeline with a UNet of Stable Diffusion's width, for as long as it is needed."""
     from diffusers import UNet2DConditionModel
 
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "large"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "large"
         shutil.copytree(model.checkpoint.path, folder)
         config = dict(UNet2DConditionModel.load_config(folder / "unet"))
         blocks = len(config["down_block_types"])
@@ -47,16 +46,16 @@ def swap_times(server: Server, model: ImageModel, folder: Path) -> tuple[float, 
     files = sorted(folder.rglob("*.safetensors"))
     reads, swaps = [], []
     for _ in range(ROUNDS):
-        _forget(files)
+        _drop_from_page_cache(files)
         reads.append(timed(lambda: [file.read_bytes() for file in files]))
-        _forget(files)
+        _drop_from_page_cache(files)
         swaps.append(timed(lambda: _darkroom(server, "swap", model.name, str(folder))))
         _darkroom(server, "swap", model.name, str(model.checkpoint.path))
     return statistics.median(reads), statistics.median(swaps), sum(file.stat().st_size for file in files) / 1e6
 
 
-def _forget(files: list[Path]) -> None:
-    """Out of the page cache."""
+def _drop_from_page_cache(files: list[Path]) -> None:
+    """Drop them from the page cache."""
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -1,5 +1,15 @@
-"""Tensors and checkpoints: everything that happens inside a worker process.
+"""Tensors and checkpoints. The server imports only `catalog` and `protocol`, which need no torch.
 
-What `server` imports knows no torch: `types`, `chat_types`, `classify_types` and `messages` (the contract), `catalog`,
-`chat_catalog` and `strict_toml`, `sizes`, `estimate`, `pixels`, `checkpoint_files`, `starter.chat.image_tool`.
+Each kind of job has a process of its own: `worker`, with one engine. The server's `EngineHost` sends it jobs over a
+socket pair and receives their events; both sides satisfy `protocol.engine.Engine`.
+
+A module imports only from folders below its own; the three engines don't import each other.
+
+- worker: the process: socket in, socket out
+- images: image jobs with diffusers: scheduling, batching, residency, previews
+- chat: chat jobs with transformers: continuous batching, KV cache, tools, constraints
+- classify: moderation classifiers with transformers
+- device: memory budgets, CPU threads, library settings
+- catalog: the catalog's TOML and the checkpoints' files become specs; sizes, plans, work estimates
+- protocol: jobs, specs, events and messages, which pass between the processes
 """

@@ -1,7 +1,7 @@
-"""`python -m pipelines.worker FD KIND`: a process that holds the device, for image jobs, for chat or for classifiers.
+"""`python -m pipelines.worker FD KIND`: a process with one engine, for image jobs, for chat or for classifiers.
 
-FD is one end of a socket pair; `pipelines.protocol.messages` says what passes over it. When the other end closes, the
-server has died and so does this process, at once, whatever it is doing.
+FD is one end of a socket pair; `pipelines.protocol.messages` defines the messages. When the other end closes, the
+server has died, and this process exits at once.
 """
 
 import argparse
@@ -14,21 +14,23 @@ import traceback
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.device.offline import quiet_libraries
+from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
+    AnyEvent,
     Cancel,
     CheckpointState,
     FromWorker,
     Job,
     JobEvent,
-    Keep,
+    Load,
     Ping,
     Pong,
     Ready,
+    Retain,
     Spec,
     Submit,
     ToWorker,
-    Warm,
     frame,
     read_frame,
 )
@@ -36,24 +38,27 @@ from pipelines.protocol.messages import (
 if TYPE_CHECKING:
     import torch
 
+# Each worker has one kind of engine, and its host sends it jobs and specs of that kind only.
+AnyEngine = Engine[Any, Any, AnyEvent]
 
-class Link:
-    """The worker's end of the socket. Frames are written whole, from the event loop alone."""
+
+class Connection:
+    """The worker's end of the socket. Only the event loop writes to it."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(True)
         self._reader: BinaryIO = self._socket.makefile("rb")
-        self._said: list[FromWorker] = []
+        self._outbox: list[FromWorker] = []
 
     def send(self, message: FromWorker) -> None:
-        """Have it written, with all else that is said before the event loop goes round: 32 chats' tokens are one."""
-        if not self._said:
-            asyncio.get_running_loop().call_soon(self._write)
-        self._said.append(message)
+        """Queue a message. All messages of one event-loop iteration go out as one frame, such as 32 chats' tokens."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outbox.append(message)
 
     def receive(self) -> list[ToWorker]:
-        """The next messages; the process ends when there can be none."""
+        """The next messages. Blocks. The process exits when the server has closed the socket."""
         try:
             messages = [message for message in read_frame(self._reader) if isinstance(message, ToWorker)]
         except OSError:
@@ -62,51 +67,50 @@ class Link:
             os._exit(0)
         return messages
 
-    def _write(self) -> None:
-        said, self._said = self._said, []
+    def _flush(self) -> None:
+        messages, self._outbox = self._outbox, []
         try:
-            self._socket.sendall(frame(said))
+            self._socket.sendall(frame(messages))
         except OSError:
             os._exit(0)
 
 
-async def serve(link: Link, options: argparse.Namespace) -> None:
-    """Until the server is gone."""
+async def serve(connection: Connection, options: argparse.Namespace) -> None:
+    """Handle messages until the process exits."""
     inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def listen() -> None:
+    def read() -> None:
         while True:
-            for message in link.receive():
+            for message in connection.receive():
                 loop.call_soon_threadsafe(inbox.put_nowait, message)
 
-    threading.Thread(target=listen, name="link", daemon=True).start()
+    threading.Thread(target=read, name="connection", daemon=True).start()
 
     quiet_libraries()
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    engine = _engine(options, device)
-    link.send(Ready(_describe(device)))
+    engine = _create_engine(options, device)
+    connection.send(Ready(_describe(device)))
     running: set[asyncio.Task[None]] = set()
     while True:
         match await inbox.get():
             case Submit(job):
-                running.add(task := asyncio.create_task(_run(link, engine, job)))
+                running.add(task := asyncio.create_task(_run(connection, engine, job)))
                 task.add_done_callback(running.discard)
             case Cancel(job_id):
                 engine.cancel(job_id)
             case Ping():
-                link.send(Pong())
-            case Warm(checkpoints):
-                running.add(task := asyncio.create_task(_warm(link, engine, checkpoints)))
+                connection.send(Pong())
+            case Load(checkpoints):
+                running.add(task := asyncio.create_task(_load(connection, engine, checkpoints)))
                 task.add_done_callback(running.discard)
-            case Keep(checkpoints):
-                engine.keep(checkpoints)
+            case Retain(checkpoints):
+                engine.retain(checkpoints)
 
 
-def _engine(options: argparse.Namespace, device: "torch.device") -> Any:
-    """The engine of this process; its host sends it jobs of its own kind alone."""
+def _create_engine(options: argparse.Namespace, device: "torch.device") -> AnyEngine:
     if options.kind == "chat":
         from pipelines.chat.engine import ChatEngine
 
@@ -121,23 +125,23 @@ def _engine(options: argparse.Namespace, device: "torch.device") -> Any:
     return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib))
 
 
-async def _run(link: Link, engine: Any, job: Job) -> None:
+async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
     try:
         async for event in engine.submit(job):
-            link.send(JobEvent(job.id, event))
-    except Exception as error:  # an engine's own mistake: a job without a last event would wait for ever
+            connection.send(JobEvent(job.id, event))
+    except Exception as error:  # a bug of the engine: without a last event the server would wait for ever
         detail = "".join(traceback.format_exception(error))  # the server logs it
-        link.send(JobEvent(job.id, Failed("engine_failed", "The engine failed; nothing was charged.", detail)))
+        connection.send(JobEvent(job.id, Failed("engine_failed", "The engine failed; nothing was charged.", detail)))
 
 
-async def _warm(link: Link, engine: Any, checkpoints: tuple[Spec, ...]) -> None:
+async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Spec, ...]) -> None:
     for spec in checkpoints:
         try:
-            abilities = await engine.warm(spec)
+            abilities = await engine.prepare(spec)
         except Exception as error:
-            link.send(CheckpointState(spec, "failed", str(error)))
+            connection.send(CheckpointState(spec, "failed", str(error)))
         else:
-            link.send(CheckpointState(spec, "loaded", str(spec.path), abilities))
+            connection.send(CheckpointState(spec, "loaded", str(spec.path), abilities))
 
 
 def _describe(device: "torch.device") -> str:
@@ -149,15 +153,16 @@ def _describe(device: "torch.device") -> str:
 
 
 def main() -> None:
-    """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
+    # Ctrl-C and service managers signal the whole process group; the server drains first, and then stops the worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="python -m pipelines.worker", description="Started by the server.")
     parser.add_argument("socket", type=int, help="the file descriptor of a socket to the server")
-    parser.add_argument("kind", help="which jobs it is for")
+    parser.add_argument("kind", help="image, chat or classify")
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     options = parser.parse_args()
-    asyncio.run(serve(Link(options.socket), options))
+    asyncio.run(serve(Connection(options.socket), options))
 
 
 if __name__ == "__main__":

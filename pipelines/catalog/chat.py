@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalog.toml import Place, Strict, fault_at, read_toml
+from pipelines.catalog.toml import KeyPath, Strict, error_at, read_toml
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 
@@ -55,19 +55,19 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """A name that callers may use, and what answers."""
+    """A served name, and the checkpoint or upstream behind it."""
 
     name: str
     group: str
     source: ChatSpec | Upstream
-    image_model: str | None = None  # what its image tool draws with; None is the catalog's default
+    image_model: str | None = None  # of its image tool; None is the catalog's default
     created: int = CREATED
     owned_by: str = "darkroom"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatCatalog:
-    """Every chat model, and the names that stand for one."""
+    """All chat models and their aliases."""
 
     models: Mapping[str, ChatModel] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -76,50 +76,50 @@ class ChatCatalog:
     @property
     def checkpoints(self) -> tuple[ChatSpec, ...]:
         """Each local checkpoint once."""
-        found = (model.source for model in self.models.values())
-        return tuple(dict.fromkeys(source for source in found if isinstance(source, ChatSpec)))
+        sources = (model.source for model in self.models.values())
+        return tuple(dict.fromkeys(source for source in sources if isinstance(source, ChatSpec)))
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
         """Each upstream model once."""
-        found = (model.source for model in self.models.values())
-        return tuple(dict.fromkeys(source for source in found if isinstance(source, Upstream)))
+        sources = (model.source for model in self.models.values())
+        return tuple(dict.fromkeys(source for source in sources if isinstance(source, Upstream)))
 
     def find(self, name: str | None) -> ChatModel | None:
         """By name or alias; the default, if there is one, when there is no name."""
-        wanted = name or self.default
-        return self.models.get(self.aliases.get(wanted, wanted)) if wanted else None
+        name = name or self.default
+        return self.models.get(self.aliases.get(name, name)) if name else None
 
 
-def read_chat(path: Path, weights: Path, taken: Collection[str], faults: list[str]) -> ChatCatalog:
-    """The catalog in the file; an empty one if there is no file. `taken` are the names of other models."""
+def read_chat(path: Path, weights: Path, image_models: Collection[str], errors: list[str]) -> ChatCatalog:
+    """The catalog in the file; an empty one if there is no file. `image_models` are names that it may not use."""
     if not path.exists():
         return ChatCatalog()
-    file = read_toml(path, ChatFile, faults)
+    file = read_toml(path, ChatFile, errors)
     if file is None:
         return ChatCatalog()
-    faults += [fault_at(path, place, said) for place, said in _file_faults(file, taken)]
+    errors += [error_at(path, key_path, message) for key_path, message in _validate_file(file, image_models)]
     models = {table.name: _model(table, file, weights) for table in file.models}
     return ChatCatalog(models, file.aliases, file.default)
 
 
-def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[tuple[Place, str]]:
-    """Places, and what is wrong there."""
+def _validate_file(file: ChatFile, image_models: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
+    """Key paths and their errors."""
     names = [table.name for table in file.models]
     folders: dict[str, ChatTable] = {}
-    tables: list[tuple[Place, ChatFile | ChatTable]] = [((), file)]
-    for place, table in [*tables, *((("models", index), table) for index, table in enumerate(file.models))]:
-        if table.image_model is not None and table.image_model not in taken:
-            known = ", ".join(sorted(taken))
-            yield (*place, "image_model"), f"{table.image_model!r} is not an image model; expected one of {known}"
+    tables: list[tuple[KeyPath, ChatFile | ChatTable]] = [((), file)]
+    for key_path, table in [*tables, *((("models", index), table) for index, table in enumerate(file.models))]:
+        if table.image_model is not None and table.image_model not in image_models:
+            known = ", ".join(sorted(image_models))
+            yield (*key_path, "image_model"), f"{table.image_model!r} is not an image model; expected one of {known}"
     for index, table in enumerate(file.models):
-        for key, said in _model_faults(table):
-            yield ("models", index, key), said
-        if table.name in taken or table.name in names[:index]:
+        for key, message in _validate_model(table):
+            yield ("models", index, key), message
+        if table.name in image_models or table.name in names[:index]:
             yield ("models", index, "name"), f"{table.name!r} is served already"
         if table.checkpoint and _options(folders.setdefault(table.checkpoint, table)) != _options(table):
-            said = f"{table.checkpoint!r} is loaded once; give it the same options under every name"
-            yield ("models", index, "checkpoint"), said
+            message = f"{table.checkpoint!r} is loaded once; give it the same options under every name"
+            yield ("models", index, "checkpoint"), message
     known = ", ".join(names) or "none"
     for alias, name in file.aliases.items():
         if name not in names:
@@ -130,11 +130,10 @@ def _file_faults(file: ChatFile, taken: Collection[str]) -> Iterator[tuple[Place
         yield ("default",), f"{file.default!r} is not a chat model; expected one of {known}"
 
 
-def _model_faults(table: ChatTable) -> Iterator[tuple[str, str]]:
+def _validate_model(table: ChatTable) -> Iterator[tuple[str, str]]:
     if (table.checkpoint is None) == (table.upstream is None):
         yield "checkpoint", "a model has either a checkpoint or an upstream"
-    foreign = FOLDER_KEYS if table.upstream else UPSTREAM_KEYS
-    for key in foreign:
+    for key in FOLDER_KEYS if table.upstream else UPSTREAM_KEYS:
         if key in table.model_fields_set:
             yield key, f"belongs to a model with {'a checkpoint' if table.upstream else 'an upstream'}"
 

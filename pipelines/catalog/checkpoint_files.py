@@ -1,4 +1,4 @@
-"""What can be told of a checkpoint from its files alone: whether it may be loaded, its class, its size, its hashes."""
+"""What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ from typing import Any
 from pipelines.protocol.images import CheckpointSpec, Offload
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
-QUANTIZED_BYTES = {"float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}  # of a number, with its share of the scales
+QUANTIZED_BYTES = {"float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}  # of a weight, with its share of the scales
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
 
 
 class CheckpointError(Exception):
-    """A checkpoint that can't be served: which file or key, and what would be right."""
+    """A checkpoint can't be served. The message names the file or key, and what would be right."""
 
 
 def check_files(spec: CheckpointSpec) -> Path:
-    """The folder with model_index.json, after what can be told without loading. Raises CheckpointError."""
+    """The folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
     if not spec.path.exists():
         raise CheckpointError(f"{spec.path}: there is no such checkpoint")
     folder = spec.path if spec.path.is_dir() else spec.config
@@ -34,13 +34,13 @@ def check_files(spec: CheckpointSpec) -> Path:
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
     if spec.path.is_dir() and not any(folder.rglob("*.safetensors")):
         pickled = next((file for pattern in PICKLES for file in folder.rglob(pattern)), None)
-        found = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
-        raise CheckpointError(f"{folder}: {found}; convert the checkpoint to safetensors")
+        content = f"only pickles such as {pickled.name}, which can run code" if pickled else "no weights"
+        raise CheckpointError(f"{folder}: {content}; convert the checkpoint to safetensors")
     return folder
 
 
 def model_index(folder: Path) -> dict[str, Any]:
-    """What model_index.json says: the pipeline's class, and [library, class] of each part. Raises CheckpointError."""
+    """model_index.json: the pipeline's class, and [library, class] of each component. Raises CheckpointError."""
     path = folder / "model_index.json"
     try:
         index: dict[str, Any] = json.loads(path.read_text())
@@ -53,20 +53,20 @@ def model_index(folder: Path) -> dict[str, Any]:
 
 
 def denoiser_name(index: dict[str, Any]) -> str:
-    """The part that runs at every step, in model_index.json."""
+    """The name of the component that runs at every step."""
     return "unet" if "unet" in index else "transformer"
 
 
 def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
-    """The .safetensors files that are loaded, by part: a snapshot may have more. A single file is all denoiser."""
+    """The .safetensors files that diffusers loads, by component. A single file counts as the denoiser."""
     index = model_index(check_files(spec))
     if spec.path.is_file():
         return {denoiser_name(index): [spec.path]}
-    return {part: files for part in _parts(index) if (files := _plain(spec.path / part))}
+    return {part: files for part in _parts(index) if (files := _default_variant(spec.path / part))}
 
 
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
-    """Memory that the weights will take on the device at `item_bytes` a number, from the headers of their files.
+    """Memory of the weights on the device at `item_bytes` a weight, from the headers of their files.
 
     Raises CheckpointError for files that can't be loaded.
     """
@@ -79,20 +79,20 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
 
 def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
-    """What is on the device at once, of parts with tensors of these sizes."""
+    """The peak on the device, for components with tensors of these sizes."""
     listed = list(parts)
-    whole = sum(sum(tensors) for tensors in listed)
+    total = sum(sum(tensors) for tensors in listed)
     match offload:
         case "none":
-            return int(whole)
-        case "model":  # a part leaves when the next one runs
+            return int(total)
+        case "model":  # one component at a time
             return int(max((sum(tensors) for tensors in listed), default=0))
-        case "group":  # layer by layer: the one that runs, and the one that is fetched meanwhile
-            return int(min(whole, 2 * max((size for tensors in listed for size in tensors), default=0)))
+        case "group":  # one layer runs while the next one is copied
+            return int(min(total, 2 * max((size for tensors in listed for size in tensors), default=0)))
 
 
 def describe(spec: CheckpointSpec) -> str:
-    """One line for whoever swaps it in: class, parts, size, and a hash over every weight file."""
+    """One line for the operator: class, components, size, and a hash over every weight file."""
     index = model_index(check_files(spec))
     files = sorted(file for part in weight_files(spec).values() for file in part)
     digest = hashlib.sha256()
@@ -109,15 +109,15 @@ def _parts(index: dict[str, Any]) -> list[str]:
     return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
 
 
-def _plain(folder: Path) -> list[Path]:
-    """A part's files, without the variants of what is there in plain too."""
-    named = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
-    plain = {name["stem"] for _, name in named if name and not name["variant"]}
-    return [file for file, name in named if not (name and name["variant"] and name["stem"] in plain)]
+def _default_variant(folder: Path) -> list[Path]:
+    """A component's files, without variants such as fp16 of files that are also there without one."""
+    matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
+    default = {match["stem"] for _, match in matches if match and not match["variant"]}
+    return [file for file, match in matches if not (match and match["variant"] and match["stem"] in default)]
 
 
 def _tensors(file: Path) -> Iterator[dict[str, Any]]:
-    """What a file says of its tensors: the format is an 8-byte little-endian length and a JSON header."""
+    """The tensors in a file's header. The format begins with an 8-byte little-endian length and a JSON header."""
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))

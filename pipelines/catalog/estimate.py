@@ -1,60 +1,65 @@
-"""How much work a job is, and how long that will take. Pure; the engine and the server's queue both reckon with it.
+"""How much work a job is, and how long that takes. Pure; used by the engine's scheduling and the server's queue limit.
 
-The unit of work is one denoising step of one megapixel. What a unit takes is measured, for each checkpoint by itself.
+The unit of work is one denoising step of one megapixel. Its duration is measured for each checkpoint.
 """
 
 from pathlib import Path
 
+from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime
 
-GRID_PX = 16  # sides of output are multiples of it; the pipeline's own multiple hardly changes the area
-FIRST_UNIT_S = 0.5  # what a unit takes, before one has been seen
-SMOOTHING = 0.3  # of a new measurement
+GRID_PX = 16  # output sides are multiples of it; the pipeline's own multiple hardly changes the area
+FIRST_UNIT_S = 0.5  # assumed for a unit until one has been measured
+SMOOTHING = 0.3  # weight of a new measurement
 
 
 def first_pass_steps(job: ImageJob) -> int:
-    """Denoising steps of the first pass: all of them from noise, some of them from a picture."""
-    from_noise = not job.references or (job.mask is None and job.checkpoint.conditioning == "native")
-    return job.steps if from_noise else partial(job.steps, job.strength).run
+    """Denoising steps of the first pass."""
+    sampling = job.sampling
+    return sampling.steps if task_of(job).starts_from_noise else partial(sampling.steps, sampling.strength).run
 
 
 def picture_steps(job: ImageJob, plan: Plan) -> int:
     """Denoising steps of one of the job's pictures, over both passes and all tiles."""
-    again = partial(job.steps, job.checkpoint.sampling.refine_strength).run
-    return first_pass_steps(job) + len(plan.tiles) * again
+    return first_pass_steps(job) + len(plan.tiles) * _tile_steps(job)
 
 
 def work_units(job: ImageJob) -> float:
-    """The work of the whole job. References that the pipeline reads at every step count like pixels drawn."""
+    """The work of the whole job. References that the denoiser attends to count like pixels drawn."""
     plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
-    read = len(job.references) if job.mask is None and job.checkpoint.conditioning == "native" else 0
-    first = first_pass_steps(job) * plan.width * plan.height * (1 + read)
-    again = partial(job.steps, job.checkpoint.sampling.refine_strength).run
-    return job.n * (first + sum(again * tile.width * tile.height for tile in plan.tiles)) / 1e6
+    attended = len(job.references) if task_of(job).reads_references else 0
+    first = first_pass_steps(job) * plan.width * plan.height * (1 + attended)
+    tiles = _tile_steps(job) * sum(tile.width * tile.height for tile in plan.tiles)
+    return job.n * (first + tiles) / 1e6
+
+
+def _tile_steps(job: ImageJob) -> int:
+    return partial(job.sampling.steps, job.sampling.refine_strength).run
 
 
 Weights = tuple[Path, Runtime, int]
 
 
 class Speeds:
-    """Seconds per unit of work, by a checkpoint's weights and how they sit on the device, as lately measured."""
+    """Seconds per unit of work, smoothed, by a checkpoint's weights and runtime options."""
 
     def __init__(self) -> None:
         self._unit_s: dict[Weights, float] = {}
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
-        """What a unit takes on this checkpoint; the mean of the others before it has been seen."""
-        known = self._unit_s
-        return known.get(_weights(checkpoint)) or (sum(known.values()) / len(known) if known else FIRST_UNIT_S)
+        """The duration of a unit on this checkpoint; the mean of the others until it has been measured."""
+        measured = self._unit_s
+        mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
+        return measured.get(_weights(checkpoint)) or mean
 
-    def measured(self, checkpoint: CheckpointSpec, units: float, took_s: float) -> None:
-        """Take note of what some work has taken. The first picture builds kernels, and may compile: what is far faster
-        than all before is believed at once."""
+    def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
+        """Add a measurement. The first picture builds kernels and may compile, so a measurement of less than half the
+        smoothed value replaces it."""
         if units > 0:
-            seen = took_s / units
-            old = self._unit_s.get(_weights(checkpoint), seen)
-            self._unit_s[_weights(checkpoint)] = seen if seen < old / 2 else old + SMOOTHING * (seen - old)
+            unit_s = elapsed_s / units
+            old = self._unit_s.get(_weights(checkpoint), unit_s)
+            self._unit_s[_weights(checkpoint)] = unit_s if unit_s < old / 2 else old + SMOOTHING * (unit_s - old)
 
 
 def _weights(checkpoint: CheckpointSpec) -> Weights:

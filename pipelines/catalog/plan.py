@@ -1,8 +1,8 @@
-"""How a picture of a given size is drawn by a checkpoint that has a native area. Pure.
+"""How a checkpoint with a native area draws a picture of any size. Pure.
 
-A size near the native area is drawn as it is. A smaller one is drawn at the native area and reduced. A larger one is
-drawn at the native area and enlarged; unless it is only a little larger it is then redrawn tile by tile, each tile a
-native-sized picture, so that the memory it takes does not grow with the picture.
+A size near the native area is drawn directly. A smaller one is drawn at the native area and downscaled. A larger one is
+drawn at the native area and upscaled. If it is more than slightly larger, a second pass redraws it tile by tile: each
+tile is a native-sized picture, so memory does not grow with the picture.
 """
 
 import itertools
@@ -13,15 +13,15 @@ from typing import Literal
 
 from pipelines.protocol.images import CheckpointSpec
 
-SMALL = 0.5  # of the native area: below it a checkpoint draws badly, and its picture is reduced instead
-SLIGHT = 1.85e6 / 2**20  # times the native area: what a native megapixel takes to the largest 1K picture
-WEAKEST = 0.01  # strength: less asks for a schedule finer than the thousand steps that checkpoints are trained on
+MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
+MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K picture
+MIN_STRENGTH = 0.01  # less would need a schedule finer than the thousand steps that checkpoints are trained on
 OVERLAP = 1 / 8  # of a tile, blended with its neighbour
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A part of the canvas that is redrawn at once."""
+    """A part of the canvas that one pipeline call redraws."""
 
     left: int
     top: int
@@ -40,23 +40,25 @@ class Plan:
 
 
 def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -> Plan:
-    """The way to a picture of width x height pixels with a pipeline whose sides are multiples of `multiple`."""
+    """The plan for width x height pixels. `multiple` divides both sides of what the pipeline draws."""
     area = width * height
-    if spec.native_area_px * SMALL <= area <= spec.max_area_px:
-        return Plan(_up(width, multiple), _up(height, multiple), "crop")
-    drawn = fitting(width, height, spec.native_area_px, multiple)
-    if not takes_two_passes(area, spec.native_area_px, spec.max_area_px):
+    if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
+        return Plan(_round_up(width, multiple), _round_up(height, multiple), "crop")
+    drawn = fit_to_area(width, height, spec.native_area_px, multiple)
+    if not needs_two_passes(area, spec.native_area_px, spec.max_area_px):
         return Plan(*drawn, "resize")
-    return Plan(*drawn, "refine", cover(width, height, _down(math.isqrt(spec.native_area_px), multiple), multiple))
+    return Plan(
+        *drawn, "refine", tile_grid(width, height, _round_down(math.isqrt(spec.native_area_px), multiple), multiple)
+    )
 
 
-def takes_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
-    """Whether a picture of this area is redrawn in tiles."""
-    return area_px > max(max_area_px, SLIGHT * native_area_px)
+def needs_two_passes(area_px: int, native_area_px: int, max_area_px: int) -> bool:
+    """Whether a picture of this area gets the second, tiled pass."""
+    return area_px > max(max_area_px, MAX_UPSCALE * native_area_px)
 
 
-def fitting(width: int, height: int, area_px: int, multiple: int) -> tuple[int, int]:
-    """The sides nearest to this shape that are multiples of `multiple` and have at most this area, if any have."""
+def fit_to_area(width: int, height: int, area_px: int, multiple: int) -> tuple[int, int]:
+    """The sides nearest to this aspect ratio that are multiples of `multiple`, with at most this area if possible."""
     scale = math.sqrt(area_px / (width * height)) / multiple
     sides = [{max(1, math.floor(side * scale + 1e-9)), math.ceil(side * scale - 1e-9)} for side in (width, height)]
     fits = [(w, h) for w, h in itertools.product(*sides) if w * h * multiple**2 <= area_px]
@@ -66,38 +68,38 @@ def fitting(width: int, height: int, area_px: int, multiple: int) -> tuple[int, 
     return best[0] * multiple, best[1] * multiple
 
 
-def cover(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
+def tile_grid(width: int, height: int, side: int, multiple: int) -> tuple[Tile, ...]:
     """Overlapping tiles that cover the canvas, row by row. Their sides are multiples of `multiple`, `side` at most."""
-    tile_width = min(side, _down(width, multiple))
-    tile_height = min(side, _down(height, multiple))
+    tile_width = min(side, _round_down(width, multiple))
+    tile_height = min(side, _round_down(height, multiple))
     lefts, tops = _starts(width, tile_width), _starts(height, tile_height)
     return tuple(Tile(left, top, tile_width, tile_height) for top in tops for left in lefts)
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A denoising run that starts part of the way in, as image-to-image pipelines do."""
+    """A denoising run that starts part of the way into the schedule, as image-to-image pipelines do."""
 
-    steps: int  # of the whole schedule, to ask for
-    strength: float  # to ask for: steps * strength is `run` exactly, in floating point too
-    run: int  # how many are then run, the last ones
+    steps: int  # num_inference_steps to pass: the whole schedule
+    strength: float  # to pass: steps * strength is `run` exactly, in floating point too
+    run: int  # how many steps then run, the last ones
 
 
 def partial(steps: int, strength: float) -> Partial:
-    """What to ask of a pipeline so that it runs about steps * strength of `steps`, and at least one.
+    """The arguments with which a pipeline runs about steps * strength of `steps`, and at least one.
 
-    Below strength 1 it also leaves at least one out: the first step starts from pure noise, so that a flow-matching
-    pipeline, which rounds its steps up where the others round down, would forget the picture altogether. Asking for a
-    strength without a fraction of a step makes both kinds run the same. `strength` is above 0 and at most 1.
+    Below strength 1 it also skips at least one: the first step starts from pure noise, so a flow-matching pipeline,
+    which rounds its steps up where the others round down, would lose the picture altogether. A strength without a
+    fraction of a step makes both kinds run the same. `strength` is above 0 and at most 1.
     """
     if strength >= 1:
         return Partial(steps, 1.0, steps)
-    steps = max(steps, 2, math.ceil(1 / max(strength, WEAKEST)))
+    steps = max(steps, 2, math.ceil(1 / max(strength, MIN_STRENGTH)))
     while True:
         run = min(steps - 1, max(1, int(steps * strength)))
         if steps * (run / steps) == run:
             return Partial(steps, run / steps, run)
-        steps += 1  # rarely, such as for 1 of 49: one more step of the schedule
+        steps += 1  # rare, such as for 1 of 49: one more step of the schedule
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:
@@ -108,9 +110,9 @@ def _starts(length: int, tile: int) -> Sequence[int]:
     return [round(i * (length - tile) / (count - 1)) for i in range(count)]
 
 
-def _up(length: int, multiple: int) -> int:
+def _round_up(length: int, multiple: int) -> int:
     return math.ceil(length / multiple) * multiple
 
 
-def _down(length: int, multiple: int) -> int:
+def _round_down(length: int, multiple: int) -> int:
     return max(1, length // multiple) * multiple

@@ -1,4 +1,4 @@
-"""The catalog's files as they are written: one table a class, and what is wrong with a file that pydantic takes."""
+"""The pydantic models of the catalog's files, one class a table, and the checks that span several keys."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from pipelines.protocol.images import Conditioning, Dtype, Offload, Quantize
 
 
 class QualityTier(Strict):
-    """What one quality means."""
+    """One quality."""
 
     steps: Annotated[int, Field(ge=1, le=200)]
 
@@ -26,7 +26,7 @@ class QualityTable(Strict):
 
 
 class SamplingTable(Strict):
-    """Defaults for every call."""
+    """[sampling]: `pipelines.protocol.images.SamplingDefaults`."""
 
     guidance: Annotated[float, Field(ge=0, le=50)] = 4.0
     strength: Annotated[float, Field(gt=0, le=1)] = 0.6
@@ -37,14 +37,14 @@ class SamplingTable(Strict):
 
 
 class LoraTable(Strict):
-    """An adapter that is always on."""
+    """An adapter that every job uses."""
 
     path: Annotated[str, Field(pattern=r"\.safetensors$")]
     weight: float = 1.0
 
 
 class CacheTable(Strict):
-    """Step caching. The numbers that a method does not take are refused when the checkpoint is loaded."""
+    """Step caching. Options that the method does not have are rejected when the checkpoint is loaded."""
 
     method: Literal["first-block", "taylorseer", "magcache"]
     threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -53,7 +53,7 @@ class CacheTable(Strict):
 
 
 class RuntimeTable(Strict):
-    """How the checkpoint sits on the device."""
+    """[runtime]: `pipelines.protocol.images.Runtime`."""
 
     dtype: Dtype = "auto"
     vae_tiling: bool = False
@@ -94,7 +94,7 @@ class CheckpointFile(Strict):
 
 
 class CatalogFile(Strict):
-    """catalog.toml: what belongs to no single checkpoint."""
+    """catalog.toml: what all checkpoints share."""
 
     default: str
     groups: dict[str, str]
@@ -102,7 +102,7 @@ class CatalogFile(Strict):
 
 
 class Presets(Strict):
-    """presets.toml: ratio -> width and height, by tier."""
+    """presets.toml: by tier, aspect ratio -> width and height."""
 
     model_config = ConfigDict(extra="forbid", strict=False)
     one: Annotated[dict[str, tuple[int, int]], Field(alias="1K")]
@@ -110,8 +110,8 @@ class Presets(Strict):
     four: Annotated[dict[str, tuple[int, int]], Field(alias="4K")]
 
 
-def file_faults(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:
-    """Keys, and what is wrong with them."""
+def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:
+    """Keys and their errors."""
     if file.family not in shared.groups:
         yield "family", f"got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
     if file.quality is None and file.steps is None:

@@ -1,4 +1,4 @@
-"""Which pixels a call gets. Pure arithmetic over the preset table.
+"""The size of a call's pictures. Pure arithmetic over the preset table.
 
 Every output side is a multiple of 16. A tier is a range of areas; a model draws only in its own tier's range.
 """
@@ -12,26 +12,26 @@ from typing import Literal
 Tier = Literal["1K", "2K", "4K"]
 
 GRID_PX = 16
-SMALLEST_SIDE_PX = 256
+MIN_SIDE_PX = 256
 MAX_AREA_PX: Mapping[Tier, int] = {"1K": 1_850_000, "2K": 4_300_000, "4K": 8_300_000}
-MIN_AREA_PX: Mapping[Tier, int] = {"1K": SMALLEST_SIDE_PX**2, "2K": 1_850_001, "4K": 4_300_001}
-LONGEST_SIDE_PX = 3840
-EXTREME_RATIO = 3  # beyond it a picture may pass the longest side
+MIN_AREA_PX: Mapping[Tier, int] = {"1K": MIN_SIDE_PX**2, "2K": 1_850_001, "4K": 4_300_001}
+MAX_SIDE_PX = 3840
+EXTREME_RATIO = 3  # beyond it a side may exceed MAX_SIDE_PX
 RATIO_TOLERANCE = 0.05
 
-# The pixel sizes that the interface names; at another tier than 1K they stand for their ratio.
+# The pixel sizes that the API documents; at another tier than 1K they stand for their ratio.
 LISTED_SIZES = {"1024x1024": "1:1", "1536x1024": "3:2", "1024x1536": "2:3", "1792x1024": "16:9", "1024x1792": "9:16"}
 PIXELS = re.compile(r"([1-9][0-9]{0,5})[xX]([1-9][0-9]{0,5})")
 RATIO = re.compile(r"([1-9][0-9]?):([1-9][0-9]?)")
 
 
 class SizeError(ValueError):
-    """A size that can't be drawn; the message says what would work."""
+    """The model does not draw this size; the message says what would work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is stored, exactly."""
+    """The exact size of a finished file."""
 
     width_px: int
     height_px: int
@@ -42,22 +42,22 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SizeRules:
-    """What one model draws: its tier, the ratios it accepts, and the preset of each."""
+    """One model's tier, and the preset size of each ratio that it accepts."""
 
     model: str
     tier: Tier
-    presets: Mapping[str, tuple[int, int]]  # of the accepted ratios alone
+    presets: Mapping[str, tuple[int, int]]
 
 
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
-    """The size of a call that asked for `size`, with a first reference of this width and height. Raises SizeError."""
+    """The size of a call with this `size` field, and the width and height of its first reference. Raises SizeError."""
     if size is None or size == "auto":
-        return _default(rules) if reference is None else _following(rules, *reference)
+        return _default(rules) if reference is None else _from_reference(rules, *reference)
     ratio = LISTED_SIZES.get(size, size)
     if ratio in rules.presets:
         return Size(*rules.presets[ratio])
     if RATIO.fullmatch(ratio):
-        raise SizeError(f"Invalid size '{size}': {_accepted(rules)}")
+        raise SizeError(f"Invalid size '{size}': {_ratios_hint(rules)}")
     pixels = PIXELS.fullmatch(size)
     if pixels is None:
         raise SizeError(
@@ -71,30 +71,30 @@ def _default(rules: SizeRules) -> Size:
     return Size(*rules.presets[ratio])
 
 
-def _following(rules: SizeRules, width: int, height: int) -> Size:
+def _from_reference(rules: SizeRules, width: int, height: int) -> Size:
     """The reference's own size on the grid, scaled into the tier with its ratio kept."""
-    if not _ratio_accepted(rules, width, height):
+    if not _accepts_ratio(rules, width, height):
         raise SizeError(
-            f"The first reference image is {width}x{height}; {_accepted(rules)} Send 'size' to choose one of them."
+            f"The first reference image is {width}x{height}; {_ratios_hint(rules)} Send 'size' to choose one of them."
         )
     scale = _scale_into_tier(rules.tier, width, height)
-    candidates = _around(width * scale, height * scale)
-    fitting = [s for s in candidates if _problem(rules, s.width_px, s.height_px) is None]
-    if not fitting:  # a ratio at the very edge of what is accepted, that the grid pushes over it
+    candidates = _nearest_on_grid(width * scale, height * scale)
+    valid = [s for s in candidates if _problem(rules, s.width_px, s.height_px) is None]
+    if not valid:  # a ratio at the edge of the tolerance, which rounding to the grid exceeds
         return Size(*rules.presets[_nearest_ratio(rules, width, height)])
-    return min(fitting, key=lambda s: abs(s.width_px - width * scale) + abs(s.height_px - height * scale))
+    return min(valid, key=lambda s: abs(s.width_px - width * scale) + abs(s.height_px - height * scale))
 
 
 def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
     area = width * height
-    low = MIN_AREA_PX[tier] if tier == "1K" else MIN_AREA_PX[tier] * 1.03  # clear of the border that the grid may cross
+    low = MIN_AREA_PX[tier] if tier == "1K" else MIN_AREA_PX[tier] * 1.03  # room for rounding to the grid
     if area > MAX_AREA_PX[tier]:
         return math.sqrt(MAX_AREA_PX[tier] / area)
-    short = max(1.0, SMALLEST_SIDE_PX / min(width, height))
+    short = max(1.0, MIN_SIDE_PX / min(width, height))
     return max(math.sqrt(low / area) if area < low else 1.0, short)
 
 
-def _around(width: float, height: float) -> list[Size]:
+def _nearest_on_grid(width: float, height: float) -> list[Size]:
     widths = {max(GRID_PX, math.floor(width / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
     heights = {max(GRID_PX, math.floor(height / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
     return [Size(w, h) for w in sorted(widths) for h in sorted(heights)]
@@ -108,44 +108,45 @@ def _exact(rules: SizeRules, width: int, height: int) -> Size:
 
 
 def _problem(rules: SizeRules, width: int, height: int) -> str | None:
-    """Why this model can't draw exactly these pixels."""
+    """Why the model does not draw this size; None if it does."""
     if width % GRID_PX or height % GRID_PX:
         return f"both sides must be multiples of {GRID_PX}."
-    if not _ratio_accepted(rules, width, height):
-        return _accepted(rules)
+    if not _accepts_ratio(rules, width, height):
+        return _ratios_hint(rules)
     area, tier = width * height, rules.tier
     if area > MAX_AREA_PX[tier]:
         return f"{rules.model} draws {tier}, at most {MAX_AREA_PX[tier] / 1e6:.2f} megapixels."
-    if area < MIN_AREA_PX[tier] or min(width, height) < SMALLEST_SIDE_PX:
+    if area < MIN_AREA_PX[tier] or min(width, height) < MIN_SIDE_PX:
         if tier == "1K":
-            return f"both sides must be at least {SMALLEST_SIDE_PX}."
+            return f"both sides must be at least {MIN_SIDE_PX}."
         return f"{rules.model} draws {tier}, more than {MIN_AREA_PX[tier] / 1e6:.2f} megapixels."
-    if max(width, height) > LONGEST_SIDE_PX and max(width, height) / min(width, height) <= EXTREME_RATIO:
-        return f"the longest edge must be less than or equal to {LONGEST_SIDE_PX}."
+    if max(width, height) > MAX_SIDE_PX and max(width, height) / min(width, height) <= EXTREME_RATIO:
+        return f"the longest edge must be less than or equal to {MAX_SIDE_PX}."
     return None
 
 
 def _suggestion(rules: SizeRules, width: int, height: int) -> str:
-    """The nearest sizes that do work: this ratio's preset, and these sides moved onto the grid and into the tier."""
+    """The nearest valid sizes: the ratio's preset, and these sides moved onto the grid and into the tier."""
     sizes = [Size(*rules.presets[_nearest_ratio(rules, width, height)])]
-    if _ratio_accepted(rules, width, height):
-        sizes.insert(0, _following(rules, width, height))
+    if _accepts_ratio(rules, width, height):
+        sizes.insert(0, _from_reference(rules, width, height))
     names = list(dict.fromkeys(str(size) for size in sizes))
     return f"The nearest that work: {', '.join(names)}."
 
 
 def _nearest_ratio(rules: SizeRules, width: int, height: int) -> str:
-    return min(rules.presets, key=lambda ratio: abs(math.log(_off(ratio, width, height))))
+    return min(rules.presets, key=lambda ratio: abs(math.log(_ratio_error(ratio, width, height))))
 
 
-def _ratio_accepted(rules: SizeRules, width: int, height: int) -> bool:
-    return any(abs(_off(ratio, width, height) - 1) <= RATIO_TOLERANCE for ratio in rules.presets)
+def _accepts_ratio(rules: SizeRules, width: int, height: int) -> bool:
+    return any(abs(_ratio_error(ratio, width, height) - 1) <= RATIO_TOLERANCE for ratio in rules.presets)
 
 
-def _off(ratio: str, width: int, height: int) -> float:
+def _ratio_error(ratio: str, width: int, height: int) -> float:
+    """1 if width:height is exactly this ratio."""
     wide, high = ratio.split(":")
     return (width / height) / (int(wide) / int(high))
 
 
-def _accepted(rules: SizeRules) -> str:
+def _ratios_hint(rules: SizeRules) -> str:
     return f"{rules.model} accepts the ratios {', '.join(rules.presets)}."

@@ -1,4 +1,4 @@
-"""Strict TOML: a file becomes a typed value, or faults that name file, line and key, and say what would be right."""
+"""Strict TOML: a file becomes a typed value, or errors that name the file, the line, the key and the expected value."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 Shape = TypeVar("Shape", bound=BaseModel)
-Place = tuple[str | int, ...]  # keys and places in lists, from the top of the file
+KeyPath = tuple[str | int, ...]  # keys and list indices, from the top of the file
 
 NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 NAMES = rf"\s*({NAME}(?:\s*\.\s*{NAME})*)\s*"
@@ -18,70 +18,70 @@ KEY = re.compile(rf"{NAMES}=")
 
 
 class Strict(BaseModel):
-    """A key that nobody knows is a mistake."""
+    """Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def read_toml(path: Path, shape: type[Shape], faults: list[str]) -> Shape | None:
-    """The file's value; None when it has faults, which are added to `faults`, one line each."""
+def read_toml(path: Path, shape: type[Shape], errors: list[str]) -> Shape | None:
+    """The file's value; None if it has errors, which are appended to `errors`, one line each."""
     try:
         return shape.model_validate(tomllib.loads(path.read_text()))
     except (OSError, UnicodeDecodeError) as error:
-        faults.append(f"{path}: can't be read: {error}")
+        errors.append(f"{path}: can't be read: {error}")
     except tomllib.TOMLDecodeError as error:
-        faults.append(f"{path}: not valid TOML: {error}")
+        errors.append(f"{path}: not valid TOML: {error}")
     except ValidationError as error:
-        faults.extend(fault_at(path, fault["loc"], _said(fault)) for fault in error.errors())
+        errors.extend(error_at(path, each["loc"], _message(each)) for each in error.errors())
     return None
 
 
-def fault_at(path: Path, place: Place, said: str) -> str:
-    """What is wrong at a place of a file that could be read."""
-    number = line_of(path.read_text(), place)
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    return f"{path}: {f'line {number}: ' if number else ''}{key}: {said}"
+def error_at(path: Path, key_path: KeyPath, message: str) -> str:
+    """The error of a key of a readable file, with its line."""
+    number = line_of(path.read_text(), key_path)
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key_path).lstrip(".")
+    return f"{path}: {f'line {number}: ' if number else ''}{key}: {message}"
 
 
-def line_of(text: str, place: Place) -> int | None:
-    """The line of a key, or of the table or value that it is in or missing from: TOML's reader keeps no positions."""
-    table: Place = ()
-    lists: dict[Place, int] = {}  # of tables: the place of the latest one
-    found: tuple[Place, int | None] = ((), None)
+def line_of(text: str, key_path: KeyPath) -> int | None:
+    """The line of a key, or of the innermost table or value that contains or lacks it: tomllib gives no positions."""
+    table: KeyPath = ()
+    lists: dict[KeyPath, int] = {}  # arrays of tables: the index of the latest table
+    best: tuple[KeyPath, int | None] = ((), None)
     for number, line in enumerate(text.splitlines(), 1):
         if header := HEADER.fullmatch(line):
-            table = here = _table(_names(header[2]), lists, another=header[1] == "[[")
+            table = current = _table_path(_names(header[2]), lists, in_array=header[1] == "[[")
         elif key := KEY.match(line):
-            here = (*table, *_names(key[1]))
+            current = (*table, *_names(key[1]))
         else:
             continue
-        if len(here) > len(found[0]) and here == place[: len(here)]:
-            found = here, number
-    return found[1]
+        if len(current) > len(best[0]) and current == key_path[: len(current)]:
+            best = current, number
+    return best[1]
 
 
-def _table(names: list[str], lists: dict[Place, int], *, another: bool) -> Place:
-    """The place of a table that begins here, `another` of a list or not."""
-    here: Place = ()
+def _table_path(names: list[str], lists: dict[KeyPath, int], *, in_array: bool) -> KeyPath:
+    """The path of a table from its header. `in_array` for a [[header]], which `lists` counts."""
+    path: KeyPath = ()
     for depth, name in enumerate(names, 1):
-        here = (*here, name)
-        if another and depth == len(names):
-            lists[here] = lists.get(here, -1) + 1
-        if here in lists:
-            here = (*here, lists[here])
-    return here
+        path = (*path, name)
+        if in_array and depth == len(names):
+            lists[path] = lists.get(path, -1) + 1
+        if path in lists:
+            path = (*path, lists[path])
+    return path
 
 
 def _names(key: str) -> list[str]:
     return [name.strip("\"'") for name in re.findall(NAME, key)]
 
 
-def _said(fault: ErrorDetails) -> str:
-    match fault["type"]:
+def _message(error: ErrorDetails) -> str:
+    match error["type"]:
         case "missing":
             return "missing"
         case "extra_forbidden":
             return "unknown key"
         case "literal_error":
-            return f"got {fault['input']!r}, expected {fault['ctx']['expected']}"
-    return f"got {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
+            return f"got {error['input']!r}, expected {error['ctx']['expected']}"
+    return f"got {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -1,1 +1,7 @@
-"""pipelines/device."""
+"""What every engine needs of the device: memory budgets and dtypes, CPU threads, and the libraries' settings.
+
+- memory: budgets for weights, the fence that keeps a thread one turn ahead of a GPU, dtypes, freeing memory
+- openmp: releasing the threads that OpenMP keeps for a thread that has computed
+- failures: how a job of any kind can end other than well
+- offline: no network access and no progress bars from the libraries
+"""

@@ -1,16 +1,16 @@
-"""How a job can end other than well, whatever kind it is."""
+"""Errors that end a job of any kind."""
 
 import torch
 
 
 class Cancelled(Exception):
-    """Nobody wants the job any more."""
+    """The job was cancelled, or its caller disconnected."""
 
 
 class OutOfTime(Exception):
-    """The job has had the device for longer than its time limit."""
+    """The job has used more device time than its time limit."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether less at once might work."""
+    """Whether a smaller batch might succeed."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError)

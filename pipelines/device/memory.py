@@ -1,4 +1,4 @@
-"""What the engine may take of the device and the host, and how it waits for a GPU."""
+"""Memory budgets of the device and the host, the dtype of weights, and synchronisation with a GPU."""
 
 import gc
 import os
@@ -9,14 +9,17 @@ from typing import Self
 
 import torch
 
-DEVICE_SHARE = 0.8  # of its memory for weights; the rest is for what the pictures need while they are drawn
+from pipelines.protocol.images import Dtype
+
+DEVICE_SHARE = 0.8  # of its memory for weights; the rest is for activations
 HOST_SHARE = 0.5
-HELD_SHARE = 0.05  # of the device's memory for what paused runs keep there
+HELD_SHARE = 0.05  # of the device's memory for the latents of paused runs
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Bytes: for weights on the device, for weights that wait on the host, for what paused runs hold."""
+    """Limits in bytes: weights on the device, weights offloaded to the host, tensors that paused runs hold."""
 
     device_bytes: int
     host_bytes: int
@@ -24,18 +27,18 @@ class Budgets:
 
     @classmethod
     def of(cls, device: torch.device, device_gib: float | None = None, host_gib: float | None = None) -> Self:
-        """The operator's figures, or shares of what the machine has."""
+        """The operator's figures, or shares of the machine's memory."""
         host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        whole = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host
+        total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host
         return cls(
-            device_bytes=int(whole * DEVICE_SHARE if device_gib is None else device_gib * 2**30),
+            device_bytes=int(total * DEVICE_SHARE if device_gib is None else device_gib * 2**30),
             host_bytes=int(host * HOST_SHARE if host_gib is None else host_gib * 2**30),
-            held_bytes=int(whole * HELD_SHARE),
+            held_bytes=int(total * HELD_SHARE),
         )
 
 
 def fence(device: torch.device) -> Callable[[], None]:
-    """A call that lets a thread run one turn ahead of a GPU and no more. A CPU is never behind."""
+    """A function that blocks until at most one turn is queued on the GPU. On a CPU it does nothing."""
     if device.type != "cuda":
         return lambda: None
     launched: deque[torch.cuda.Event] = deque()
@@ -51,7 +54,14 @@ def fence(device: torch.device) -> Callable[[], None]:
 
 
 def free_memory(device: torch.device) -> None:
-    """Give back what nothing refers to."""
+    """Return unreferenced memory to the device."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def compute_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """The dtype that weights are loaded in."""
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return DTYPES[dtype]

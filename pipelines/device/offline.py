@@ -1,11 +1,11 @@
-"""Make the libraries offline and quiet. Call it before importing torch, diffusers or transformers."""
+"""Settings that keep the libraries offline and quiet. Apply them before importing torch, diffusers or transformers."""
 
 import os
 import warnings
 
 
 def quiet_libraries() -> None:
-    """No packet leaves the box, and no progress bar or advice reaches the log."""
+    """No network access, and no progress bars or advice in the log."""
     os.environ |= {
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

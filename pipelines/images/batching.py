@@ -1,112 +1,108 @@
-"""Which pictures are drawn together. Pure: no tensor, no thread.
+"""Which rows form a batch. Pure: no tensor, no thread.
 
-A row is one picture of one job. Rows whose keys are equal can share every forward pass; each keeps its own prompt,
-seed, reference and mask.
+A row is one picture of one job. Rows with equal keys can share every forward pass; each has its own prompt, seed,
+reference and mask.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import Speeds, work_units
-from pipelines.protocol.images import CheckpointSpec, ImageJob
+from pipelines.protocol.images import CheckpointSpec, ImageJob, Sampling
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What rows must have in common to be drawn together."""
+    """What the rows of a batch have in common."""
 
     checkpoint: CheckpointSpec
     width_px: int
     height_px: int
-    steps: int
-    guidance: float
-    guided_away: bool  # whether there is a negative prompt: pipelines take one for every row or for none
-    strength: float | None
-    masked: bool
-    shared_references: str | None  # native references belong to the call, so only rows of one job share it
-    loras: tuple[tuple[str, float], ...]
+    sampling: Sampling  # whole, but for the fields in which rows may differ: see batch_key
+    has_negative_prompt: bool  # pipelines take one for every row or for none
+    task: Task
+    shared_references: str | None  # the job's id, where the pipeline call takes references for all rows at once
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """Picture `index` of a job, waiting or being drawn. `alone` once a batch with it has failed."""
+    """Picture `index` of a job, waiting or running."""
 
     job: ImageJob
     index: int
-    since: float  # when it began to wait
-    alone: bool = False
-    exclusive: bool = False  # only with nothing else on the device: it has run out of memory alone
+    queued_at: float
+    alone: bool = False  # in a batch of its own: a batch with it has failed
+    exclusive: bool = False  # and with nothing else on the device: it has run out of memory in a batch of its own
 
     @property
     def key(self) -> BatchKey:
-        """What it may be batched by."""
         return batch_key(self.job)
 
 
 def batch_key(job: ImageJob) -> BatchKey:
-    """The key of every row of a job."""
-    native = job.checkpoint.conditioning == "native" and job.mask is None
+    """The key of every row of a job. A sampling field that is not exempt here separates rows."""
+    task = task_of(job)
+    sampling = replace(job.sampling, negative_prompt="")  # each row has its own
+    if task.starts_from_noise:
+        sampling = replace(sampling, strength=1.0)  # it has no effect
     return BatchKey(
         checkpoint=job.checkpoint,
         width_px=job.width_px,
         height_px=job.height_px,
-        steps=job.steps,
-        guidance=job.guidance,
-        guided_away=bool(job.negative_prompt),
-        strength=job.strength if job.references and not native else None,
-        masked=job.mask is not None,
-        shared_references=job.id if job.references and (native or len(job.references) > 1) else None,
-        loras=job.loras,
+        sampling=sampling,
+        has_negative_prompt=bool(job.sampling.negative_prompt),
+        task=task,
+        shared_references=job.id if task.reads_references or len(job.references) > 1 else None,
     )
 
 
 @dataclass(slots=True)
-class Bounds:
-    """How many rows a batch may have, by checkpoint and size. Running out of memory halves a bound for good."""
+class BatchLimits:
+    """How many rows a batch may have, by checkpoint and size. Running out of memory halves a limit for good."""
 
-    most: int
-    _learned: dict[tuple[CheckpointSpec, int, int], int] = field(default_factory=dict)
+    max_rows: int
+    _reduced: dict[tuple[CheckpointSpec, int, int], int] = field(default_factory=dict)
 
     def of(self, key: BatchKey) -> int:
-        """The bound of a key; the catalog's `max_batch` where it has one."""
-        most = key.checkpoint.runtime.max_batch or self.most
-        return min(most, self._learned.get(_place(key), most))
+        """The limit of a key, from the catalog's `max_batch` where it has one."""
+        limit = key.checkpoint.runtime.max_batch or self.max_rows
+        return min(limit, self._reduced.get(_checkpoint_and_size(key), limit))
 
     def halve(self, key: BatchKey, rows: int) -> None:
-        """`rows` were too many."""
-        self._learned[_place(key)] = max(1, rows // 2)
+        """A batch of `rows` has run out of memory."""
+        self._reduced[_checkpoint_and_size(key)] = max(1, rows // 2)
 
 
-def _place(key: BatchKey) -> tuple[CheckpointSpec, int, int]:
+def _checkpoint_and_size(key: BatchKey) -> tuple[CheckpointSpec, int, int]:
     return key.checkpoint, key.width_px, key.height_px
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one key, at least one."""
+    """One row or more, of one key."""
 
     key: BatchKey
     rows: tuple[Row, ...]
 
     @property
-    def since(self) -> float:
-        """When its first row began to wait."""
-        return min(row.since for row in self.rows)
+    def queued_at(self) -> float:
+        return min(row.queued_at for row in self.rows)
 
     @property
     def exclusive(self) -> bool:
-        """Whether it must have the device to itself."""
+        """Whether nothing else may be on the device with it."""
         return any(row.exclusive for row in self.rows)
 
     def units(self) -> float:
-        """The work of all rows."""
+        """The work of all rows (pipelines.catalog.estimate)."""
         return sum(work_units(row.job) / row.job.n for row in self.rows)
 
 
-def form_batches(waiting: Iterable[Row], bounds: Bounds, speeds: Speeds, now: float) -> Sequence[Batch]:
-    """Every batch that the waiting rows could make, the one to start first in front.
+def form_batches(waiting: Iterable[Row], limits: BatchLimits, speeds: Speeds, now: float) -> Sequence[Batch]:
+    """All waiting rows as batches, in the order in which to start them.
 
-    Least work first, except that what has waited longer than its own work takes comes before, longest wait first.
+    Least work first. But batches that have waited longer than their own work takes come before, longest wait first.
     """
     groups: dict[object, list[Row]] = {}
     for row in waiting:
@@ -114,22 +110,22 @@ def form_batches(waiting: Iterable[Row], bounds: Bounds, speeds: Speeds, now: fl
     batches: list[Batch] = []
     for rows in groups.values():
         key = rows[0].key
-        bound = bounds.of(key)
-        batches += [Batch(key, tuple(rows[start : start + bound])) for start in range(0, len(rows), bound)]
+        limit = limits.of(key)
+        batches += [Batch(key, tuple(rows[start : start + limit])) for start in range(0, len(rows), limit)]
 
     def order(batch: Batch) -> tuple[bool, float]:
         work_s = batch.units() * speeds.unit_s(batch.key.checkpoint)
-        waited_s = now - batch.since
+        waited_s = now - batch.queued_at
         return (False, -waited_s) if waited_s > work_s else (True, work_s)
 
     return sorted(batches, key=order)
 
 
 def held_bytes(batch: Batch) -> int:
-    """What a run holds between turns, at most: latents and embeddings, references, and an 8-bit canvas for each row.
+    """Upper bound of what a run holds between turns: latents, embeddings, references and an 8-bit canvas for each row.
 
-    Latents take up to two numbers of four bytes for each pixel's worth of a canvas byte or less in every codec in use
-    (16 channels at an eighth of the side: a quarter of a number a pixel), so one canvas more covers them.
+    A canvas takes 3 bytes a pixel. Latents of 16 channels at an eighth of the side, the most in use, take a quarter of
+    a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
     """
     job = batch.rows[0].job
     references = sum(len(picture.data) for row in batch.rows for picture in row.job.references)

@@ -1,4 +1,4 @@
-"""From pixels to a file that says how it was made."""
+"""From pixels to an image file with the generation parameters as metadata."""
 
 import io
 import json
@@ -18,29 +18,29 @@ PNG_LEVEL = 3  # a third of the time of the default for a few per cent more byte
 
 
 def encode(pixels: NDArray[np.uint8], encoding: Encoding, metadata: Mapping[str, Any], seed: int) -> EncodedImage:
-    """The file of a picture of shape (height, width, 3), with its metadata inside: what is empty is left out."""
+    """Encode pixels of shape (height, width, 3). Empty metadata fields are left out."""
     image = Image.fromarray(pixels)
-    facts = {name: value for name, value in {**metadata, "seed": seed}.items() if value not in (None, "", {})}
+    fields = {name: value for name, value in {**metadata, "seed": seed}.items() if value not in (None, "", {})}
     file = io.BytesIO()
     if encoding.format == "png":
         info = PngInfo()
-        for name, value in facts.items():
+        for name, value in fields.items():
             info.add_itxt(name, value if isinstance(value, str) else json.dumps(value))
         image.save(file, "PNG", pnginfo=info, compress_level=PNG_LEVEL)
     else:
         exif = Image.Exif()
-        exif[DESCRIPTION] = _description(facts)
+        exif[DESCRIPTION] = _description(fields)
         lossless = encoding.format == "webp" and encoding.quality == 100
         image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless)
     height, width, _ = pixels.shape
     return EncodedImage(file.getvalue(), f"image/{encoding.format}", width, height, seed)
 
 
-def _description(facts: Mapping[str, Any]) -> bytes:
-    """The facts as JSON in UTF-8. What is too long loses the ends of its longest texts, which then end in '…'."""
-    fitting = dict(facts)
-    while len(text := json.dumps(fitting, ensure_ascii=False).encode()) > DESCRIPTION_BYTES:
-        texts = {name: value for name, value in fitting.items() if isinstance(value, str)}
+def _description(fields: Mapping[str, Any]) -> bytes:
+    """The fields as JSON in UTF-8. To fit, the longest texts are truncated and end in '…'."""
+    truncated = dict(fields)
+    while len(text := json.dumps(truncated, ensure_ascii=False).encode()) > DESCRIPTION_BYTES:
+        texts = {name: value for name, value in truncated.items() if isinstance(value, str)}
         longest = max(texts, key=lambda name: len(texts[name].encode()))
-        fitting[longest] = texts[longest][: len(texts[longest]) * 9 // 10 - 1] + "…"
+        truncated[longest] = texts[longest][: len(texts[longest]) * 9 // 10 - 1] + "…"
     return text

@@ -1,8 +1,8 @@
-"""The engine inside a worker, in one page: jobs come in, rows wait, batches run, events go out.
+"""The image engine: jobs come in, their rows are batched, batches run, events go out.
 
 `submit` splits a job into rows, one for each picture. `_dispatch` starts the best batch of waiting rows that may start
-now. Each batch is a `Run` on a thread of its own; `Turns` says which run has the device. All state lives on the event
-loop; runs report back by `call_soon_threadsafe`.
+now. Each batch is a `Run` on a thread of its own; the `DeviceScheduler` decides which run has the device. All state
+lives on the event loop; runs report back with `call_soon_threadsafe`.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence, free_memory
-from pipelines.device.openmp import let_helpers_go
-from pipelines.images.batching import Batch, Bounds, Row, form_batches, held_bytes
+from pipelines.device.openmp import release_openmp_threads
+from pipelines.images.batching import Batch, BatchLimits, Row, form_batches, held_bytes
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
-from pipelines.images.failures import failure_of
+from pipelines.images.failures import to_failed
 from pipelines.images.pipeline import Pixels, row_seed
-from pipelines.images.residency import NoRoom, Residency, Resident
-from pipelines.images.run import Reports, Run
-from pipelines.images.scheduler import PATIENCE, Turns
-from pipelines.images.warmup import warming_job
+from pipelines.images.residency import InsufficientMemory, Residency, Resident
+from pipelines.images.run import Run, RunCallbacks
+from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler
+from pipelines.images.warmup import warmup_job
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -43,15 +43,15 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import Abilities
 
-MOST_RUNS = 8  # at once on the device, all but one of them paused
-MOST_OLD_RUNS = 5  # of them: the rest is for batches that are shorter than everything that runs
-FAIR_WAIT_S = 5.0  # that a batch waits for room for its checkpoint before others stop starting
-MOST_ROWS = {"cuda": 8, "cpu": 2}  # a CPU is busy with one picture; more at once only take memory
+MAX_RUNS = 8  # on the device at once, all but one of them paused
+MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a batch; the others are for batches shorter than all that runs
+FAIR_WAIT_S = 5.0  # that a batch waits for memory for its checkpoint before no other batch starts
+MAX_ROWS = {"cuda": 8, "cpu": 2}  # in a batch; one picture keeps a CPU busy, and more only take memory
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """A job on its way through the engine."""
+class ActiveJob:
+    """A job between `submit` and its last event."""
 
     job: ImageJob
     emit: Callable[[Event], None]
@@ -60,40 +60,40 @@ class Task:
     started: bool = False
     device_s: float = 0.0  # of its runs that have ended
     step: int = 0
-    over: bool = False  # it has ended, or nobody wants it any more
+    done: bool = False  # finished, failed or cancelled
 
 
 class ImageEngine:
-    """Build it and use it on one event loop."""
+    """Satisfies `pipelines.protocol.engine.Engine`. Create it and use it on one event loop."""
 
     def __init__(self, device: torch.device, budgets: Budgets | None = None) -> None:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
-        self._held_bytes = budgets.held_bytes
-        self._turns = Turns(fence(device), let_helpers_go)
-        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, self._turns.boundary)
-        self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
-        self._encoders = ThreadPoolExecutor(2, thread_name_prefix="encode")
-        self._bounds = Bounds(MOST_ROWS.get(device.type, 1))
+        self._max_held_bytes = budgets.held_bytes
+        self._scheduler = DeviceScheduler(fence(device), release_openmp_threads)
+        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, self._scheduler.yield_point)
+        self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
+        self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
+        self._limits = BatchLimits(MAX_ROWS.get(device.type, 1))
         self._speeds = Speeds()
-        self._tasks: dict[str, Task] = {}
+        self._jobs: dict[str, ActiveJob] = {}
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
-        self._no_room: set[CheckpointSpec] = set()  # until a run ends
-        self._named: frozenset[CheckpointSpec] | None = None  # by the catalog; None until it has changed
-        self._making_room = False  # for a load that has waited long: nothing else starts
+        self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
+        self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
+        self._paused_for_load = False  # a load has waited long for memory: no batch starts
 
     async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
-        """Take the job and say what becomes of it."""
+        """The job's events, up to Finished or Failed."""
         events: asyncio.Queue[Event] = asyncio.Queue()
-        task = Task(job, events.put_nowait)
+        active = ActiveJob(job, events.put_nowait)
         yield Queued()
-        task.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
-        self._tasks[job.id] = task
+        active.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
+        self._jobs[job.id] = active
         try:
-            self._waiting += task.rows
+            self._waiting += active.rows
             self._dispatch()
             while True:
                 event = await events.get()
@@ -101,18 +101,18 @@ class ImageEngine:
                 if isinstance(event, Finished | Failed):
                     return
         finally:
-            self._abandon(task)  # for when the caller has left before the end
-            del self._tasks[job.id]
-            self._let_go()
-            self._dispatch()  # it may have been in the way of others
+            self._drop(active)  # the caller may have left before the last event
+            del self._jobs[job.id]
+            self._evict_unneeded()
+            self._dispatch()  # it may have blocked others
 
     def cancel(self, job_id: str) -> None:
         """Stop the job within one step, or before it starts."""
-        if (task := self._tasks.get(job_id)) and not task.over:
-            self._fail(task, Cancelled())
+        if (active := self._jobs.get(job_id)) and not active.done:
+            self._fail(active, Cancelled())
 
     async def load(self, spec: CheckpointSpec) -> Checkpoint:
-        """Have the weights ready before the first job. Raises CheckpointError."""
+        """Load the weights before the first job. Raises CheckpointError."""
         return (await self._load(spec)).checkpoint
 
     async def _load(self, spec: CheckpointSpec) -> Resident:
@@ -121,220 +121,224 @@ class ImageEngine:
             while True:
                 try:
                     return await self._residency.load(spec)
-                except NoRoom:
-                    self._making_room = time.monotonic() - began > FAIR_WAIT_S
+                except InsufficientMemory:
+                    self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
                     await asyncio.sleep(0.1)
         finally:
-            self._making_room = False
+            self._paused_for_load = False
             self._dispatch()
 
-    async def warm(self, spec: CheckpointSpec) -> Abilities:
-        """Load and, with weights that are new here, draw one picture: kernels are built, the step is timed, latents
-        show their colours. Raises CheckpointError.
+    async def prepare(self, spec: CheckpointSpec) -> Abilities:
+        """Load and, unless these weights have drawn before, draw one picture: this builds kernels, times the steps and
+        fits the preview map. Raises CheckpointError.
         """
-        if self._named is not None:
-            self._named |= {spec}  # the next catalog names it
+        if self._catalog_specs is not None:
+            self._catalog_specs |= {spec}  # the next catalog will name it
         resident = await self._load(spec)
-        checkpoint = resident.seen_as(spec)
-        checkpoint.pipeline("")
+        checkpoint = resident.checkpoint
+        checkpoint.pipeline("", spec.sampling)
         abilities = checkpoint.abilities
         if spec.refined and not (abilities.img2img or abilities.inpaint):
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.kind.__name__} has neither an image-to-image nor an inpaint pipeline in "
-                "diffusers, which its models above max_area_px need for their second pass; leave those models out"
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} has neither an image-to-image nor an inpaint "
+                "pipeline in diffusers, which its models above max_area_px need for their second pass; leave those "
+                "models out"
             )
-        if not resident.has_drawn:
-            async for event in self.submit(warming_job(spec, checkpoint.multiple_px, self.device)):
+        if not resident.warmed_up:
+            async for event in self.submit(warmup_job(spec, checkpoint.multiple_px, self.device)):
                 if isinstance(event, Failed):
                     raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
         return replace(abilities, unit_s=self._speeds.unit_s(spec))
 
-    def keep(self, specs: Iterable[CheckpointSpec]) -> None:
-        """The catalog names these now. Others leave as soon as no job needs them."""
-        self._named = frozenset(specs)
-        self._let_go()
+    def retain(self, specs: Iterable[CheckpointSpec]) -> None:
+        """The catalog names exactly these checkpoints: evict the others once no job needs them."""
+        self._catalog_specs = frozenset(specs)
+        self._evict_unneeded()
 
-    def _let_go(self) -> None:
-        if self._named is not None:
-            self._residency.keep(self._named, [task.job.checkpoint for task in self._tasks.values()])
+    def _evict_unneeded(self) -> None:
+        if self._catalog_specs is not None:
+            self._residency.retain(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
 
     def _dispatch(self) -> None:
-        """Start every waiting batch that may start; one that may not holds up nobody who may."""
-        if self._making_room:
+        """Start every waiting batch that may start. A batch that may not start does not block those after it."""
+        if self._paused_for_load:
             return
         now = time.monotonic()
-        for batch in form_batches(self._waiting, self._bounds, self._speeds, now):
-            late = now - batch.since > FAIR_WAIT_S
+        for batch in form_batches(self._waiting, self._limits, self._speeds, now):
+            starved = now - batch.queued_at > FAIR_WAIT_S
             if not self._may_start(batch, now):
-                if late and batch.exclusive:
+                if starved and batch.exclusive:
                     return
                 continue
             spec = batch.key.checkpoint
             resident = self._residency.find(spec)
-            if resident is not None and not self._is_taken(resident):
+            if resident is not None and not self._is_busy(resident):
                 self._start(batch, resident)
-            elif resident is None and spec not in self._loads and spec not in self._no_room:
-                self._loads[spec] = asyncio.create_task(self._bring(spec))
-            elif late and spec in self._no_room:
-                return  # nothing new starts until what is in use has left
+            elif resident is None and spec not in self._loads and spec not in self._blocked_loads:
+                self._loads[spec] = asyncio.create_task(self._load_and_dispatch(spec))
+            elif starved and spec in self._blocked_loads:
+                return  # nothing new starts until the checkpoints in use can be evicted
 
     def _may_start(self, batch: Batch, now: float) -> bool:
-        """Whether there is a place for it, and it is shorter than all that runs or has waited long enough."""
+        """Whether there is room for its tensors, and it is shorter than all that runs or has waited long enough."""
         if not self._runs:
             return True
         if batch.exclusive or any(run.batch.exclusive for run in self._runs):
             return False
         held = sum(run.held_bytes for run in self._runs)
-        if len(self._runs) >= MOST_RUNS or held + held_bytes(batch) > self._held_bytes:
+        if len(self._runs) >= MAX_RUNS or held + held_bytes(batch) > self._max_held_bytes:
             return False
         work_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
         if work_s < min(run.turn.remaining_s for run in self._runs):
             return True
-        patience_s = PATIENCE * work_s / batch.key.steps
-        return len(self._runs) < MOST_OLD_RUNS and now - batch.since > patience_s
+        overdue_after_s = OVERDUE_AFTER_TURNS * work_s / batch.key.sampling.steps
+        return len(self._runs) < MAX_RUNS_BY_WAIT and now - batch.queued_at > overdue_after_s
 
-    def _is_taken(self, resident: Resident) -> bool:
-        """Step caches and adapters are states of the weights: runs that use them come one after another."""
+    def _is_busy(self, resident: Resident) -> bool:
+        """Step caches and adapters are state of the weights: runs that use them go one after another."""
         runtime = resident.checkpoint.spec.runtime
-        return resident.users > 0 and (runtime.cache is not None or runtime.lora_folder is not None)
+        return resident.ref_count > 0 and (runtime.cache is not None or runtime.lora_folder is not None)
 
-    async def _bring(self, spec: CheckpointSpec) -> None:
-        """Load a checkpoint that waiting rows need, and go on with them or fail them."""
+    async def _load_and_dispatch(self, spec: CheckpointSpec) -> None:
+        """Load a checkpoint that waiting rows need, then dispatch them, or fail their jobs."""
         try:
             await self._residency.load(spec)
-        except NoRoom:
-            self._no_room.add(spec)
+        except InsufficientMemory:
+            self._blocked_loads.add(spec)
         except Exception as error:
-            for task in [task for task in self._tasks.values() if task.job.checkpoint == spec]:
-                self._fail(task, error)
+            for active in [active for active in self._jobs.values() if active.job.checkpoint == spec]:
+                self._fail(active, error)
         finally:
             del self._loads[spec]
         self._dispatch()
 
     def _start(self, batch: Batch, resident: Resident) -> None:
         self._waiting = [row for row in self._waiting if row not in batch.rows]
-        self._residency.use(resident)
+        self._residency.acquire(resident)
         estimate_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
-        reports = Reports(
-            started=lambda run: self._post(self._on_started, run),
-            stepped=lambda run: self._post(self._on_step, run),
-            previewed=lambda *seen: self._post(self._preview, *seen),
+        callbacks = RunCallbacks(
+            on_start=lambda run: self._post(self._on_start, run),
+            on_step=lambda run: self._post(self._on_step, run),
+            on_preview=lambda *preview: self._post(self._encode_preview, *preview),
         )
-        run = Run(batch, resident, self._turns, estimate_s, reports)
+        run = Run(batch, resident, self._scheduler, estimate_s, callbacks)
         self._runs.add(run)
-        drawing = self._loop.run_in_executor(self._threads, run.draw)
-        drawing.add_done_callback(lambda done: self._on_end(run, done))
+        future = self._loop.run_in_executor(self._run_threads, run.execute)
+        future.add_done_callback(lambda future: self._on_end(run, future))
 
-    def _on_started(self, run: Run) -> None:
-        for task in self._tasks_of(run):
-            if not task.started:
-                task.started = True
-                task.emit(Started())
+    def _on_start(self, run: Run) -> None:
+        for active in self._active_jobs(run):
+            if not active.started:
+                active.started = True
+                active.emit(Started())
 
     def _on_step(self, run: Run) -> None:
-        for task in self._tasks_of(run):
-            rows = sum(row.job is task.job for row in run.wanted)
-            task.step += rows
-            total = task.job.n * run.steps
-            task.emit(Progress(min(task.step, total), total))
-            if task.device_s + run.turn.device_s > task.job.time_limit_s:
-                self._fail(task, OutOfTime())
+        for active in self._active_jobs(run):
+            rows = sum(row.job is active.job for row in run.active_rows)
+            active.step += rows
+            total = active.job.n * run.steps
+            active.emit(Progress(min(active.step, total), total))
+            if active.device_s + run.turn.device_s > active.job.time_limit_s:
+                self._fail(active, OutOfTime())
         if self._waiting:
             self._dispatch()
 
-    def _on_end(self, run: Run, done: asyncio.Future[list[Pixels]]) -> None:
+    def _on_end(self, run: Run, future: asyncio.Future[list[Pixels]]) -> None:
         self._runs.discard(run)
-        self._residency.done(run.resident)
-        self._no_room.clear()
-        error = done.exception()
-        for task in self._tasks_of(run):
-            task.device_s += run.turn.device_s
+        self._residency.release(run.resident)
+        self._blocked_loads.clear()
+        error = future.exception()
+        for active in self._active_jobs(run):
+            active.device_s += run.turn.device_s
         if error is None:
-            # A CPU's first picture is so small that all around its last step takes longer than that step.
-            whole = run.resident.has_drawn or self.device.type != "cpu"
-            took_s = run.turn.device_s if whole else run.forward_s * run.steps
-            self._speeds.measured(run.batch.key.checkpoint, run.batch.units(), took_s)
-            run.resident.has_drawn = True
-            for row, pixels in zip(run.batch.rows, done.result(), strict=True):
-                self._write(row, pixels)
+            self._record_speed(run)
+            run.resident.warmed_up = True
+            for row, pixels in zip(run.batch.rows, future.result(), strict=True):
+                self._encode(row, pixels)
         elif not isinstance(error, Cancelled):
             self._recover(run, error)
-        self._let_go()
+        self._evict_unneeded()
         self._dispatch()
 
+    def _record_speed(self, run: Run) -> None:
+        # A CPU's warmup picture is so small that one-time work takes longer than its steps: count its last step alone.
+        by_whole_run = run.resident.warmed_up or self.device.type != "cpu"
+        elapsed_s = run.turn.device_s if by_whole_run else run.forward_s * run.steps
+        self._speeds.record(run.batch.key.checkpoint, run.batch.units(), elapsed_s)
+
     def _recover(self, run: Run, error: BaseException) -> None:
-        """Fewer rows at once after running out of memory, one by one after anything else, before a job fails."""
-        rows = [row for row in run.batch.rows if row in run.wanted]
+        """Retry with fewer rows after running out of memory, row by row after anything else, before a job fails."""
+        rows = [row for row in run.batch.rows if row in run.active_rows]
         several = len(run.batch.rows) > 1
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
             free_memory(self.device)
-            self._bounds.halve(run.batch.key, len(run.batch.rows))
+            self._limits.halve(run.batch.key, len(run.batch.rows))
             if not several and not run.batch.exclusive:
-                self._residency.drop_unused()
+                self._residency.evict_unused()
         if several or (is_out_of_memory(error) and not run.batch.exclusive):
             for row in rows:
                 row.alone = several and not is_out_of_memory(error)
                 row.exclusive = not several
-                self._tasks[row.job.id].step -= run.step
+                self._jobs[row.job.id].step -= run.step
             self._waiting += rows
             return
-        for task in self._tasks_of(run):
-            self._fail(task, error)
+        for active in self._active_jobs(run):
+            self._fail(active, error)
 
-    def _write(self, row: Row, pixels: Pixels) -> None:
+    def _encode(self, row: Row, pixels: Pixels) -> None:
         """Encode a picture; the last one of a job finishes it."""
-        task = self._tasks.get(row.job.id)
-        if task is None or task.over:
+        active = self._jobs.get(row.job.id)
+        if active is None or active.done:
             return
-        writing = self._loop.run_in_executor(
-            self._encoders, encode, pixels, row.job.encoding, row.job.metadata, row_seed(row)
+        future = self._loop.run_in_executor(
+            self._encode_threads, encode, pixels, row.job.encoding, row.job.metadata, row_seed(row)
         )
-        writing.add_done_callback(lambda done: self._on_written(task, row, done))
+        future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
-    def _on_written(self, task: Task, row: Row, done: asyncio.Future[EncodedImage]) -> None:
-        if task.over:
+    def _on_encoded(self, active: ActiveJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
+        if active.done:
             return
-        if error := done.exception():
-            self._fail(task, error)
+        if error := future.exception():
+            self._fail(active, error)
             return
-        task.files[row.index] = done.result()
-        if len(task.files) == task.job.n:
-            task.over = True
-            files = tuple(task.files[index] for index in range(task.job.n))
-            task.emit(Finished(files, task.device_s, self._speeds.unit_s(task.job.checkpoint)))
+        active.files[row.index] = future.result()
+        if len(active.files) == active.job.n:
+            active.done = True
+            files = tuple(active.files[index] for index in range(active.job.n))
+            active.emit(Finished(files, active.device_s, self._speeds.unit_s(active.job.checkpoint)))
 
-    def _preview(self, row: Row, number: int, pixels: Pixels) -> None:
-        writing = self._loop.run_in_executor(self._encoders, encode, pixels, row.job.encoding, {}, row_seed(row))
-        writing.add_done_callback(lambda done: self._on_preview(row, number, done))
+    def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
+        future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
+        future.add_done_callback(lambda future: self._on_preview_encoded(row, number, future))
 
-    def _on_preview(self, row: Row, number: int, done: asyncio.Future[EncodedImage]) -> None:
-        task = self._tasks.get(row.job.id)
-        if task is None or task.over:
+    def _on_preview_encoded(self, row: Row, number: int, future: asyncio.Future[EncodedImage]) -> None:
+        active = self._jobs.get(row.job.id)
+        if active is None or active.done:
             return
-        if error := done.exception():
-            self._fail(task, error)
+        if error := future.exception():
+            self._fail(active, error)
         else:
-            task.emit(Preview(row.index, number, done.result()))
+            active.emit(Preview(row.index, number, future.result()))
 
-    def _tasks_of(self, run: Run) -> list[Task]:
-        """The live jobs of a run, each once."""
+    def _active_jobs(self, run: Run) -> list[ActiveJob]:
+        """The jobs of a run that are not done, each once."""
         ids = dict.fromkeys(row.job.id for row in run.batch.rows)
-        return [task for job_id in ids if (task := self._tasks.get(job_id)) and not task.over]
+        return [active for job_id in ids if (active := self._jobs.get(job_id)) and not active.done]
 
-    def _fail(self, task: Task, error: BaseException) -> None:
-        self._abandon(task)
-        task.emit(failure_of(error, task.job))
+    def _fail(self, active: ActiveJob, error: BaseException) -> None:
+        self._drop(active)
+        active.emit(to_failed(error, active.job))
 
-    def _abandon(self, task: Task) -> None:
-        """All or nothing: none of its rows counts any more, here or in a batch with others."""
-        task.over = True
-        self._waiting = [row for row in self._waiting if row.job is not task.job]
+    def _drop(self, active: ActiveJob) -> None:
+        """Remove all its rows, from the queue and from running batches."""
+        active.done = True
+        self._waiting = [row for row in self._waiting if row.job is not active.job]
         for run in self._runs:
-            run.wanted = {row for row in run.wanted if row.job is not task.job}
-            if not run.wanted:
-                run.turn.remaining_s = 0.0  # it gets its next turn at once, to end
+            run.active_rows = {row for row in run.active_rows if row.job is not active.job}
+            if not run.active_rows:
+                run.turn.remaining_s = 0.0  # its next turn comes first, and ends it
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens any more
+        with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,4 +1,4 @@
-"""What the caller of an image job is told when it fails."""
+"""From an exception to the last event of a failed image job."""
 
 import traceback
 
@@ -10,8 +10,8 @@ from pipelines.images.checkpoint import UnsupportedTask
 from pipelines.protocol.images import Failed, ImageJob
 
 
-def failure_of(error: BaseException, job: ImageJob) -> Failed:
-    """What the caller is told, and what the log is."""
+def to_failed(error: BaseException, job: ImageJob) -> Failed:
+    """`message` is for the caller, `detail` for the log."""
     detail = "".join(traceback.format_exception(error))
     match error:
         case Cancelled():

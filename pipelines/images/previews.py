@@ -1,11 +1,11 @@
-"""What a picture will look like, from the latents of a running step: a linear map and no network.
+"""Previews from the latents of a running step, by a linear map instead of a network.
 
-The map from a latent to the colours of its patch is fitted to what the checkpoint has drawn: each finished picture
-gives some thousand pairs of a last latent and the pixels that were decoded from it. Nothing has to be known of the
-codec, or of how a pipeline packs and normalises its latents.
+The map from a latent to the colours of its patch is fitted to the pictures that the checkpoint has drawn: each one
+gives some thousand pairs of a last latent and the pixels decoded from it. So it needs no knowledge of the codec, or of
+how a pipeline packs and normalises its latents.
 
-The latents of a running step are mostly noise. What they lead to is worked out from two steps in a row: for samplers
-whose latents are a * x0 + s * noise with known a and s, two of them and a constant noise give x0.
+The latents of a running step are mostly noise. x0 is predicted from two consecutive steps: where the latents are
+a * x0 + s * noise with known a and s, two equations with the same noise give x0.
 """
 
 import math
@@ -16,21 +16,21 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-PATCHES_PX = 8  # a preview has one pixel for so many pixels of the picture
-RIDGE = 1e-3  # of the mean variance: keeps directions that no picture has shown yet at nothing
-FORGET = 0.8  # of the older pairs with every new picture: the codec stays, what is drawn changes
+PATCH_PX = 8  # picture pixels along a side of one preview pixel
+RIDGE = 1e-3  # of the mean variance: regularises directions of which there are no samples yet
+DECAY = 0.8  # of older samples with each new picture: the codec is fixed, the content changes
 LONG_SIDE_PX = 512
 
 
 class PreviewMap:
-    """The fitted map of one checkpoint. Latents are (channels, h, w), or (h * w, channels) in a transformer's order."""
+    """The fitted map of one checkpoint. Latents are (channels, h, w), or (h * w, channels) from a transformer."""
 
     def __init__(self) -> None:
-        self._products: torch.Tensor | None = None  # latents with latents, a constant one included
-        self._targets: torch.Tensor | None = None  # latents with colours
+        self._products: torch.Tensor | None = None  # X^T X of the least squares, with a constant column
+        self._targets: torch.Tensor | None = None  # X^T Y, Y being the colours
 
-    def learn(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
-        """Take in the last latents of a picture, and its pixels as decoded: (height, width, 3)."""
+    def update(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
+        """Add a picture's last latents and its decoded pixels of shape (height, width, 3)."""
         height, width, _ = pixels.shape
         grid = _tokens(latents, height, width)
         if grid is None:
@@ -40,16 +40,16 @@ class PreviewMap:
         small = Image.fromarray(pixels).resize((columns * patch, rows * patch), Image.Resampling.BOX)
         colours = torch.from_numpy(np.asarray(small).copy()).float().div(255)
         colours = colours.view(rows, patch, columns, patch, 3).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
-        known = _with_one(tokens)
-        products, targets = known.T @ known, known.T @ colours
+        inputs = _with_constant(tokens)
+        products, targets = inputs.T @ inputs, inputs.T @ colours
         if self._products is None or self._targets is None or self._targets.shape != targets.shape:
             self._products, self._targets = products, targets
         else:
-            self._products = FORGET * self._products + products
-            self._targets = FORGET * self._targets + targets
+            self._products = DECAY * self._products + products
+            self._targets = DECAY * self._targets + targets
 
-    def draw(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
-        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before a fit."""
+    def render(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
+        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before an update."""
         grid = _tokens(latents, height, width)
         if grid is None or self._products is None or self._targets is None:
             return None
@@ -60,15 +60,15 @@ class PreviewMap:
             return None
         ridge = RIDGE * self._products.diagonal().mean() * torch.eye(size)
         weights = torch.linalg.solve(self._products + ridge, self._targets)
-        colours = (_with_one(tokens) @ weights).view(rows, columns, patch, patch, 3).permute(0, 2, 1, 3, 4)
+        colours = (_with_constant(tokens) @ weights).view(rows, columns, patch, patch, 3).permute(0, 2, 1, 3, 4)
         small = colours.reshape(rows * patch, columns * patch, 3).clamp(0, 1).mul(255).round().byte().numpy()
         scale = min(1.0, LONG_SIDE_PX / max(width, height))
         size_px = (max(1, round(width * scale)), max(1, round(height * scale)))
         return np.asarray(Image.fromarray(small).resize(size_px, Image.Resampling.BICUBIC))
 
 
-def noise_shares(scheduler: Any) -> list[tuple[float, float]] | None:
-    """(a, s) before each step and after the last, where latents are a * x0 + s * noise; None where that is not known.
+def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
+    """(a, s) before each step and after the last, where latents are a * x0 + s * noise; None for other samplers.
 
     Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
     a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12).
@@ -78,21 +78,21 @@ def noise_shares(scheduler: Any) -> list[tuple[float, float]] | None:
         return [(1 - float(sigma), float(sigma)) for sigma in sigmas]
     if alphas is None or sigmas is not None:
         return None
-    kept = [float(alphas[int(timestep)]) for timestep in scheduler.timesteps]
-    return [*((math.sqrt(bar), math.sqrt(1 - bar)) for bar in kept), (1.0, 0.0)]
+    alpha_bars = [float(alphas[int(timestep)]) for timestep in scheduler.timesteps]
+    return [*((math.sqrt(bar), math.sqrt(1 - bar)) for bar in alpha_bars), (1.0, 0.0)]
 
 
-def foresee(
-    before: torch.Tensor, after: torch.Tensor, share_before: tuple[float, float], share_after: tuple[float, float]
+def predict_x0(
+    before: torch.Tensor, after: torch.Tensor, noise_before: tuple[float, float], noise_after: tuple[float, float]
 ) -> torch.Tensor:
-    """x0, from the latents before and after a step whose noise did not change."""
-    (a0, s0), (a1, s1) = share_before, share_after
+    """x0, from the latents before and after a step of a deterministic sampler, and their (a, s)."""
+    (a0, s0), (a1, s1) = noise_before, noise_after
     divisor = s0 * a1 - s1 * a0
     return after if abs(divisor) < 1e-6 else (s0 * after - s1 * before) / divisor
 
 
 def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, torch.Tensor] | None:
-    """Rows, columns and latents of shape (rows * columns, channels); None for a layout that is not a grid."""
+    """Rows, columns and latents of shape (rows * columns, channels); None if they are not a grid."""
     flat = latents.detach().float().cpu()
     if flat.dim() == 3:
         channels, rows, columns = flat.shape
@@ -105,9 +105,9 @@ def _tokens(latents: torch.Tensor, height: int, width: int) -> tuple[int, int, t
 
 
 def _patch(height: int, rows: int) -> int:
-    """Preview pixels along a side of what one latent covers."""
-    return max(1, round(height / rows / PATCHES_PX))
+    """Preview pixels along a side of the area of one latent."""
+    return max(1, round(height / rows / PATCH_PX))
 
 
-def _with_one(tokens: torch.Tensor) -> torch.Tensor:
+def _with_constant(tokens: torch.Tensor) -> torch.Tensor:
     return torch.cat([tokens, torch.ones(len(tokens), 1)], dim=1)

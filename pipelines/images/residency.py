@@ -1,7 +1,7 @@
-"""Which checkpoints are in memory. Loaded once, shared by every model that names them, gone by least recent use.
+"""Which checkpoints are in memory. Each is loaded once, shared by all models that name it, and evicted by LRU.
 
-On a GPU a checkpoint that has to leave the device waits in host memory while there is room, and comes back from there.
-What is decided is decided on the event loop; weights move on a thread, for one checkpoint at a time.
+A checkpoint that is evicted from a GPU is offloaded to host memory while there is room, and restored from there.
+Decisions are made on the event loop; weights move on a loader thread, one checkpoint at a time.
 """
 
 import asyncio
@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
-from pipelines.device.dtypes import compute_dtype
-from pipelines.device.memory import free_memory
-from pipelines.device.openmp import compute
+from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.openmp import run_and_release
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, Runtime
@@ -25,89 +24,87 @@ WeightsKey = tuple[Path, Path | None, Runtime, int]
 HOST = torch.device("cpu")
 
 
-class NoRoom(Exception):
-    """The checkpoint fits once something that is in use has left."""
+class InsufficientMemory(Exception):
+    """The checkpoint does not fit until a checkpoint in use can be evicted."""
 
 
 @dataclass(slots=True)
 class Resident:
-    """One checkpoint in memory. `users` are the runs that need it where it is."""
+    """One checkpoint in memory. `ref_count` is the number of runs that use it; it is not evicted meanwhile."""
 
     checkpoint: Checkpoint
     bytes: int
     on_device: bool
-    users: int = 0
+    ref_count: int = 0
     used_at: float = 0.0
-    has_drawn: bool = False
-    previews: PreviewMap = field(default_factory=PreviewMap)
-
-    def seen_as(self, spec: CheckpointSpec) -> Checkpoint:
-        """The same weights with a spec's own sampling."""
-        return replace(self.checkpoint, spec=spec)
+    warmed_up: bool = False  # it has drawn a picture
+    preview_map: PreviewMap = field(default_factory=PreviewMap)
 
 
 class Residency:
     """The checkpoints in memory, within a budget in bytes for the device and one for the host."""
 
-    def __init__(self, device: torch.device, device_bytes: int, host_bytes: int, boundary: Callable[..., None]) -> None:
+    def __init__(
+        self, device: torch.device, device_bytes: int, host_bytes: int, yield_point: Callable[..., None]
+    ) -> None:
         self._device = device
         self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
-        self._boundary = boundary
+        self._yield_point = yield_point
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._residents: dict[WeightsKey, Resident] = {}
         self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
-        self._one_load = asyncio.Lock()  # so that room is reckoned with what is there
-        self._named: set[WeightsKey] | None = None  # by the catalog; None until it has changed
+        self._load_lock = asyncio.Lock()  # a load computes free memory, which another load must not change
+        self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
 
     def find(self, spec: CheckpointSpec) -> Resident | None:
-        """The checkpoint, if it is on the device and ready to draw."""
+        """The checkpoint, if it is on the device and ready."""
         resident = self._residents.get(weights_key(spec))
         return resident if resident and resident.on_device and weights_key(spec) not in self._loading else None
 
-    def use(self, resident: Resident) -> None:
-        """A run begins with it: it stays where it is until `done`."""
-        resident.users += 1
+    def acquire(self, resident: Resident) -> None:
+        """A run starts with it: it is not evicted until `release`."""
+        resident.ref_count += 1
         resident.used_at = time.monotonic()
 
-    def done(self, resident: Resident) -> None:
-        """The run has ended."""
-        resident.users -= 1
+    def release(self, resident: Resident) -> None:
+        resident.ref_count -= 1
         resident.used_at = time.monotonic()
 
     async def load(self, spec: CheckpointSpec) -> Resident:
-        """Have it on the device. Raises CheckpointError, or NoRoom while what is in use leaves too little."""
+        """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
         key = weights_key(spec)
-        if found := self.find(spec):
-            return found
+        if loaded := self.find(spec):
+            return loaded
         if key not in self._loading:
             task = self._loading[key] = asyncio.create_task(self._load(key, spec))
             task.add_done_callback(lambda _: self._loading.pop(key, None))
         return await asyncio.shield(self._loading[key])
 
-    def drop_unused(self) -> int:
-        """Let go of everything on the device that no run uses; how many there were. For when memory has run out."""
-        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.users]
-        self._move_away([left for key in unused if (left := self._leave(key))])
+    def evict_unused(self) -> int:
+        """Evict every checkpoint that no run uses, after an out-of-memory error. Returns how many there were."""
+        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
+        self._offload([evicted for key in unused if (evicted := self._evict(key))])
         return len(unused)
 
-    def keep(self, named: Iterable[CheckpointSpec], wanted: Iterable[CheckpointSpec]) -> None:
-        """The catalog names these now, and jobs want those. Let go of all others that no run uses."""
-        self._named = {weights_key(spec) for spec in named}
-        kept = self._named | {weights_key(spec) for spec in wanted} | set(self._loading)
-        gone = [key for key, resident in self._residents.items() if key not in kept and not resident.users]
-        for key in gone:
+    def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
+        """Drop every checkpoint that the catalog does not name and no job or run needs."""
+        self._catalog_keys = {weights_key(spec) for spec in in_catalog}
+        needed = self._catalog_keys | {weights_key(spec) for spec in in_jobs} | set(self._loading)
+        dropped = [key for key, resident in self._residents.items() if key not in needed and not resident.ref_count]
+        for key in dropped:
             del self._residents[key]
-        if gone:
+        if dropped:
             free_memory(self._device)
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
         loop = asyncio.get_running_loop()
-        async with self._one_load:
-            known = self._residents.get(key)
-            needed = known.bytes if known else await loop.run_in_executor(self._loader, self._estimate, spec)
-            leaving = [left for gone in self._in_the_way(needed, spec, on_device=True) if (left := self._leave(gone))]
-            await loop.run_in_executor(self._loader, self._move_away, leaving)
-            resident = await loop.run_in_executor(self._loader, compute, self._bring, known, spec)
+        async with self._load_lock:
+            on_host = self._residents.get(key)
+            size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
+            evictions = self._select_evictions(size, spec, on_device=True)
+            evicted = [victim for other in evictions if (victim := self._evict(other))]
+            await loop.run_in_executor(self._loader, self._offload, evicted)
+            resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
             resident.used_at = time.monotonic()
             self._residents[key] = resident
         return resident
@@ -115,65 +112,65 @@ class Residency:
     def _estimate(self, spec: CheckpointSpec) -> int:
         return estimate_bytes(spec, compute_dtype(spec.runtime.dtype, self._device).itemsize)
 
-    def _bring(self, known: Resident | None, spec: CheckpointSpec) -> Resident:
-        """On the loader's thread: from the host or from the disk."""
-        if known is not None:
-            known.checkpoint.move(self._device)
-            known.on_device = True
-            return known
-        checkpoint = load_checkpoint(spec, self._device, self._boundary)
+    def _load_weights(self, on_host: Resident | None, spec: CheckpointSpec) -> Resident:
+        """On the loader thread: from host memory or from the disk."""
+        if on_host is not None:
+            on_host.checkpoint.move(self._device)
+            on_host.on_device = True
+            return on_host
+        checkpoint = load_checkpoint(spec, self._device, self._yield_point)
         return Resident(checkpoint, checkpoint.weights_bytes, on_device=True)
 
-    def _move_away(self, leaving: list[Resident]) -> None:
-        """To the host, and the memory of what is gone with it. They are not found any more, so nobody uses them."""
-        for resident in leaving:
+    def _offload(self, evicted: list[Resident]) -> None:
+        """Move them to the host and free the device's memory. `find` does not return them any more."""
+        for resident in evicted:
             resident.checkpoint.move(HOST)
         free_memory(self._device)
 
-    def _in_the_way(self, needed: int, spec: CheckpointSpec, *, on_device: bool) -> list[WeightsKey]:
-        """What has to leave for it. Raises CheckpointError, or NoRoom while too much of it is in use."""
+    def _select_evictions(self, size: int, spec: CheckpointSpec, *, on_device: bool) -> list[WeightsKey]:
+        """What to evict for `size` bytes. Raises CheckpointError, or InsufficientMemory while too much is in use."""
         budget = self._budget[on_device]
-        if needed > budget:
+        if size > budget:
             place = "device" if on_device else "host"
             raise CheckpointError(
-                f"{spec.path} takes {needed / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
+                f"{spec.path} takes {size / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
                 "runtime.offload or runtime.quantize make it smaller."
             )
-        there = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
-        staying = {key: resident for key, resident in there.items() if self._stays(key, resident, spec)}
-        if needed + sum(resident.bytes for resident in staying.values()) > budget:
-            names = ", ".join(resident.checkpoint.spec.name for resident in staying.values())
+        present = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
+        pinned = {key: resident for key, resident in present.items() if self._is_pinned(key, resident, spec)}
+        if size + sum(resident.bytes for resident in pinned.values()) > budget:
+            names = ", ".join(resident.checkpoint.spec.name for resident in pinned.values())
             raise CheckpointError(
-                f"{spec.path} takes {needed / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
+                f"{spec.path} takes {size / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
                 f"room beside what runtime.resident keeps there: {names}."
             )
-        used = sum(resident.bytes for resident in there.values())
-        leaving: list[WeightsKey] = []
-        for key in sorted(there.keys() - staying.keys(), key=lambda key: _last_to_leave(there[key])):
-            if used + needed > budget and not there[key].users:
-                used -= there[key].bytes
-                leaving.append(key)
-        if used + needed > budget:
-            raise NoRoom
-        return leaving
+        used = sum(resident.bytes for resident in present.values())
+        evictions: list[WeightsKey] = []
+        for key in sorted(present.keys() - pinned.keys(), key=lambda key: _eviction_order(present[key])):
+            if used + size > budget and not present[key].ref_count:
+                used -= present[key].bytes
+                evictions.append(key)
+        if used + size > budget:
+            raise InsufficientMemory
+        return evictions
 
-    def _stays(self, key: WeightsKey, resident: Resident, spec: CheckpointSpec) -> bool:
-        """Whether it never leaves for `spec`: it is `resident`, the catalog names it, and this is no exchange."""
+    def _is_pinned(self, key: WeightsKey, resident: Resident, spec: CheckpointSpec) -> bool:
+        """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
         own = resident.checkpoint.spec
-        named = self._named is None or key in self._named
-        return own.runtime.resident and named and not takes_place_of(spec, own)
+        in_catalog = self._catalog_keys is None or key in self._catalog_keys
+        return own.runtime.resident and in_catalog and not replaces(spec, own)
 
-    def _leave(self, key: WeightsKey) -> Resident | None:
-        """Out of the device's books. What is returned has to be moved: the host has room for it."""
+    def _evict(self, key: WeightsKey) -> Resident | None:
+        """Stop counting it on the device. A resident that is returned must be offloaded: the host has room for it."""
         resident = self._residents[key]
         runtime = resident.checkpoint.spec.runtime
         if resident.on_device and runtime.offload == "none" and runtime.quantize == "none":
             try:
-                gone = self._in_the_way(resident.bytes, resident.checkpoint.spec, on_device=False)
-            except (CheckpointError, NoRoom):
+                host_evictions = self._select_evictions(resident.bytes, resident.checkpoint.spec, on_device=False)
+            except (CheckpointError, InsufficientMemory):
                 pass  # it is read from the disk next time
             else:
-                for other in gone:
+                for other in host_evictions:
                     del self._residents[other]
                 resident.on_device = False
                 return resident
@@ -182,17 +179,17 @@ class Residency:
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
-    """Specs that name the same files in the same way share the weights; the sampling is each spec's own."""
+    """Specs with the same files and runtime options share the weights, whatever their sampling."""
     return spec.path, spec.config, spec.runtime, spec.version
 
 
-def takes_place_of(new: CheckpointSpec, old: CheckpointSpec) -> bool:
-    """Whether the one may be there instead of the other, while a server exchanges them: other files for a catalog file
-    that says the same else, or the same files under other settings."""
+def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
+    """Whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with other
+    settings."""
     as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
     return new.path == old.path or as_old == old
 
 
-def _last_to_leave(resident: Resident) -> tuple[bool, float]:
-    """The least recently used goes first, and what is `resident` only when nothing else is left."""
+def _eviction_order(resident: Resident) -> tuple[bool, float]:
+    """LRU, but checkpoints with `runtime.resident` last."""
     return resident.checkpoint.spec.runtime.resident, resident.used_at

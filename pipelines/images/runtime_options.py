@@ -1,6 +1,6 @@
-"""`[runtime]` of a catalog file, by the libraries' own features. What a checkpoint can't do is refused by name.
+"""`[runtime]` of a catalog file, by the libraries' own features.
 
-Each function raises CheckpointError with the option's key.
+Each function raises CheckpointError with the key of an option that the checkpoint or the machine does not support.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from pipelines.protocol.images import Lora, Runtime, StepCache
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
-    """What `from_pretrained` is to be told. `denoiser` is the part's name: "unet" or "transformer"."""
+    """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
     if runtime.quantize in {"none", "float8"}:  # float8 is a cast of what is loaded
         return {}
     from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
@@ -37,12 +37,12 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
 
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> None:
-    """Everything that is set on a loaded pipeline, which is on the device or, to be offloaded, on the host."""
-    always = always_on(runtime)
-    for name, lora in always.items():
+    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded."""
+    adapters = catalog_adapters(runtime)
+    for name, lora in adapters.items():
         load_lora(pipeline, lora, name)
-    if always:
-        pipeline.set_adapters(list(always), [lora.weight for lora in always.values()])
+    if adapters:
+        pipeline.set_adapters(list(adapters), [lora.weight for lora in adapters.values()])
     if runtime.vae_tiling:
         if not hasattr(pipeline.vae, "enable_tiling"):
             raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
@@ -57,21 +57,23 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         _offload(pipeline, runtime, device)
 
 
-def always_on(runtime: Runtime) -> dict[str, Lora]:
-    """The catalog's adapters, by the names that the libraries are to call them."""
-    return {f"always-{number}": lora for number, lora in enumerate(runtime.loras)}
+def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
+    """The catalog's adapters, by their names in diffusers."""
+    return {f"catalog-{number}": lora for number, lora in enumerate(runtime.loras)}
 
 
-def asked_for(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
-    """A request's adapters in the checkpoint's `lora_folder`, likewise: the libraries take no name with a dot."""
+def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
+    """A request's adapters in the checkpoint's `lora_folder`, by their names in diffusers: those may have no dot."""
     if runtime.lora_folder is None:
         return {}
     folder = runtime.lora_folder
-    return {f"asked-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras}
+    return {
+        f"requested-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras
+    }
 
 
 def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
-    """An adapter, not yet active."""
+    """Load an adapter without activating it."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"runtime.loras: {type(pipeline).__name__} takes no LoRA adapters")
     if not lora.path.is_file():
@@ -91,10 +93,10 @@ def _cache(denoiser: Any, cache: StepCache) -> None:
 
     if not hasattr(denoiser, "enable_cache"):
         raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no step caching")
-    takes = {"first-block": {"threshold"}, "taylorseer": {"interval"}, "magcache": {"threshold", "mag_ratios"}}
-    given = {name for name in ("threshold", "interval", "mag_ratios") if getattr(cache, name)}
-    if wrong := given - takes[cache.method]:
-        raise CheckpointError(f"runtime.cache.{min(wrong)}: {cache.method} does not take it")
+    accepted = {"first-block": {"threshold"}, "taylorseer": {"interval"}, "magcache": {"threshold", "mag_ratios"}}
+    options = {name for name in ("threshold", "interval", "mag_ratios") if getattr(cache, name)}
+    if unknown := options - accepted[cache.method]:
+        raise CheckpointError(f"runtime.cache.{min(unknown)}: {cache.method} does not take it")
     threshold = {} if cache.threshold is None else {"threshold": cache.threshold}
     match cache.method:
         case "first-block":

@@ -1,1 +1,9 @@
-"""pipelines/protocol."""
+"""What passes between the server and the worker processes: frozen values that pickle, and no logic.
+
+- images: CheckpointSpec, Sampling, ImageJob, and the events of a job
+- chat: ChatSpec, ChatJob, CountJob, and their events
+- classify: ClassifierSpec, ClassifyJob, and its events
+- messages: what the processes send each other, and its framing
+- engine: the Engine protocol: submit, cancel, prepare, retain
+- image_tool: the image tool as it is offered to a chat model
+"""

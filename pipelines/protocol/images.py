@@ -1,10 +1,10 @@
-"""The contract between `server` and `pipelines`: what a job is, what an engine says about it.
+"""Image jobs, the checkpoints they name, and the events of a job.
 
-A job is resolved: no field means "default". All of it can cross a process boundary.
+A job is resolved: no field means "default". All of it is pickled from process to process.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,20 +16,36 @@ Quantize = Literal["none", "float8", "int8", "int4", "nf4"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """A checkpoint's defaults for every call."""
+class SamplingDefaults:
+    """A checkpoint's sampling, where a request sets nothing: [sampling] of its catalog file."""
 
     guidance: float = 4.0
     strength: float = 0.6
     negative_prompt: str = ""
     scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
-    refine_strength: float = 0.3  # how far the second pass of a 2K or 4K picture redraws it
+    refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K picture
+
+    def resolve(self, steps: int, **overrides: Any) -> "Sampling":
+        """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
+        defaults = {each.name: getattr(self, each.name) for each in fields(SamplingDefaults)}
+        return Sampling(**{**defaults, "steps": steps, **overrides})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling(SamplingDefaults):
+    """Every setting that changes what a forward pass or the scheduler computes.
+
+    It is part of the batch key (pipelines.images.batching): jobs that differ in a new field never share a batch.
+    """
+
+    steps: int
+    loras: tuple[tuple[str, float], ...] = ()  # names in the checkpoint's lora_folder, and weights; sorted
 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """An adapter that is always on."""
+    """An adapter that every job of the checkpoint uses."""
 
     path: Path  # one .safetensors file
     weight: float = 1.0
@@ -40,25 +56,25 @@ class StepCache:
     """Reuse of a step's work in the next one, by diffusers' cache hooks: faster, and no longer exact."""
 
     method: Literal["first-block", "taylorseer", "magcache"]
-    threshold: float | None = None  # first-block and magcache: how much change may be passed over
-    interval: int | None = None  # taylorseer: one step in so many is computed
+    threshold: float | None = None  # first-block and magcache: the change of the residual below which a step is skipped
+    interval: int | None = None  # taylorseer: every interval-th step is computed
     mag_ratios: tuple[float, ...] = ()  # magcache: as calibrated for this checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How a checkpoint sits on the device."""
+    """How a checkpoint is loaded: [runtime] of its catalog file."""
 
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
     vae_tiling: bool = False  # decode and encode tile by tile: slower, for devices with little memory
     compile: bool = False  # torch.compile of the denoiser's repeated blocks
-    offload: Offload = "none"  # weights wait in host memory, part by part or block by block
+    offload: Offload = "none"  # weights stay in host memory and are copied per component or per layer
     quantize: Quantize = "none"  # the denoiser's weights
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()
     lora_folder: Path | None = None  # requests may name adapters in here
     max_batch: int | None = None  # pictures in one forward pass; None leaves it to the device
-    resident: bool = False  # never gives its memory to another checkpoint
+    resident: bool = False  # never evicted for another checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +89,10 @@ class CheckpointSpec:
     max_references: int
     native_area_px: int = 1024 * 1024  # the area it was trained to draw
     max_area_px: int = 1_850_000  # the largest area it draws well in one pass
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     runtime: Runtime = field(default_factory=Runtime)
-    refined: bool = False  # some model draws in two passes, which takes an image-to-image or inpaint pipeline
-    version: int = 0  # newest change of its files, in ns: other files under the same path are another checkpoint
+    refined: bool = False  # some model needs the second pass, thus an image-to-image or inpaint pipeline
+    version: int = 0  # newest mtime of its files in ns: new files under the same path are another checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +107,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How the finished picture is written. `quality` 0-100 is for jpeg and webp."""
+    """The file format. `quality` 0-100 is for jpeg and webp."""
 
     format: ImageFormat = "png"
     quality: int = 100
@@ -99,26 +115,22 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class ImageJob:
-    """One call. Picture i of n is drawn with seed + i (modulo 2**63)."""
+    """One call. Picture i of n has seed + i (modulo 2**63)."""
 
     id: str
     checkpoint: CheckpointSpec
     prompt: str
-    negative_prompt: str
-    width_px: int  # what is stored, exactly
+    sampling: Sampling
+    width_px: int  # of the finished file
     height_px: int
     n: int
-    steps: int
-    guidance: float
-    strength: float  # used with img2img references and masks
     seed: int
     references: tuple[Picture, ...]
-    mask: Picture | None  # mode "L", the size of the first reference; 255 is painted, 0 is kept
+    mask: Picture | None  # mode "L", the size of the first reference; 255 is repainted, 0 is left as it is
     encoding: Encoding
     metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
-    time_limit_s: float  # of running, not of waiting
-    loras: tuple[tuple[str, float], ...] = ()  # names in the checkpoint's lora_folder, and weights
-    previews: int = 0  # how many pictures to come are shown on the way, evenly spread over the steps
+    time_limit_s: float  # of device time; waiting in the queue does not count
+    previews: int = 0  # intermediate pictures of each picture, evenly spread over the steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +146,12 @@ class EncodedImage:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The engine has taken the job."""
+    """The engine has accepted the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The job has the device; its time limit runs from here."""
+    """The job has started on the device; its time limit counts from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +164,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What picture `index` of the job will look like, as far as its latents say: small, in the job's own format.
+    """Picture `index` of the job as predicted from the latents of a running step: small, in the job's own format.
 
     `number` counts the previews of that picture from 0.
     """
@@ -167,8 +179,8 @@ class Finished:
     """The last event of a job that succeeded."""
 
     images: tuple[EncodedImage, ...]
-    run_s: float  # time on the device; the files are written after it
-    unit_s: float  # of it, for a step of a megapixel, as its checkpoint lately takes (pipelines.catalog.estimate)
+    run_s: float  # device time, without encoding the files
+    unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.catalog.estimate)
 
 
 FailureCode = Literal[
@@ -191,7 +203,7 @@ class Failed:
     code: FailureCode
     message: str
     detail: str = ""
-    param: str | None = None  # the field of the request that is to blame
+    param: str | None = None  # the request's field that caused it
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

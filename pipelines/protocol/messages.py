@@ -1,7 +1,7 @@
-"""What passes between the server and a worker process, and how it is framed.
+"""The messages between the server and a worker process, and their framing.
 
-The two ends share a socket pair. A frame is an 8-byte big-endian length and a pickle of some messages, those that came
-up together: both ends are ours, started from the same installation, and nothing else can reach the socket.
+The two processes share a socket pair. A frame is an 8-byte big-endian length and a pickled list of messages. Pickle is
+safe here: both ends run from the same installation, and nothing else can reach the socket.
 """
 
 import pickle
@@ -16,6 +16,7 @@ from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 
 Job = ImageJob | ChatJob | CountJob | ClassifyJob
 Spec = CheckpointSpec | ChatSpec | ClassifierSpec
+AnyEvent = Event | ChatEvent | ClassifyEvent
 HEADER = struct.Struct(">Q")
 
 
@@ -34,55 +35,55 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
-    """Server to worker: load these checkpoints now, in this order."""
+class Load:
+    """Server to worker: load and warm up these checkpoints, in this order."""
 
     checkpoints: tuple[Spec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Server to worker: are you there?"""
+    """Server to worker: heartbeat request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Worker to server: yes."""
+    """Worker to server: heartbeat reply."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Server to worker: the catalog names these and no others; the rest may go once no job needs it."""
+class Retain:
+    """Server to worker: the catalog names exactly these; evict the others once no job needs them."""
 
     checkpoints: tuple[Spec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Worker to server: imports are done, jobs are welcome."""
+    """Worker to server: imports are done, jobs may be submitted."""
 
     device: str
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What requests may ask of a loaded checkpoint, and what its work takes."""
+    """What a loaded image checkpoint supports, and its measured speed."""
 
     img2img: bool
     inpaint: bool
     negative_prompt: bool
     guidance: bool
-    unit_s: float | None = None  # of device time for a step of a megapixel, as seen while warming
+    unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointState:
-    """Worker to server: what became of one checkpoint."""
+    """Worker to server: one checkpoint has loaded or failed."""
 
     spec: Spec
     state: Literal["loaded", "failed"]
     detail: str
-    abilities: Abilities | None = None  # once it is loaded
+    abilities: Abilities | None = None  # of a loaded image checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,10 @@ class JobEvent:
     """Worker to server: one event of one job."""
 
     job_id: str
-    event: Event | ChatEvent | ClassifyEvent
+    event: AnyEvent
 
 
-ToWorker = Submit | Cancel | Warm | Keep | Ping
+ToWorker = Submit | Cancel | Load | Retain | Ping
 FromWorker = Ready | Pong | CheckpointState | JobEvent
 
 
@@ -104,7 +105,7 @@ def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> Sequence[ToWorker | FromWorker]:
-    """The next messages of a blocking stream; none when the other end has closed it."""
+    """The next messages of a blocking stream; empty when the other end has closed it."""
     header = stream.read(HEADER.size)
     if len(header) < HEADER.size:
         return ()

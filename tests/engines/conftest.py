@@ -14,10 +14,11 @@ import torch  # noqa: E402
 
 from pipelines.chat.engine import ChatEngine  # noqa: E402
 from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture, Sampling  # noqa: E402
-from tests import tiny_checkpoints  # noqa: E402
+from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults  # noqa: E402
 from tests.engines.chat_jobs import GREEDY  # noqa: E402
 from tests.engines.chat_jobs import MAKERS as CHAT_MAKERS  # noqa: E402
+from tests.support import tiny_checkpoints  # noqa: E402
+from tests.support.image_jobs import image_job  # noqa: E402
 
 MAKERS = {"sd": tiny_checkpoints.make_sd, "sd3": tiny_checkpoints.make_sd3, "klein": tiny_checkpoints.make_klein}
 
@@ -40,7 +41,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint
             max_references=16 if native else 1,
             native_area_px=64 * 64,
             max_area_px=96 * 96,
-            sampling=Sampling(guidance=2.0, refine_strength=0.5),
+            sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5),
         )
 
     return make
@@ -48,15 +49,10 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint
 
 @pytest.fixture
 def job(spec: Callable[[str], CheckpointSpec]) -> Callable[..., ImageJob]:
-    """A small job for a tiny checkpoint; any field can be given."""
+    """A small job for a tiny checkpoint; any field of it or of its sampling can be given."""
 
     def make(name: str, **fields: object) -> ImageJob:
-        plain = ImageJob(
-            id="job", checkpoint=spec(name), prompt="a red boat", negative_prompt="", width_px=64, height_px=64, n=1,
-            steps=2, guidance=2.0, strength=0.6, seed=5, references=(), mask=None, encoding=Encoding(),
-            metadata={"prompt": "a red boat"}, time_limit_s=60,
-        )  # fmt: skip
-        return replace(plain, **fields)  # type: ignore[arg-type]
+        return image_job(**{"checkpoint": spec(name), **fields})  # type: ignore[arg-type]
 
     return make
 
@@ -76,7 +72,7 @@ def chat_spec(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ChatSpe
 
 @pytest.fixture
 def chat_job(chat_spec: Callable[..., ChatSpec]) -> Callable[..., ChatJob]:
-    """A small chat, greedy unless told otherwise; any field can be given."""
+    """A small chat, greedy by default; any field can be given."""
     count = iter(range(10_000))
 
     def make(text: str = "Hello", model: str = "qwen", **fields: object) -> ChatJob:
@@ -99,12 +95,12 @@ def plain_picture(width: int = 64, height: int = 64, colour: tuple[int, int, int
 
 
 def split_picture(*, upright: bool) -> Picture:
-    """64 x 64, black and orange, cut upright or across: a plain colour is lost in an untrained codec's norms."""
+    """64 x 64, black and orange, cut upright or across: an untrained codec's group norms erase a plain colour."""
     black, orange = bytes(3), bytes((255, 128, 0))
     rows = (black * 32 + orange * 32) * 64 if upright else black * 64 * 32 + orange * 64 * 32
     return Picture(64, 64, "RGB", rows)
 
 
 def left_half(width: int = 64, height: int = 64) -> Picture:
-    """A mask that paints the left half."""
+    """A mask for repainting the left half."""
     return Picture(width, height, "L", (b"\xff" * (width // 2) + b"\0" * (width // 2)) * height)

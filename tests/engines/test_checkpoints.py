@@ -1,4 +1,4 @@
-"""What loads, and what is refused in words."""
+"""What loads, and the errors of what does not."""
 
 import json
 import shutil
@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe, estimate_bytes
-from pipelines.device.dtypes import compute_dtype
+from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import load_checkpoint
-from pipelines.images.pipeline import Drawing
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
 from tests.support.tiny_checkpoints import make_single_file
@@ -26,7 +26,7 @@ Spec = Callable[[str], CheckpointSpec]
 
 @pytest.fixture
 def copied(spec: Spec, tmp_path: Path) -> CheckpointSpec:
-    """A checkpoint to break."""
+    """A copy that a test may break."""
     return replace(spec("sd"), path=Path(shutil.copytree(spec("sd").path, tmp_path / "broken")))
 
 
@@ -37,7 +37,7 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
     single = replace(spec("sd"), path=path, config=config)
     checkpoint = load_checkpoint(single, CPU)
     row = Row(job("sd", checkpoint=single), 0, 0.0)
-    assert Drawing(checkpoint, [row], lambda _: None, PreviewMap()).draw()[0].shape == (64, 64, 3)
+    assert BatchPipeline(checkpoint, [row], lambda _: None, PreviewMap()).generate()[0].shape == (64, 64, 3)
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
@@ -47,30 +47,30 @@ def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
 
 
 def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec) -> None:
-    alone, told = estimate_bytes(copied, 4), describe(copied)
+    size, description = estimate_bytes(copied, 4), describe(copied)
     for part in ("unet", "vae", "text_encoder"):
         weights = next((copied.path / part).glob("*.safetensors"))
         shutil.copy(weights, copied.path / f"{part}.safetensors")  # such as a copy in one file
         shutil.copytree(weights.parent, copied.path / f"{part}_1_0")
         for variant in ("fp16", "fp16-00001-of-00002", "non_ema"):
             shutil.copy(weights, weights.with_suffix(f".{variant}.safetensors"))
-    assert estimate_bytes(copied, 4) == alone
-    assert describe(copied) == told
+    assert estimate_bytes(copied, 4) == size
+    assert describe(copied) == description
     for weights in list((copied.path / "unet").glob("*.safetensors")):
         if "fp16" not in weights.name:
             weights.unlink()
-    assert estimate_bytes(copied, 4) > alone  # which of two variants would be loaded is not known
+    assert estimate_bytes(copied, 4) > size  # both variants count: which one would be loaded is unknown
 
 
 def test_shards_all_count(copied: CheckpointSpec) -> None:
-    alone = estimate_bytes(copied, 4)
+    size = estimate_bytes(copied, 4)
     weights = next((copied.path / "unet").glob("*.safetensors"))
     tensors = sorted(load_file(weights).items())
     for number, half in enumerate((dict(tensors[::2]), dict(tensors[1::2])), 1):
         for variant in ("", ".fp16"):
             save_file(half, weights.with_name(f"{weights.stem}{variant}-0000{number}-of-00002.safetensors"))
     weights.unlink()
-    assert estimate_bytes(copied, 4) == alone
+    assert estimate_bytes(copied, 4) == size
 
 
 @pytest.mark.parametrize("name", ["sd", "klein"])
@@ -84,13 +84,13 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
     ],
 )
 def test_the_estimate_is_what_the_loaded_weights_take(spec: Spec, name: str, runtime: Runtime, loaded: Runtime) -> None:
-    asked = replace(spec(name), runtime=runtime)
-    checkpoint = load_checkpoint(replace(asked, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
-    takes = replace(checkpoint, spec=asked).weights_bytes
-    assert estimate_bytes(asked, compute_dtype(runtime.dtype, CPU).itemsize) == pytest.approx(takes, rel=0.15)
+    requested = replace(spec(name), runtime=runtime)
+    checkpoint = load_checkpoint(replace(requested, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
+    takes = replace(checkpoint, spec=requested).weights_bytes
+    assert estimate_bytes(requested, compute_dtype(runtime.dtype, CPU).itemsize) == pytest.approx(takes, rel=0.15)
 
 
-def test_offloaded_weights_are_mostly_elsewhere(spec: Spec) -> None:
+def test_offloading_lowers_the_estimate(spec: Spec) -> None:
     none, model, group = (
         estimate_bytes(replace(spec("sd"), runtime=Runtime(offload=offload)), 4) for offload in get_args(Offload)
     )
@@ -98,34 +98,34 @@ def test_offloaded_weights_are_mostly_elsewhere(spec: Spec) -> None:
 
 
 def test_quantizing_makes_the_denoiser_smaller_and_nothing_else(spec: Spec) -> None:
-    whole, small = (
+    full, quantized = (
         estimate_bytes(replace(spec("sd"), runtime=Runtime(quantize=quantize)), 2) for quantize in ("none", "int8")
     )
     denoiser = sum(weight.numel() for weight in load_checkpoint(spec("sd"), CPU).denoiser.parameters())
-    assert whole - small == denoiser
+    assert full - quantized == denoiser
 
 
-def refusal(spec: CheckpointSpec) -> str:
-    with pytest.raises(CheckpointError) as refused:
+def load_error(spec: CheckpointSpec) -> str:
+    with pytest.raises(CheckpointError) as raised:
         load_checkpoint(spec, CPU)
-    return str(refused.value)
+    return str(raised.value)
 
 
 def test_pickles_are_refused(copied: CheckpointSpec) -> None:
     for weights in copied.path.rglob("*.safetensors"):
         weights.rename(weights.with_suffix(".bin"))
-    assert "convert the checkpoint to safetensors" in refusal(copied)
+    assert "convert the checkpoint to safetensors" in load_error(copied)
 
 
 def test_one_component_as_a_pickle_is_refused(copied: CheckpointSpec) -> None:
     weights = next((copied.path / "unet").glob("*.safetensors"))
     weights.rename(weights.with_suffix(".bin"))
-    assert "does not load" in refusal(copied)
+    assert "does not load" in load_error(copied)
 
 
 def test_code_in_a_checkpoint_is_refused(copied: CheckpointSpec) -> None:
     (copied.path / "pipeline.py").write_text("print('hello')")
-    assert "may not bring code" in refusal(copied)
+    assert "may not bring code" in load_error(copied)
 
 
 def test_corrupt_and_truncated_weights_are_refused(copied: CheckpointSpec) -> None:
@@ -133,20 +133,20 @@ def test_corrupt_and_truncated_weights_are_refused(copied: CheckpointSpec) -> No
     whole = weights.read_bytes()
     for data in (b"\xff" * 100, whole[: len(whole) // 2], b""):
         weights.write_bytes(data)
-        assert str(copied.path) in refusal(copied)
+        assert str(copied.path) in load_error(copied)
 
 
 def test_folders_that_are_no_checkpoint_are_refused(copied: CheckpointSpec, tmp_path: Path) -> None:
-    assert "no such checkpoint" in refusal(replace(copied, path=tmp_path / "nothing"))
+    assert "no such checkpoint" in load_error(replace(copied, path=tmp_path / "nothing"))
     index = copied.path / "model_index.json"
     index.write_text(json.dumps({"_class_name": "NoSuchPipeline"}))
-    assert "NoSuchPipeline" in refusal(copied)
+    assert "NoSuchPipeline" in load_error(copied)
     index.write_text(json.dumps({"_class_name": ["mine", "MyPipeline"]}))
-    assert "not run" in refusal(copied)
+    assert "not run" in load_error(copied)
     index.write_text("{")
-    assert "_class_name" in refusal(copied)
+    assert "_class_name" in load_error(copied)
     index.unlink()
-    assert "model_index.json" in refusal(copied)
+    assert "model_index.json" in load_error(copied)
 
 
 def test_an_unknown_scheduler_is_refused_by_name(spec: Spec) -> None:

@@ -1,4 +1,4 @@
-"""Files say how they were made."""
+"""The metadata in image files."""
 
 import io
 import json
@@ -13,24 +13,24 @@ from pipelines.protocol.images import Encoding, ImageFormat
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 
 
-def facts(data: bytes) -> dict[str, object]:
+def description(data: bytes) -> dict[str, object]:
     """Pillow reads the text's bytes as Latin-1."""
-    told: dict[str, object] = json.loads(Image.open(io.BytesIO(data)).getexif()[DESCRIPTION].encode("latin-1"))
-    return told
+    fields: dict[str, object] = json.loads(Image.open(io.BytesIO(data)).getexif()[DESCRIPTION].encode("latin-1"))
+    return fields
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "webp"])
-def test_a_prompt_in_any_script_is_told(kind: ImageFormat) -> None:
-    told = facts(encode(PIXELS, Encoding(kind), {"prompt": "一艘红色的船", "model": ""}, 7).data)
-    assert told == {"prompt": "一艘红色的船", "seed": 7}
+def test_a_prompt_in_any_script_survives(kind: ImageFormat) -> None:
+    fields = description(encode(PIXELS, Encoding(kind), {"prompt": "一艘红色的船", "model": ""}, 7).data)
+    assert fields == {"prompt": "一艘红色的船", "seed": 7}
 
 
 def test_the_longest_texts_are_cut_to_what_a_jpeg_has_room_for() -> None:
     metadata = {"prompt": "船" * 32_000, "negative_prompt": '"\n' * 16_000, "style": "flat"}
-    told = facts(encode(PIXELS, Encoding("jpeg"), metadata, 7).data)
+    fields = description(encode(PIXELS, Encoding("jpeg"), metadata, 7).data)
     for name in ("prompt", "negative_prompt"):
-        text = str(told[name])
+        text = str(fields[name])
         assert text.endswith("…")
         assert metadata[name].startswith(text[:-1])
         assert len(text) > 5_000
-    assert (told["style"], told["seed"]) == ("flat", 7)
+    assert (fields["style"], fields["seed"]) == ("flat", 7)

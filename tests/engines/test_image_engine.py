@@ -1,4 +1,4 @@
-"""The engine by itself: what it does when a job, or the caller, or the device gives up."""
+"""The engine by itself: cancelled jobs, callers that leave, and errors."""
 
 import asyncio
 import inspect
@@ -9,7 +9,7 @@ import torch
 
 from pipelines.images import run
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import Drawing, _guidance
+from pipelines.images.pipeline import BatchPipeline, _guidance
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
 
@@ -61,12 +61,12 @@ async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: J
 async def test_an_error_fails_its_job_and_not_the_next(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
-    class Broken(Drawing):
-        def draw(self) -> None:  # type: ignore[override]
+    class Broken(BatchPipeline):
+        def generate(self) -> None:  # type: ignore[override]
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "Drawing", Broken)
+        patched.setattr(run, "BatchPipeline", Broken)
         failed = await last(engine, job("sd"))
     assert isinstance(failed, Failed)
     assert failed.code == code
@@ -75,7 +75,7 @@ async def test_an_error_fails_its_job_and_not_the_next(
     assert isinstance(await last(engine, job("sd")), Finished)
 
 
-async def test_what_a_checkpoint_cannot_do_is_said(engine: ImageEngine, job: Job) -> None:
+async def test_an_unsupported_task_fails_with_its_reason(engine: ImageEngine, job: Job) -> None:
     failed = await last(engine, job("sd", references=(plain_picture(), plain_picture())))
     assert isinstance(failed, Failed)
     assert failed.code == "unsupported"
@@ -87,6 +87,6 @@ def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
 
     def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
 
-    asked = [job("sd", guidance=3.0)]
-    assert _guidance(inspect.signature(own).parameters, asked) == {"guidance_scale": 3.0, "negative_prompt": None}
-    assert _guidance(inspect.signature(true_only).parameters, asked) == {"true_cfg_scale": 3.0, "negative_prompt": " "}
+    jobs = [job("sd", guidance=3.0)]
+    assert _guidance(inspect.signature(own).parameters, jobs) == {"guidance_scale": 3.0, "negative_prompt": None}
+    assert _guidance(inspect.signature(true_only).parameters, jobs) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

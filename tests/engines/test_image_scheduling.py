@@ -1,8 +1,9 @@
-"""Turns, batches, previews and room, with real pipelines."""
+"""Scheduling, batches, previews and memory, with real pipelines."""
 
 import asyncio
 import io
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import Drawing, Pixels
+from pipelines.images.pipeline import BatchPipeline, Pixels, PreviewFn
 from pipelines.images.run import due_preview
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -30,6 +31,7 @@ from pipelines.protocol.images import (
     Started,
 )
 from tests.engines.conftest import plain_picture
+from tests.support.polling import eventually
 
 Job = Callable[..., ImageJob]
 CPU = torch.device("cpu")
@@ -41,7 +43,7 @@ async def engine() -> ImageEngine:
 
 
 class Log:
-    """What happened, in order, and whether anything has."""
+    """Events in order; `began` is set by the first one."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -67,12 +69,35 @@ def pixels(events: list[Event], index: int = 0) -> Pixels:
     return np.asarray(Image.open(io.BytesIO(finished.images[index].data)))
 
 
+def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: Callable[[], object]) -> None:
+    """The job holds the device after its first step until the condition is true."""
+
+    class Paused(BatchPipeline):
+        def generate(self) -> list[Pixels]:
+            steps = 0
+
+            def on_step(preview: PreviewFn) -> None:
+                nonlocal steps
+                self.on_step(preview)
+                steps += 1
+                deadline = time.monotonic() + 60
+                while steps == 1 and not until():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.005)
+
+            is_paused = any(row.job.id == job_id for row in self.rows)
+            return BatchPipeline.generate(replace(self, on_step=on_step) if is_paused else self)
+
+    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Paused)
+
+
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
 async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
-    engine: ImageEngine, job: Job, name: str
+    engine: ImageEngine, job: Job, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long, short = job(name, id="long", steps=60), job(name, id="short", steps=3, seed=8)
     alone = [pixels(await run(engine, one)) for one in (long, short)]
+    pause_after_first_step(monkeypatch, "long", lambda: engine._scheduler._waiting)
     log = Log()
     first = asyncio.create_task(run(engine, long, log))
     await log.began.wait()
@@ -83,7 +108,8 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     assert log.lines.index("short done") < 50
 
 
-async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job) -> None:
+async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause_after_first_step(monkeypatch, "long", lambda: engine._scheduler._waiting)
     log = Log()
     first = asyncio.create_task(run(engine, job("sd", id="long", steps=300), log))
     await log.began.wait()
@@ -103,52 +129,55 @@ async def test_waiting_jobs_of_a_kind_become_one_batch(engine: ImageEngine, job:
         assert np.abs(pixels(events).astype(int) - picture).max() <= 2
 
 
-async def test_a_batch_loses_only_the_row_that_is_cancelled(engine: ImageEngine, job: Job) -> None:
+async def test_a_batch_loses_only_the_row_that_is_cancelled(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause_after_first_step(monkeypatch, "a", lambda: "a" not in engine._jobs)
     jobs = [job("sd", id=name, seed=seed, steps=40) for seed, name in enumerate("ab")]
     logs = [Log(), Log()]
     tasks = [asyncio.create_task(run(engine, one, log)) for one, log in zip(jobs, logs, strict=True)]
     await logs[1].began.wait()
     engine.cancel("a")
-    ended, kept = await asyncio.gather(*tasks)
+    ended, survived = await asyncio.gather(*tasks)
     assert isinstance(ended[-1], Failed)
-    assert isinstance(kept[-1], Finished)
+    assert isinstance(survived[-1], Finished)
 
 
-class Touchy(Drawing):
-    """A pipeline that can't take more than `most` rows, or one prompt at all."""
+class Failing(BatchPipeline):
+    """Fails with more than `max_rows` rows, and for one prompt."""
 
-    most = 1
+    max_rows = 1
     error: BaseException = torch.OutOfMemoryError("CUDA out of memory")
-    hates: str | None = None
+    bad_prompt: str | None = None
     sizes: list[int] = []  # noqa: RUF012
 
-    def draw(self) -> list[Pixels]:
+    def generate(self) -> list[Pixels]:
         self.sizes.append(len(self.rows))
-        if len(self.rows) > self.most or self.hates in [row.job.prompt for row in self.rows]:
+        if len(self.rows) > self.max_rows or self.bad_prompt in [row.job.prompt for row in self.rows]:
             raise self.error
-        return super().draw()
+        return super().generate()
 
 
 async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
-    monkeypatch.setattr(Touchy, "sizes", [])
+    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
+    monkeypatch.setattr(Failing, "sizes", [])
     events = await run(engine, job("sd", n=2))
     assert isinstance(events[-1], Finished)
-    assert Touchy.sizes == [2, 1, 1]
-    monkeypatch.setattr(Touchy, "sizes", [])
+    assert Failing.sizes == [2, 1, 1]
+    monkeypatch.setattr(Failing, "sizes", [])
     await run(engine, job("sd", n=2))
-    assert Touchy.sizes == [1, 1]  # it has learned
+    assert Failing.sizes == [1, 1]  # the limit is halved for good
 
 
 async def test_one_bad_job_never_fails_its_neighbours(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
-    monkeypatch.setattr(Touchy, "most", 9)
-    monkeypatch.setattr(Touchy, "hates", "bad")
-    monkeypatch.setattr(Touchy, "error", RuntimeError("boom"))
+    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
+    monkeypatch.setattr(Failing, "max_rows", 9)
+    monkeypatch.setattr(Failing, "bad_prompt", "bad")
+    monkeypatch.setattr(Failing, "error", RuntimeError("boom"))
     ended = await asyncio.gather(run(engine, job("sd", id="a")), run(engine, job("sd", id="b", prompt="bad")))
     assert isinstance(ended[0][-1], Finished)
     assert isinstance(ended[1][-1], Failed)
@@ -157,17 +186,17 @@ async def test_one_bad_job_never_fails_its_neighbours(
 async def test_out_of_memory_alone_is_tried_again_with_the_device_to_itself_and_then_fails(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.images.run.Drawing", Touchy)
-    monkeypatch.setattr(Touchy, "most", 0)
-    monkeypatch.setattr(Touchy, "sizes", [])
+    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
+    monkeypatch.setattr(Failing, "max_rows", 0)
+    monkeypatch.setattr(Failing, "sizes", [])
     failed = (await run(engine, job("sd")))[-1]
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"
-    assert Touchy.sizes == [1, 1]
+    assert Failing.sizes == [1, 1]
 
 
 async def test_a_job_past_its_time_limit_does_not_end_the_others_of_its_batch(engine: ImageEngine, job: Job) -> None:
-    hasty, calm = job("sd", id="hasty", steps=60, time_limit_s=0.05), job("sd", id="calm", steps=60)
+    hasty, calm = job("sd", id="hasty", steps=60, time_limit_s=0.0), job("sd", id="calm", steps=60)
     ended = await asyncio.gather(run(engine, hasty), run(engine, calm))
     assert isinstance(ended[0][-1], Failed)
     assert ended[0][-1].code == "timed_out"
@@ -185,7 +214,7 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
 
 
-async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_nobody(
+async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
     small = (await ImageEngine(CPU).load(spec("sd"))).weights_bytes
@@ -196,45 +225,45 @@ async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_nobody(
     assert isinstance(fits[-1], Finished)
 
 
-def kept(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
+def pinned(spec: CheckpointSpec, **fields: object) -> CheckpointSpec:
     return replace(spec, runtime=Runtime(resident=True), **fields)  # type: ignore[arg-type]
 
 
-async def test_residents_that_do_not_fit_together_are_named_and_block_nobody(
+async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_job(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
-    first, second = kept(spec("sd")), kept(spec("klein"))
+    first, second = pinned(spec("sd")), pinned(spec("klein"))
     assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
-    for late in (second, spec("klein")):
-        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=late)), 30))[-1]
+    for other in (second, spec("klein")):
+        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=other)), 30))[-1]
         assert isinstance(failed, Failed)
         assert "runtime.resident keeps there: sd." in failed.detail
     with pytest.raises(CheckpointError, match=r"runtime\.resident keeps there: sd"):
-        await asyncio.wait_for(engine.warm(second), 30)
-    engine.keep([second])  # the catalog has let go of the first
+        await asyncio.wait_for(engine.prepare(second), 30)
+    engine.retain([second])  # the catalog has dropped the first
     assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
 
 
-async def test_a_resident_is_exchanged_for_another_that_does_not_fit_beside_it(
+async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_beside_it(
     job: Job, spec: Callable[[str], CheckpointSpec]
 ) -> None:
-    old, new = kept(spec("sd")), kept(spec("sd"), version=1)
+    old, new = pinned(spec("sd")), pinned(spec("sd"), version=1)
     size = (await ImageEngine(CPU).load(old)).weights_bytes
     engine = ImageEngine(CPU, Budgets(size + 1000, 0, 2**30))
-    await engine.warm(old)
-    drawing = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
-    await asyncio.wait_for(engine.warm(new), 60)
+    await engine.prepare(old)
+    on_old = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
+    await asyncio.wait_for(engine.prepare(new), 60)
     late = asyncio.create_task(run(engine, job("sd", id="late", checkpoint=old)))
     assert isinstance((await asyncio.wait_for(late, 60))[-1], Finished)
-    engine.keep([new])
-    assert isinstance((await drawing)[-1], Finished)
+    engine.retain([new])
+    assert isinstance((await on_old)[-1], Finished)
     assert isinstance((await run(engine, job("sd", checkpoint=new)))[-1], Finished)
 
 
-async def test_what_leaves_a_gpu_waits_on_the_host_and_moves_on_a_thread(
+async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = ImageEngine(CPU)
@@ -243,9 +272,7 @@ async def test_what_leaves_a_gpu_waits_on_the_host_and_moves_on_a_thread(
     engine._residency._budget[False] = 2**40  # as beside a GPU
     movers = []
     move = Checkpoint.move
-    monkeypatch.setattr(
-        Checkpoint, "move", lambda *given: (movers.append(threading.current_thread().name), move(*given))
-    )
+    monkeypatch.setattr(Checkpoint, "move", lambda *args: (movers.append(threading.current_thread().name), move(*args)))
     first = await engine._residency.load(spec("sd"))
     await engine._residency.load(spec("klein"))
     assert not first.on_device
@@ -256,38 +283,37 @@ async def test_what_leaves_a_gpu_waits_on_the_host_and_moves_on_a_thread(
     assert len(movers) == 3  # sd away, klein away, sd back
 
 
-async def test_others_start_when_a_job_that_held_them_up_is_cancelled(
+async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
     job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    let_go = threading.Event()
+    released = threading.Event()
 
-    class Slow(Drawing):
-        def draw(self) -> list[Pixels]:
-            let_go.wait(30)
-            return super().draw()
+    class Slow(BatchPipeline):
+        def generate(self) -> list[Pixels]:
+            released.wait(60)
+            return super().generate()
 
-    monkeypatch.setattr("pipelines.images.run.Drawing", Slow)
+    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
     await engine.load(spec("sd"))
     tasks = [asyncio.create_task(run(engine, job("sd", id="runs", steps=300)))]
-    await asyncio.sleep(0.1)
+    await eventually(lambda: engine._runs)
     tasks.append(asyncio.create_task(run(engine, job("klein", id="has no room"))))
-    await asyncio.sleep(0.5)
+    await eventually(lambda: spec("klein") in engine._blocked_loads)
     tasks.append(asyncio.create_task(run(engine, job("sd", id="behind it"))))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "behind it" in engine._jobs)
     assert len(engine._runs) == 1
     engine.cancel("has no room")
-    await asyncio.sleep(0.1)
-    assert len(engine._runs) == 2
-    let_go.set()
+    await eventually(lambda: len(engine._runs) == 2)
+    released.set()
     ended = [events[-1] for events in await asyncio.gather(*tasks)]
     assert [type(event) for event in ended] == [Finished, Failed, Finished]
 
 
-async def test_a_broken_checkpoint_blocks_nobody(engine: ImageEngine, job: Job, tmp_path: Path) -> None:
+async def test_a_broken_checkpoint_blocks_no_other_job(engine: ImageEngine, job: Job, tmp_path: Path) -> None:
     broken = replace(job("sd").checkpoint, path=tmp_path / "none")
     ended = await asyncio.gather(run(engine, job("sd", id="x", checkpoint=broken)), run(engine, job("sd", id="y")))
     assert isinstance(ended[0][-1], Failed)
@@ -295,9 +321,7 @@ async def test_a_broken_checkpoint_blocks_nobody(engine: ImageEngine, job: Job, 
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
-async def test_previews_come_in_order_once_a_picture_has_shown_what_latents_mean(
-    engine: ImageEngine, job: Job, name: str
-) -> None:
+async def test_previews_come_in_order_once_a_picture_has_been_drawn(engine: ImageEngine, job: Job, name: str) -> None:
     await run(engine, job(name, steps=8))
     events = await run(engine, job(name, steps=8, n=2, previews=3, seed=9))
     previews = [event for event in events if isinstance(event, Preview)]
@@ -311,10 +335,10 @@ async def test_a_large_picture_shows_its_canvas(engine: ImageEngine, job: Job) -
     assert [event.number for event in events if isinstance(event, Preview)] == [0, 1]
 
 
-def test_previews_part_the_steps_evenly(job: Job) -> None:
-    asked = job("sd", previews=3)
-    assert [due_preview(asked, step, 20) for step in (5, 10, 15)] == [0, 1, 2]
-    assert [step for step in range(1, 5) if due_preview(asked, step, 4) is not None] == [1, 2, 3]
+def test_previews_divide_the_steps_evenly(job: Job) -> None:
+    with_previews = job("sd", previews=3)
+    assert [due_preview(with_previews, step, 20) for step in (5, 10, 15)] == [0, 1, 2]
+    assert [step for step in range(1, 5) if due_preview(with_previews, step, 4) is not None] == [1, 2, 3]
 
 
 async def test_rows_of_a_call_with_native_references_go_together(engine: ImageEngine, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Threads that have computed and are done, by the operating system's own count of the process's threads."""
+"""The OpenMP threads of a thread that has computed, as the operating system counts them."""
 
 import threading
 import time
@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipelines.device.openmp import compute, let_helpers_go
+from pipelines.device.openmp import release_openmp_threads, run_and_release
 
 TASKS = Path("/proc/self/task")
 BIG = torch.ones(512, 512)
 
-pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="nobody counts threads here")
+pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="needs /proc")
 
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Other tests compute on one."""
+    """Other tests use one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -27,12 +27,12 @@ def two_threads() -> Iterator[None]:
 
 
 def some_computing() -> Tensor:
-    torch.set_num_threads(2)  # each thread has a setting of its own
+    torch.set_num_threads(2)  # the setting is per thread
     return BIG.exp().sum()
 
 
-def threads_while(work: Callable[[], object]) -> int:
-    """How many there are after the work, while the thread that did it still lives."""
+def threads_after(work: Callable[[], object]) -> int:
+    """The process's threads after the work, while the thread that did it still lives."""
     done, counted = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -44,7 +44,7 @@ def threads_while(work: Callable[[], object]) -> int:
     thread.start()
     done.wait()
     counts = []
-    for _ in range(10):  # those that were let go take a moment to end
+    for _ in range(10):  # released threads take a moment to end
         counts.append(len(list(TASKS.iterdir())))
         time.sleep(0.05)
     counted.set()
@@ -52,13 +52,13 @@ def threads_while(work: Callable[[], object]) -> int:
     return min(counts)
 
 
-def test_a_thread_that_has_computed_leaves_no_helpers_behind() -> None:
-    quiet = threads_while(lambda: None)
-    assert threads_while(some_computing) > quiet, "computing has helpers, else there is nothing to see"
-    assert threads_while(lambda: compute(some_computing)) == quiet
+def test_a_thread_that_has_computed_releases_its_openmp_threads() -> None:
+    idle = threads_after(lambda: None)
+    assert threads_after(some_computing) > idle, "computing starts threads, else there is nothing to test"
+    assert threads_after(lambda: run_and_release(some_computing)) == idle
 
 
-def test_it_computes_again_after_they_have_gone() -> None:
+def test_a_thread_computes_again_after_releasing_them() -> None:
     expected = some_computing()
-    let_helpers_go()
+    release_openmp_threads()
     assert some_computing() == expected

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ import torch
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import Drawing, Look, OnStep, Pixels
+from pipelines.images.pipeline import BatchPipeline, OnStep, Pixels, PreviewFn
 from pipelines.images.previews import PreviewMap
-from pipelines.protocol.images import CheckpointSpec, ImageJob, Sampling
+from pipelines.protocol.images import CheckpointSpec, ImageJob, SamplingDefaults
 from tests.engines.conftest import left_half, plain_picture, split_picture
 
 CLASSES = ["sd", "sd3", "klein"]
@@ -26,11 +25,11 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:
-    return drawing(checkpoint, [Row(job, index, 0.0)]).draw()[0]
+    return batch_pipeline(checkpoint, [Row(job, index, 0.0)]).generate()[0]
 
 
-def drawing(checkpoint: Checkpoint, rows: list[Row], on_step: OnStep = lambda _: None) -> Drawing:
-    return Drawing(replace(checkpoint, spec=rows[0].job.checkpoint), rows, on_step, PreviewMap())
+def batch_pipeline(checkpoint: Checkpoint, rows: list[Row], on_step: OnStep = lambda _: None) -> BatchPipeline:
+    return BatchPipeline(checkpoint, rows, on_step, PreviewMap())
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -64,7 +63,7 @@ def test_a_reference_changes_the_picture(name: str, loaded: Callable[[str], Chec
 def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """With random weights the picture means nothing, but less strength must run fewer of the steps."""
     jobs = [job("sd", steps=10, strength=strength, references=(plain_picture(),)) for strength in (0.2, 0.9)]
-    assert [drawing(loaded("sd"), [Row(one, 0, 0.0)]).steps for one in jobs] == [2, 9]
+    assert [batch_pipeline(loaded("sd"), [Row(one, 0, 0.0)]).steps for one in jobs] == [2, 9]
 
 
 def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[str], Checkpoint], job: Job) -> None:
@@ -99,22 +98,22 @@ def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
 ) -> None:
     steps = 0
 
-    def count(_: Look) -> None:
+    def count(_: PreviewFn) -> None:
         nonlocal steps
         steps += 1
 
-    large = drawing(loaded(name), [Row(job(name, width_px=208, height_px=112, steps=4), 0, 0.0)], count)
+    large = batch_pipeline(loaded(name), [Row(job(name, width_px=208, height_px=112, steps=4), 0, 0.0)], count)
     assert large.plan.finish == "refine"
-    assert large.draw()[0].shape == (112, 208, 3)
+    assert large.generate()[0].shape == (112, 208, 3)
     assert steps >= 4 + len(large.plan.tiles)
 
 
 def test_a_large_picture_is_never_a_plain_resize(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """Two tiles of the same prompt and different noise differ, where an enlargement would be smooth."""
-    large = job("sd", width_px=192, height_px=192, steps=4)
-    gentle = replace(large.checkpoint, sampling=Sampling(guidance=2.0, refine_strength=0.01))
-    strong = replace(large.checkpoint, sampling=Sampling(guidance=2.0, refine_strength=0.9))
-    pictures = [draw(loaded("sd"), replace(large, checkpoint=spec)) for spec in (gentle, strong)]
+    pictures = [
+        draw(loaded("sd"), job("sd", width_px=192, height_px=192, steps=4, refine_strength=strength))
+        for strength in (0.01, 0.9)
+    ]
     assert not np.array_equal(*pictures)
 
 
@@ -140,9 +139,8 @@ def test_every_task_uses_the_same_weights(name: str, loaded: Callable[[str], Che
 
 
 def test_the_catalogs_scheduler_is_used(loaded: Callable[[str], Checkpoint], job: Job) -> None:
-    sampling = Sampling(guidance=2.0, scheduler="EulerDiscreteScheduler")
-    changed = replace(loaded("sd"), spec=replace(loaded("sd").spec, sampling=sampling))
-    assert type(changed.pipeline("").scheduler).__name__ == "EulerDiscreteScheduler"
+    sampling = SamplingDefaults(guidance=2.0, scheduler="EulerDiscreteScheduler")
+    assert type(loaded("sd").pipeline("", sampling).scheduler).__name__ == "EulerDiscreteScheduler"
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -151,7 +149,7 @@ def test_rows_of_a_batch_are_the_pictures_that_they_are_alone(
 ) -> None:
     """Batched sums round otherwise than single ones, so a pixel may be one or two of 255 off, and seldom is."""
     jobs = [job(name, seed=seed, prompt=prompt) for seed, prompt in [(1, "a cat"), (2, "a blue house by the sea")]]
-    together = drawing(loaded(name), [Row(one, 0, 0.0) for one in jobs]).draw()
+    together = batch_pipeline(loaded(name), [Row(one, 0, 0.0) for one in jobs]).generate()
     for picture, one in zip(together, jobs, strict=True):
         off = np.abs(picture.astype(int) - draw(loaded(name), one))
         assert off.max() <= 2

@@ -15,7 +15,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import Drawing, Pixels
+from pipelines.images.pipeline import BatchPipeline, Pixels
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Runtime, StepCache
 
@@ -29,8 +29,8 @@ def load(spec: CheckpointSpec, **runtime: object) -> Checkpoint:
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
-    checkpoint.begin_run(job.loras)
-    return Drawing(checkpoint, [Row(job, 0, 0.0)], lambda _: None, PreviewMap()).draw()[0]
+    checkpoint.begin_run(job.sampling)
+    return BatchPipeline(checkpoint, [Row(job, 0, 0.0)], lambda _: None, PreviewMap()).generate()[0]
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +38,12 @@ def adapter(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A LoRA of the tiny UNet and its text encoder with random weights, in the format that pipelines save."""
     checkpoint = load_checkpoint(spec("sd"), CPU)
     unet = checkpoint.denoiser
+    torch.manual_seed(4)
     unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     folder = tmp_path_factory.mktemp("loras")
     text_encoder = checkpoint.components["text_encoder"]
     text_encoder.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
-    checkpoint.kind.save_lora_weights(
+    checkpoint.pipeline_class.save_lora_weights(
         folder,
         unet_lora_layers=get_peft_model_state_dict(unet),
         text_encoder_lora_layers=get_peft_model_state_dict(text_encoder),
@@ -73,7 +74,7 @@ def test_a_request_may_name_adapters_of_the_operators_folder(spec: Spec, job: Jo
     assert np.array_equal(before, after)
 
 
-def test_adapters_whose_names_have_dots_are_told_apart(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
+def test_adapters_whose_names_have_dots_are_distinct(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
     for name in ("style.v1", "style.v2", "sketch"):
         shutil.copy(adapter, tmp_path / f"{name}.safetensors")
     checkpoint = load(spec("sd"), lora_folder=tmp_path, loras=(Lora(tmp_path / "style.v1.safetensors", 0.0),))
@@ -84,7 +85,7 @@ def test_adapters_whose_names_have_dots_are_told_apart(spec: Spec, job: Job, ada
     assert not np.array_equal(each[0], plain)
 
 
-def test_adapters_that_a_run_does_not_ask_for_are_gone(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
+def test_adapters_that_a_run_does_not_request_are_unloaded(spec: Spec, job: Job, adapter: Path, tmp_path: Path) -> None:
     for name in "ab":
         shutil.copy(adapter, tmp_path / f"{name}.safetensors")
     checkpoint = load(spec("sd"), lora_folder=tmp_path)
@@ -106,7 +107,7 @@ async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, jo
     assert "absent" in ended.detail
 
 
-def test_step_caching_skips_work_and_starts_anew_with_each_picture(spec: Spec, job: Job) -> None:
+def test_step_caching_skips_work_and_is_reset_for_each_picture(spec: Spec, job: Job) -> None:
     cached = load(spec("klein"), cache=StepCache("taylorseer", interval=2))
     asked = job("klein", steps=8)
     first, second = draw(cached, asked), draw(cached, asked)
@@ -142,7 +143,7 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "runtime", "said"),
+    ("name", "runtime", "message"),
     [
         ("sd", {"cache": StepCache("first-block")}, "runtime.cache: UNet2DConditionModel has no step caching"),
         ("klein", {"cache": StepCache("taylorseer", threshold=0.1)}, "runtime.cache.threshold: taylorseer"),
@@ -153,9 +154,9 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
     ],
 )
 def test_what_a_checkpoint_or_this_machine_cannot_do_is_refused_by_key(
-    spec: Spec, name: str, runtime: dict[str, object], said: str
+    spec: Spec, name: str, runtime: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         load(spec(name), **runtime)
 
 
@@ -164,20 +165,20 @@ def test_an_adapter_of_another_model_is_refused(spec: Spec, adapter: Path) -> No
         load(spec("klein"), loras=(Lora(adapter),))
 
 
-async def test_a_checkpoint_that_loads_and_does_not_draw_is_said_to(spec: Spec) -> None:
+async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused(spec: Spec) -> None:
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
-        await ImageEngine(CPU).warm(odd)
+        await ImageEngine(CPU).prepare(odd)
 
 
-def test_what_requests_may_ask_is_told(spec: Spec) -> None:
+def test_abilities_follow_from_the_pipeline(spec: Spec) -> None:
     assert load(spec("sd")).abilities.negative_prompt
     assert not load(spec("klein")).abilities.negative_prompt
     assert load(spec("klein")).abilities.inpaint
 
 
-async def test_a_cache_that_breaks_on_a_checkpoint_is_found_when_it_is_warmed(spec: Spec) -> None:
+async def test_a_cache_that_breaks_on_a_checkpoint_is_found_in_warmup(spec: Spec) -> None:
     """Diffusers' hooks take this transformer and then fail on its second kind of block."""
     cached = replace(spec("klein"), runtime=Runtime(cache=StepCache("first-block", threshold=0.9)))
     with pytest.raises(CheckpointError, match="loads and does not draw"):
-        await ImageEngine(CPU).warm(cached)
+        await ImageEngine(CPU).prepare(cached)

@@ -1,4 +1,4 @@
-"""The worker as the server meets it: a process at the other end of a socket pair."""
+"""The worker process, at the other end of a socket pair."""
 
 import socket
 import subprocess
@@ -15,11 +15,11 @@ from pipelines.protocol.messages import (
     Cancel,
     CheckpointState,
     JobEvent,
-    Keep,
+    Load,
     Ready,
+    Retain,
     Submit,
     ToWorker,
-    Warm,
     frame,
     read_frame,
 )
@@ -35,15 +35,15 @@ class Worker:
         theirs.close()
         self.socket = ours
         self.reader: Any = ours.makefile("rb")
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
 
     def send(self, *messages: ToWorker) -> None:
         self.socket.sendall(frame(messages))
 
     def receive(self) -> Any:
-        if not self.heard:
-            self.heard += read_frame(self.reader)
-        return self.heard.pop(0) if self.heard else None
+        if not self.received:
+            self.received += read_frame(self.reader)
+        return self.received.pop(0) if self.received else None
 
     def events(self, *job_ids: str) -> dict[str, list[Event]]:
         """Everything until the last of these jobs has ended."""
@@ -79,7 +79,7 @@ def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
     assert all(image.data.startswith(b"\x89PNG") for image in finished.images)
 
 
-def test_equal_jobs_run_in_the_order_they_came_and_those_that_wait_together(worker: Worker, job: Job) -> None:
+def test_equal_jobs_run_in_order_and_waiting_ones_as_a_batch(worker: Worker, job: Job) -> None:
     worker.send(*(Submit(job("sd", id=name)) for name in "abc"))
     order = []
     while len(order) < 3:
@@ -93,7 +93,7 @@ def test_equal_jobs_run_in_the_order_they_came_and_those_that_wait_together(work
 def test_cancelling_ends_a_running_job_within_a_step_and_a_waiting_one_before_it_starts(
     worker: Worker, job: Job
 ) -> None:
-    worker.send(Warm((job("sd").checkpoint,)))  # an engine that knows nothing yet of the time it takes may try both
+    worker.send(Load((job("sd").checkpoint,)))  # before any measurement the engine might start both
     assert isinstance(worker.receive(), CheckpointState)
     worker.send(Submit(job("sd", id="runs", steps=500)), Submit(job("sd", id="waits", steps=900)))
     while not isinstance(worker.receive().event, Progress):
@@ -106,7 +106,7 @@ def test_cancelling_ends_a_running_job_within_a_step_and_a_waiting_one_before_it
 
 
 def test_a_job_past_its_time_limit_ends(worker: Worker, job: Job) -> None:
-    worker.send(Submit(job("sd", id="a", steps=500, time_limit_s=0.2)))
+    worker.send(Submit(job("sd", id="a", steps=500, time_limit_s=0.0)))
     last = worker.events("a")["a"][-1]
     assert isinstance(last, Failed)
     assert last.code == "timed_out"
@@ -129,7 +129,7 @@ def test_a_bad_job_fails_alone(worker: Worker, job: Job, tmp_path: Any) -> None:
     assert isinstance(events["c"][-1], Finished)
 
 
-def test_a_job_that_the_engine_trips_over_ends_and_harms_nobody(worker: Worker, job: Job) -> None:
+def test_a_bug_of_the_engine_fails_its_job_alone(worker: Worker, job: Job) -> None:
     worker.send(Submit(job("sd", id="odd", n="two")), Submit(job("sd", id="next")))
     events = worker.events("odd", "next")
     failed = events["odd"][-1]
@@ -139,25 +139,25 @@ def test_a_job_that_the_engine_trips_over_ends_and_harms_nobody(worker: Worker, 
     assert isinstance(events["next"][-1], Finished)
 
 
-def test_warming_says_what_became_of_each_checkpoint(
+def test_load_reports_the_state_of_each_checkpoint(
     worker: Worker, spec: Callable[[str], CheckpointSpec], tmp_path: Any
 ) -> None:
-    worker.send(Warm((spec("sd3"), replace(spec("sd"), name="broken", path=tmp_path / "none"))))
+    worker.send(Load((spec("sd3"), replace(spec("sd"), name="broken", path=tmp_path / "none"))))
     states = [worker.receive(), worker.receive()]
     assert all(isinstance(state, CheckpointState) for state in states)
     assert [(state.spec.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
     assert "no such checkpoint" in states[1].detail
 
 
-def test_checkpoints_are_exchanged_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
+def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job) -> None:
     old = job("sd").checkpoint
     new = replace(old, version=1)
-    worker.send(Submit(job("sd", id="on-old", steps=30)), Warm((new,)))
+    worker.send(Submit(job("sd", id="on-old", steps=30)), Load((new,)))
     finished: list[str] = []
     while not isinstance(message := worker.receive(), CheckpointState):
         finished += [message.job_id] if isinstance(message.event, Finished) else []
     assert message.state == "loaded", message.detail
-    worker.send(Submit(job("sd", id="late", steps=30)), Keep((new,)), Submit(job("sd", id="on-new", checkpoint=new)))
+    worker.send(Submit(job("sd", id="late", steps=30)), Retain((new,)), Submit(job("sd", id="on-new", checkpoint=new)))
     while len(finished) < 3:
         message = worker.receive()
         assert not isinstance(message.event, Failed), message.event

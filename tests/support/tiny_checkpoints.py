@@ -1,4 +1,4 @@
-"""Checkpoints of real pipeline classes with random weights, made in a second, small enough to draw in less."""
+"""Tiny checkpoints of real pipeline classes with seeded random weights."""
 
 import re
 from pathlib import Path
@@ -47,7 +47,7 @@ def make_sd3(folder: Path) -> Path:
     StableDiffusion3Pipeline(
         transformer=transformer,
         scheduler=FlowMatchEulerDiscreteScheduler(),
-        vae=_vae(latent_channels=16),  # inpainting takes no other number
+        vae=_vae(latent_channels=16),  # inpainting requires 16
         text_encoder=encoders[0],
         tokenizer=tokenizer,
         text_encoder_2=encoders[1],
@@ -59,7 +59,7 @@ def make_sd3(folder: Path) -> Path:
 
 
 def make_klein(folder: Path) -> Path:
-    """A few-step transformer that takes references natively."""
+    """A few-step transformer with native references."""
     torch.manual_seed(3)
     tokenizer = qwen_tokenizer()
     text = Qwen3ForCausalLM(qwen_config(len(tokenizer), width=64, layers=READ_LAYERS))
@@ -117,10 +117,10 @@ UNET_ENDS = {
 
 
 def _unet_key(key: str) -> str:
-    """A diffusers name in the original's numbering, for one resnet to a block."""
-    for ours, theirs in UNET_ENDS.items():
-        if key.startswith(f"{ours}."):
-            return key.replace(ours, theirs, 1)
+    """A diffusers name in the original's numbering, for one resnet per block."""
+    for name, original in UNET_ENDS.items():
+        if key.startswith(f"{name}."):
+            return key.replace(name, original, 1)
     if match := re.match(r"mid_block\.(resnets|attentions)\.(\d)\.(.*)", key):
         number = 1 if match[1] == "attentions" else 2 * int(match[2])
         return f"middle_block.{number}.{_inner(match[1], match[3])}"
@@ -149,9 +149,9 @@ def _vae_key(key: str) -> str:
     key = re.sub(r"down_blocks\.(\d)\.downsamplers\.0", r"down.\1.downsample", key)
     key = re.sub(r"up_blocks\.(\d)\.resnets", lambda m: f"up.{3 - int(m[1])}.block", key)
     key = re.sub(r"up_blocks\.(\d)\.upsamplers\.0", lambda m: f"up.{3 - int(m[1])}.upsample", key)
-    for ours, theirs in {"conv_norm_out": "norm_out", "conv_shortcut": "nin_shortcut", "group_norm": "norm",
+    for name, original in {"conv_norm_out": "norm_out", "conv_shortcut": "nin_shortcut", "group_norm": "norm",
                          "to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "proj_out"}.items():  # fmt: skip
-        key = key.replace(ours, theirs)
+        key = key.replace(name, original)
     return key
 
 

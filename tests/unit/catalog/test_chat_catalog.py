@@ -1,4 +1,4 @@
-"""model_configs/chat.toml: what it may say, and what a broken one is told."""
+"""model_configs/chat.toml: valid files, and the errors of broken ones."""
 
 import re
 from pathlib import Path
@@ -35,8 +35,8 @@ api_key_env = "LARGE_KEY"
 def read(folder: Path, text: str) -> tuple[ChatCatalog, list[str]]:
     path = folder / "chat.toml"
     path.write_text(text)
-    faults: list[str] = []
-    return read_chat(path, Path("/weights"), {"a-picture-model"}, faults), faults
+    errors: list[str] = []
+    return read_chat(path, Path("/weights"), {"a-picture-model"}, errors), errors
 
 
 def test_the_shipped_catalog_has_the_starter_as_default() -> None:
@@ -48,8 +48,8 @@ def test_the_shipped_catalog_has_the_starter_as_default() -> None:
 
 
 def test_a_model_is_a_folder_or_an_upstream(tmp_path: Path) -> None:
-    catalog, faults = read(tmp_path, GOOD)
-    assert faults == []
+    catalog, errors = read(tmp_path, GOOD)
+    assert errors == []
     small, large = catalog.models["small"], catalog.models["large"]
     spec = ChatSpec("small-folder", Path("/weights/small-folder"), tools=True, context=4096)
     assert (small.source, small.group) == (spec, "talk")
@@ -69,27 +69,27 @@ def test_names_aliases_and_the_default_are_found(tmp_path: Path) -> None:
 
 def test_the_image_tool_draws_with_the_models_own_or_the_files_image_model(tmp_path: Path) -> None:
     shared = GOOD.replace('group = "talk"', 'group = "talk"\nimage_model = "a-picture-model"', 1)
-    catalog, faults = read(tmp_path, shared)
-    assert faults == []
+    catalog, errors = read(tmp_path, shared)
+    assert errors == []
     assert {model.image_model for model in catalog.models.values()} == {"a-picture-model"}
-    _, faults = read(tmp_path, shared.replace('"a-picture-model"', '"a-chat-model"'))
-    assert len(faults) == 1
-    assert "image_model: 'a-chat-model' is not an image model; expected one of a-picture-model" in faults[0]
+    _, errors = read(tmp_path, shared.replace('"a-picture-model"', '"a-chat-model"'))
+    assert len(errors) == 1
+    assert "image_model: 'a-chat-model' is not an image model; expected one of a-picture-model" in errors[0]
 
 
 def test_no_file_is_no_chat(tmp_path: Path) -> None:
-    faults: list[str] = []
-    catalog = read_chat(tmp_path / "chat.toml", Path("/weights"), (), faults)
-    assert (faults, catalog.checkpoints, catalog.find(None)) == ([], (), None)
+    errors: list[str] = []
+    catalog = read_chat(tmp_path / "chat.toml", Path("/weights"), (), errors)
+    assert (errors, catalog.checkpoints, catalog.find(None)) == ([], (), None)
 
 
 def test_two_names_of_one_folder_share_its_weights(tmp_path: Path) -> None:
     two = '[[models]]\nname = "a"\ncheckpoint = "x"\n[[models]]\nname = "b"\ncheckpoint = "x"\n'
-    catalog, faults = read(tmp_path, two)
-    assert faults == []
+    catalog, errors = read(tmp_path, two)
+    assert errors == []
     assert len(catalog.checkpoints) == 1
-    _, faults = read(tmp_path, f"{two}vision = true\n")
-    assert "loaded once" in faults[0]
+    _, errors = read(tmp_path, f"{two}vision = true\n")
+    assert "loaded once" in errors[0]
 
 
 BROKEN = [
@@ -108,9 +108,9 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "key", "cure"), BROKEN)
-def test_a_fault_names_its_key_and_its_cure(tmp_path: Path, old: str, new: str, key: str, cure: str) -> None:
+@pytest.mark.parametrize(("old", "new", "key", "advice"), BROKEN)
+def test_an_error_names_its_key_and_its_remedy(tmp_path: Path, old: str, new: str, key: str, advice: str) -> None:
     assert old in GOOD
-    _, faults = read(tmp_path, GOOD.replace(old, new, 1))
-    assert any(f"{key}:" in fault and cure in fault for fault in faults), faults
-    assert all(re.search(r": line \d+: ", fault) for fault in faults), faults
+    _, errors = read(tmp_path, GOOD.replace(old, new, 1))
+    assert any(f"{key}:" in error and advice in error for error in errors), errors
+    assert all(re.search(r": line \d+: ", error) for error in errors), errors

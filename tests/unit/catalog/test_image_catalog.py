@@ -1,4 +1,4 @@
-"""The shipped catalog, and broken ones, which say what is wrong."""
+"""The shipped catalog, and the errors of broken ones."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.images import CatalogError, load_catalog
-from pipelines.catalog.toml import Place, line_of
+from pipelines.catalog.toml import KeyPath, line_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PRICES = {
@@ -89,7 +89,7 @@ def test_a_broken_file_is_refused_with_file_key_and_advice(
     assert advice in str(refused.value)
 
 
-def test_all_faults_are_told_at_once(configs: Path) -> None:
+def test_all_errors_are_reported_at_once(configs: Path) -> None:
     edit(configs, "alpha-image-2.toml", '"img2img"', '"magic"')
     edit(configs, "beta-3-pro.toml", '"0.50"', '"x"')
     with pytest.raises(CatalogError) as refused:
@@ -101,15 +101,15 @@ SHIPPED = [row for row in BROKEN if row[4] not in {"missing", "needs the folder 
 
 
 @pytest.mark.parametrize(("file", "old", "new", "key"), [row[:4] for row in SHIPPED])
-def test_a_fault_names_the_line_of_its_key(configs: Path, file: str, old: str, new: str, key: str) -> None:
+def test_an_error_names_the_line_of_its_key(configs: Path, file: str, old: str, new: str, key: str) -> None:
     edit(configs, file, old, new)
     lines = (configs / file).read_text().splitlines()
     with pytest.raises(CatalogError) as refused:
         load_catalog(configs, Path("weights"))
-    fault = next(line for line in str(refused.value).splitlines() if key in line)
-    named = re.search(r"line (\d+)", fault)
-    assert named is not None, fault
-    assert new in lines[int(named[1]) - 1]
+    error = next(line for line in str(refused.value).splitlines() if key in line)
+    line_number = re.search(r"line (\d+)", error)
+    assert line_number is not None, error
+    assert new in lines[int(line_number[1]) - 1]
 
 
 TEXT = """
@@ -125,7 +125,7 @@ low = { tier = 3 }
 tier.high = 4
 [[models]]
 """
-PLACES: list[tuple[Place, int | None]] = [
+KEY_PATHS: list[tuple[KeyPath, int | None]] = [
     (("models", 0, "name"), 3),
     (("models", 1, "name"), 7),
     (("models", 0, "options", "tier"), 5),
@@ -138,6 +138,6 @@ PLACES: list[tuple[Place, int | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("place", "line"), PLACES)
-def test_the_line_of_a_place_is_found(place: Place, line: int | None) -> None:
-    assert line_of(TEXT, place) == line
+@pytest.mark.parametrize(("key_path", "line"), KEY_PATHS)
+def test_the_line_of_a_key_path_is_found(key_path: KeyPath, line: int | None) -> None:
+    assert line_of(TEXT, key_path) == line

@@ -1,4 +1,4 @@
-"""How sizes are reached."""
+"""How a size is drawn."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.catalog.plan import cover, fitting, partial, plan_picture
+from pipelines.catalog.plan import fit_to_area, partial, plan_picture, tile_grid
 from pipelines.protocol.images import CheckpointSpec
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1)
@@ -34,7 +34,7 @@ def test_a_slightly_larger_picture_is_drawn_at_the_native_area_and_enlarged() ->
 
 @given(width=SIDES, height=SIDES, multiple=st.sampled_from([8, 16, 64]))
 def test_what_is_drawn_fits_the_area_and_keeps_the_shape(width: int, height: int, multiple: int) -> None:
-    fitted = fitting(width, height, SPEC.native_area_px, multiple)
+    fitted = fit_to_area(width, height, SPEC.native_area_px, multiple)
     assert fitted[0] % multiple == fitted[1] % multiple == 0
     ideal = math.sqrt(SPEC.native_area_px / (width * height))
     if min(width, height) * ideal > multiple:
@@ -53,7 +53,7 @@ def test_a_large_picture_is_drawn_natively_and_redrawn_in_tiles_of_native_area()
 @given(width=SIDES, height=SIDES, side=st.integers(1, 64).map(lambda n: n * 32), multiple=st.sampled_from([8, 16]))
 def test_tiles_cover_the_canvas_and_overlap(width: int, height: int, side: int, multiple: int) -> None:
     side = max(side, max(width, height) // 12 // 32 * 32)  # no absurd numbers of tiles
-    tiles = cover(width, height, side, multiple)
+    tiles = tile_grid(width, height, side, multiple)
     assert all(0 <= t.left <= width - t.width and 0 <= t.top <= height - t.height for t in tiles)
     assert all(t.width % multiple == t.height % multiple == 0 for t in tiles)
     for starts, size, length in (

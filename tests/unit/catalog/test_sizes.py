@@ -38,7 +38,7 @@ def test_every_preset_keeps_the_promises(model: ImageModel, ratio: str) -> None:
         ("2:1", "4K", "3840x1920"), ("9:21", "4K", "1648x3840"),
     ],
 )  # fmt: skip
-def test_the_sizes_that_were_asked_for(ratio: str, tier: str, pixels: str) -> None:
+def test_the_presets_have_the_documented_pixels(ratio: str, tier: str, pixels: str) -> None:
     rules = {"1K": ALPHA, "2K": ALPHA_HD, "4K": ALPHA_4K}[tier]
     assert str(resolve_size(rules, ratio, None)) == pixels
 
@@ -61,10 +61,10 @@ def test_without_size_or_image_it_is_square_or_16_to_9() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(width=st.integers(1, 9000), height=st.integers(1, 9000))
 def test_any_pixels_are_exact_or_refused_with_sizes_that_work(model: ImageModel, width: int, height: int) -> None:
-    asked = f"{width}x{height}"
-    assume(asked not in LISTED_SIZES)
+    requested = f"{width}x{height}"
+    assume(requested not in LISTED_SIZES)
     try:
-        assert str(resolve_size(model.sizes, asked, None)) == asked
+        assert str(resolve_size(model.sizes, requested, None)) == requested
     except SizeError as error:
         suggestions = str(error).rpartition("that work: ")[2].rstrip(".").split(", ")
         assert suggestions
@@ -75,8 +75,8 @@ def test_any_pixels_are_exact_or_refused_with_sizes_that_work(model: ImageModel,
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(width=st.integers(16, 9000), height=st.integers(16, 9000))
 def test_any_input_image_is_followed_into_the_tier_or_refused(model: ImageModel, width: int, height: int) -> None:
-    wide = [ratio for ratio in model.ratios if abs(width / height / _value(ratio) - 1) <= 0.05]
-    if not wide:
+    accepted = [ratio for ratio in model.ratios if abs(width / height / _value(ratio) - 1) <= 0.05]
+    if not accepted:
         with pytest.raises(SizeError, match="accepts the ratios"):
             resolve_size(model.sizes, None, (width, height))
         return
@@ -101,6 +101,6 @@ def test_an_image_already_in_the_tier_and_on_the_grid_keeps_its_size(side: int) 
 @pytest.mark.parametrize(
     "size", ["", " ", "0x0", "-16x16", "1024", "1024x", "x1024", "16:9 ", "٣:٢", "1e3x1e3", "0:0", "a" * 999]
 )
-def test_garbage_is_refused_in_words(size: str) -> None:
+def test_an_invalid_size_is_refused(size: str) -> None:
     with pytest.raises(SizeError):
         resolve_size(ALPHA, size, None)

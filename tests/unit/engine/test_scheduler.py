@@ -1,4 +1,4 @@
-"""Who goes next: by rule, and with real threads."""
+"""Which run has the device next: the rule, and with real threads."""
 
 import threading
 import time
@@ -8,95 +8,96 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.images.scheduler import PATIENCE, Turn, Turns, choose
+from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler, DeviceTurn, select_next
 
 
-def turn(remaining_s: float, *, waited_s: float = 0.0, turn_s: float = 1.0) -> Turn:
-    return Turn(remaining_s, turn_s=turn_s, since=100.0 - waited_s)
+def turn(remaining_s: float, *, waited_s: float = 0.0, turn_s: float = 1.0) -> DeviceTurn:
+    return DeviceTurn(remaining_s, turn_s=turn_s, since=100.0 - waited_s)
 
 
 def test_the_least_work_left_goes_first() -> None:
     short, long = turn(1.0), turn(30.0)
-    assert choose([long, short], 100.0, overdue_next=True) is short
+    assert select_next([long, short], 100.0, allow_overdue=True) is short
 
 
-def test_a_run_that_waited_beyond_its_patience_goes_before_a_shorter_one() -> None:
-    short, long = turn(1.0), turn(30.0, waited_s=PATIENCE + 0.1)
-    assert choose([short, long], 100.0, overdue_next=True) is long
-    assert choose([short, long], 100.0, overdue_next=False) is short
+def test_an_overdue_run_goes_before_a_shorter_one() -> None:
+    short, long = turn(1.0), turn(30.0, waited_s=OVERDUE_AFTER_TURNS + 0.1)
+    assert select_next([short, long], 100.0, allow_overdue=True) is long
+    assert select_next([short, long], 100.0, allow_overdue=False) is short
 
 
-@given(st.lists(st.floats(0.01, 1000), min_size=2, max_size=8), st.integers(0, 7))
-def test_nobody_starves_however_much_is_asked(remaining: list[float], slow: int) -> None:
+@given(st.lists(st.floats(0.01, 1000), min_size=2, max_size=8))
+def test_no_run_starves_under_any_load(remaining: list[float]) -> None:
     """New short runs arrive for ever; still every old one gets its turn again and again."""
-    now, overdue_next = 0.0, True
-    runs = [Turn(seconds, turn_s=1.0, since=0.0) for seconds in remaining]
-    had: Counter[int] = Counter()
+    now, allow_overdue = 0.0, True
+    runs = [DeviceTurn(seconds, turn_s=1.0, since=0.0) for seconds in remaining]
+    turns: Counter[int] = Counter()
     for _ in range(60 * len(runs)):
-        newcomer = Turn(0.001, turn_s=1.0, since=now)
-        chosen = choose([*runs, newcomer], now, overdue_next=overdue_next)
-        overdue_next = not (overdue_next and chosen.overdue(now) > 0)
+        newcomer = DeviceTurn(0.001, turn_s=1.0, since=now)
+        selected = select_next([*runs, newcomer], now, allow_overdue=allow_overdue)
+        allow_overdue = not (allow_overdue and selected.overdue(now) > 0)
         now += 1.0
-        if chosen in runs:
-            had[runs.index(chosen)] += 1
-            chosen.since = now
-    assert min(had[i] for i in range(len(runs))) >= 2
+        if selected in runs:
+            turns[runs.index(selected)] += 1
+            selected.since = now
+    assert min(turns[i] for i in range(len(runs))) >= 2
 
 
-def test_threads_take_turns_and_a_short_run_passes_a_long_one() -> None:
-    turns = Turns()
+def test_a_short_run_passes_a_long_one_between_two_of_its_turns() -> None:
+    scheduler = DeviceScheduler(clock=lambda: 0.0)  # no run becomes overdue
     order: list[str] = []
     long_began = threading.Event()
 
-    def run(name: str, steps: int, remaining_s: float) -> None:
-        mine = Turn(remaining_s)
-        with turns.hold(mine):
+    def run(name: str, steps: int, remaining_s: float, before_first_yield: threading.Event) -> None:
+        with scheduler.acquire(DeviceTurn(remaining_s)):
             for _ in range(steps):
                 order.append(name)
                 long_began.set()
-                time.sleep(0.005)
-                turns.boundary()
+                assert before_first_yield.wait(30)
+                scheduler.yield_point()
 
-    long = threading.Thread(target=run, args=("long", 60, 10.0))
-    long.start()
-    long_began.wait()
-    short = threading.Thread(target=run, args=("short", 5, 0.1))
-    short.start()
-    short.join()
-    before = len(order)
-    long.join()
-    assert before < 30
-    assert order.count("long") == 60
-    assert order[-1] == "long"
+    short_waits, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    threads = [threading.Thread(target=run, args=("long", 6, 10.0, short_waits))]
+    threads[0].start()
+    assert long_began.wait(30)
+    threads.append(threading.Thread(target=run, args=("short", 3, 0.1, at_once)))
+    threads[1].start()
+    while not scheduler._waiting:
+        time.sleep(0.001)
+    short_waits.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["long", *["short"] * 3, *["long"] * 5]
 
 
 def test_only_one_run_has_the_device() -> None:
-    turns, inside, most = Turns(), 0, 0
+    scheduler, inside, max_inside = DeviceScheduler(), 0, 0
 
     def run() -> None:
-        nonlocal inside, most
-        with turns.hold(Turn(1.0)):
+        nonlocal inside, max_inside
+        with scheduler.acquire(DeviceTurn(1.0)):
             for _ in range(50):
                 inside += 1
-                most = max(most, inside)
+                max_inside = max(max_inside, inside)
                 time.sleep(0)
                 inside -= 1
-                turns.boundary()
+                scheduler.yield_point()
 
     threads = [threading.Thread(target=run) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert max_inside == 1
 
 
-def test_a_run_that_raises_gives_the_device_back() -> None:
-    turns = Turns()
+def test_a_run_that_raises_releases_the_device() -> None:
+    scheduler = DeviceScheduler()
     for _ in range(2):
-        with pytest.raises(RuntimeError), turns.hold(Turn(1.0)):
+        with pytest.raises(RuntimeError), scheduler.acquire(DeviceTurn(1.0)):
             raise RuntimeError
 
 
-def test_a_thread_that_holds_nothing_passes_a_boundary() -> None:
-    Turns().boundary()
+def test_a_thread_that_holds_nothing_passes_a_yield_point() -> None:
+    DeviceScheduler().yield_point()

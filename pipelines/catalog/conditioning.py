@@ -1,0 +1,54 @@
+"""How references condition a job's pictures. Pure; the one place that compares a checkpoint's conditioning mode.
+
+It is here, not in pipelines.images, because the work estimate and the server ask too.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import NamedTuple
+
+from pipelines.protocol.images import CheckpointSpec, Conditioning, ImageJob
+
+
+class Task(Enum):
+    """How the first pass starts, and what the references are for."""
+
+    TEXT = auto()  # from noise, with the prompt alone
+    NATIVE = auto()  # from noise; the pipeline reads all references at every step
+    REDRAW = auto()  # image-to-image: from the noised reference
+    INPAINT = auto()  # from the noised first reference, where the mask says so; further ones are read
+
+    @property
+    def starts_from_noise(self) -> bool:
+        """Whether all steps run. Otherwise `strength` says how many of them."""
+        return self in {Task.TEXT, Task.NATIVE}
+
+    @property
+    def reads_references(self) -> bool:
+        """Whether the denoiser attends to the references, as it does to the pixels that it draws."""
+        return self is Task.NATIVE
+
+
+class Mode(NamedTuple):
+    """A conditioning mode of catalog files."""
+
+    task: Task  # of a request with references and no mask
+    max_references: int  # unless the catalog file says
+
+
+MODES: Mapping[Conditioning, Mode] = {
+    "img2img": Mode(Task.REDRAW, max_references=1),
+    "native": Mode(Task.NATIVE, max_references=16),
+}
+
+
+def task_of(job: ImageJob) -> Task:
+    """The task of every picture of a job."""
+    return find_task(job.checkpoint, has_references=bool(job.references), has_mask=job.mask is not None)
+
+
+def find_task(spec: CheckpointSpec, *, has_references: bool, has_mask: bool) -> Task:
+    """The task of a request to a checkpoint, before there is a job."""
+    if not has_references:
+        return Task.TEXT
+    return Task.INPAINT if has_mask else MODES[spec.conditioning].task

@@ -1,0 +1,26 @@
+"""The interface that every engine has, and the server's `EngineHost` too, which forwards each call to a worker."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeVar
+
+from pipelines.protocol.messages import Abilities
+
+JobT = TypeVar("JobT", contravariant=True)
+SpecT = TypeVar("SpecT", contravariant=True)
+EventT = TypeVar("EventT", covariant=True)
+
+
+class Engine(Protocol[JobT, SpecT, EventT]):
+    """Runs jobs of one kind. All calls are made on one event loop."""
+
+    def submit(self, job: JobT) -> AsyncIterator[EventT]:
+        """The job's events, up to the last one."""
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job within one step, or before it starts. Unknown ids are ignored."""
+
+    async def prepare(self, spec: SpecT) -> Abilities | None:
+        """Load and warm up a checkpoint. Raises CheckpointError."""
+
+    def retain(self, specs: Sequence[SpecT]) -> None:
+        """The catalog names exactly these checkpoints: evict the others once no job needs them."""
