@@ -1,4 +1,4 @@
-"""Every answer that is not a success. One class per answer; `app` turns them into bodies in one place.
+"""Every error that a client can get: one exception class each. `server.app` turns them into HTTP answers.
 
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
@@ -8,7 +8,7 @@ ApiError
 ├── Conflict 409          ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── BadRequest 400        ├── RateLimited 429
-                          └── KeptError: any of these, as an earlier call got it
+                          └── ReplayedError: any of these, from an earlier call
 """
 
 import math
@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
-def whole_seconds(retry_after_s: float) -> str:
-    """A Retry-After. SDKs give up above 120 s, so it stays below."""
+def retry_after_header(retry_after_s: float) -> str:
+    """The value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
     return str(max(1, min(120, math.ceil(retry_after_s))))
 
 
 class StartError(Exception):
-    """Why a command or the server can't start, for the operator."""
+    """Why a command or the server can't run, in words for the operator."""
 
 
 class ApiError(Exception):
-    """An answer in OpenAI's error body: message, type, param and code are always present."""
+    """An error in OpenAI's format: message, type, param and code are always present."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "invalid_request_error"
@@ -47,30 +47,29 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     @property
-    def asks_for_retry(self) -> bool:
-        """Whether SDKs send the request once more after this."""
+    def triggers_sdk_retry(self) -> bool:
+        """Whether OpenAI's SDKs retry after this answer."""
         return (self.status in {409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of the answer."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
 class BadRequest(ApiError):
-    """A value that can't work; `param` names the field."""
+    """An invalid value; `param` names the field."""
 
     status: ClassVar[int] = 400
     default_code: ClassVar[str | None] = "invalid_value"
 
 
 class BadImageRequest(BadRequest):
-    """As BadRequest, with the type that OpenAI gives to sizes and images."""
+    """As BadRequest, with the type that OpenAI uses for errors in sizes and images."""
 
     type: ClassVar[str] = "image_generation_user_error"
 
 
 class ModerationBlocked(BadRequest):
-    """The policy refuses the request, or what came of it."""
+    """The moderation policy refuses the request or its result."""
 
     default_code: ClassVar[str | None] = "moderation_blocked"
 
@@ -79,24 +78,23 @@ class ModerationBlocked(BadRequest):
         self.details = {"moderation_stage": stage, "categories": categories}
 
     def body(self) -> dict[str, Any]:
-        """As every error's, with what OpenAI's clients read of a refusal."""
         return {"error": {**super().body()["error"], "moderation_details": self.details}}
 
 
-class PictureBlocked(ModerationBlocked):
-    """As ModerationBlocked, with the type that OpenAI gives to images."""
+class ImageModerationBlocked(ModerationBlocked):
+    """As ModerationBlocked, with the type that OpenAI uses for images."""
 
     type: ClassVar[str] = "image_generation_user_error"
 
 
 class Unauthorized(ApiError):
-    """No key, or one that opens nothing."""
+    """No API key, or an invalid one."""
 
     status: ClassVar[int] = 401
 
 
 class Forbidden(ApiError):
-    """A good key that lacks the model's group."""
+    """A valid key without the model's group."""
 
     status: ClassVar[int] = 403
     default_code: ClassVar[str | None] = "group_mismatch"
@@ -109,14 +107,14 @@ class NotFound(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """The route exists, the method does not."""
+    """The route exists, but not with this method."""
 
     status: ClassVar[int] = 405
     default_code: ClassVar[str | None] = "method_not_allowed"
 
 
 class Conflict(ApiError):
-    """Something else must end first. SDKs try again after the pause."""
+    """Another call must end first. SDKs retry after Retry-After."""
 
     status: ClassVar[int] = 409
     default_code: ClassVar[str | None] = "conflict"
@@ -126,28 +124,28 @@ class Conflict(ApiError):
 
 
 class KeyReused(ApiError):
-    """An Idempotency-Key that belongs to another request."""
+    """An Idempotency-Key that was used with other parameters."""
 
     status: ClassVar[int] = 422
     default_code: ClassVar[str | None] = "idempotency_key_reused"
 
 
 class TooLarge(ApiError):
-    """The body or one of its files is too big."""
+    """The body or one of its files is too large."""
 
     status: ClassVar[int] = 413
     default_code: ClassVar[str | None] = "request_too_large"
 
 
 class UnsupportedMedia(ApiError):
-    """The body is of another content type than the route takes."""
+    """The route does not accept the body's content type."""
 
     status: ClassVar[int] = 415
     default_code: ClassVar[str | None] = "unsupported_media_type"
 
 
 class QuotaExceeded(ApiError):
-    """The key's budget does not cover the price. Retrying does not help, and the SDKs are told so."""
+    """The key's budget does not cover the price. A retry can't help, so a header tells SDKs not to."""
 
     status: ClassVar[int] = 429
     type: ClassVar[str] = "insufficient_quota"
@@ -158,54 +156,53 @@ class QuotaExceeded(ApiError):
 
 
 class RateLimited(ApiError):
-    """The key has as many calls running as it may, or has begun as many in a minute."""
+    """The key has reached its limit of running calls, or of calls begun in a minute."""
 
     status: ClassVar[int] = 429
     type: ClassVar[str] = "requests"
     default_code: ClassVar[str | None] = "rate_limit_exceeded"
 
     def __init__(self, message: str, retry_after_s: float, headers: Mapping[str, str]) -> None:
-        super().__init__(message, headers={**headers, "Retry-After": whole_seconds(retry_after_s)})
+        super().__init__(message, headers={**headers, "Retry-After": retry_after_header(retry_after_s)})
 
 
-class ServerFault(ApiError):
-    """Not the caller's doing."""
+class ServerError(ApiError):
+    """An error that the caller did not cause."""
 
     type: ClassVar[str] = "server_error"
 
 
-class EngineFailure(ServerFault):
+class EngineFailure(ServerError):
     """The engine could not finish the job; nothing was charged."""
 
     status: ClassVar[int] = 500
     default_code: ClassVar[str | None] = "engine_failure"
 
 
-class Overloaded(ServerFault):
-    """No room now."""
+class Overloaded(ServerError):
+    """The queue is full, or the server can't take the job now."""
 
     status: ClassVar[int] = 503
     default_code: ClassVar[str | None] = "server_overloaded"
 
     def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message, headers={"Retry-After": whole_seconds(retry_after_s)})
+        super().__init__(message, headers={"Retry-After": retry_after_header(retry_after_s)})
 
 
-class TimedOut(ServerFault):
+class TimedOut(ServerError):
     """The job ran past its time limit; nothing was charged."""
 
     status: ClassVar[int] = 504
     default_code: ClassVar[str | None] = "timeout"
 
 
-class KeptError(ApiError):
-    """The error that an earlier call ended with, word by word."""
+class ReplayedError(ApiError):
+    """The error of an earlier call, repeated unchanged for a retry."""
 
     def __init__(self, status: int, error: Mapping[str, Any]) -> None:
         super().__init__(str(error.get("message")), param=error.get("param"), code=error.get("code"))
-        self.status = status  # type: ignore[misc]  # its class is forgotten; its status is not
+        self.status = status  # type: ignore[misc]  # the status is stored, the class is not
         self._error = dict(error)
 
     def body(self) -> dict[str, Any]:
-        """As it was."""
         return {"error": self._error}

@@ -1,4 +1,4 @@
-"""Everything an operator can set, read once from the environment (prefix DARKROOM_) at start."""
+"""All settings of the server, read once at start from environment variables with the prefix DARKROOM_."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,94 +12,95 @@ CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "afte
 
 
 class Settings(BaseSettings):
-    """Defaults suit one machine that only its owner can reach."""
+    """The defaults suit a single machine, reachable from itself only."""
 
     model_config = SettingsConfigDict(env_prefix="DARKROOM_", extra="ignore")
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on.")
-    home: Path = Field(REPOSITORY / "darkroom-home", description="Database, results, logs and the first key.")
-    weights: Path = Field(REPOSITORY / "weights", description="Where checkpoint paths of the catalog start.")
+    home: Path = Field(REPOSITORY / "darkroom-home", description="Folder of the database, results, logs and keys.")
+    weights: Path = Field(REPOSITORY / "weights", description="Base folder of the catalog's checkpoint paths.")
     model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
     database: str | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
     cdn_url: BaseUrl | None = Field(
         None,
-        description="Public address of the results, with path, if a proxy or CDN serves them; "
-        "when unset, /cdn on the address that the request came to.",
+        description="Public base URL of the results, if a proxy or CDN serves them; "
+        "/cdn on the address of the request when unset.",
     )
 
-    max_n: int = Field(10, ge=1, description="Most pictures in one call.")
-    max_queue: int = Field(64, ge=1, description="Image jobs waiting or running; one more is answered 503.")
+    max_n: int = Field(10, ge=1, description="Maximum number of pictures in one call.")
+    max_queue: int = Field(64, ge=1, description="Maximum number of image jobs waiting or running; one more gets 503.")
     max_queue_s: float = Field(
-        900, gt=0, description="Estimated work of those jobs, in seconds of device time; more is answered 503."
+        900, gt=0, description="Maximum estimated device time of those jobs, in seconds; more gets 503."
     )
     max_running_per_key: int = Field(
         32,
         ge=1,
-        description="Calls (images, chats, responses) that a key may have at once, unless it has a limit of its own; "
-        "one more is answered 429.",
+        description="Maximum number of running calls (images, chats, responses) of a key without its own limit; "
+        "one more gets 429.",
     )
-    chat_max_queue: int = Field(128, ge=1, description="Chats waiting or running; one more is answered 503.")
-    job_time_limit_s: float = Field(900, gt=0, description="Running time of one image or chat before it ends with 504.")
+    chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
+    job_time_limit_s: float = Field(900, gt=0, description="Running time after which an image job or chat gets 504.")
     keepalive_s: float = Field(
         15,
         gt=0,
-        description="How often a waiting stream sends a comment, and a kept-alive JSON answer a space, so that no "
-        "proxy cuts them.",
+        description="How often a waiting stream sends a comment, and a JSON answer with keepalive a space, so that "
+        "proxies do not close the connection.",
     )
     retry_grace_s: float = Field(
         15,
         ge=0,
-        description="How long a call goes on for an OpenAI SDK whose connection was cut, which will try again.",
+        description="How long a call continues after an OpenAI SDK lost its connection, since the SDK will retry.",
     )
     idempotency_s: float = Field(
-        86_400, gt=0, description="How long an Idempotency-Key and a call's id are known, from the call's beginning."
+        86_400, gt=0, description="How long a call can be found by its Idempotency-Key or id, from its start."
     )
-    lease_s: float = Field(60, gt=0, description="How long a hold outlives a server that stopped renewing it.")
+    lease_s: float = Field(60, gt=0, description="How long a hold lasts after a server stopped renewing it.")
     drain_s: float = Field(
-        120, ge=0, description="How long running calls may go on after SIGTERM; a second SIGTERM ends them at once."
+        120, ge=0, description="How long running calls may continue after SIGTERM; a second SIGTERM stops them at once."
     )
     worker_silence_s: float = Field(
-        300, gt=0, description="A worker that says nothing, or gets on with no job, for this long is killed as stuck."
+        300, gt=0, description="A worker that sends nothing, or makes no progress in any job, for this long is killed."
     )
-    result_grace_s: float = Field(3600, gt=0, description="Age at which a file that no record names is swept.")
+    result_grace_s: float = Field(3600, gt=0, description="Age at which a file without a record is deleted.")
     results_keep_days: float | None = Field(
-        None, gt=0, description="Age in days at which a picture is deleted; its charge stays. Never when unset."
+        None, gt=0, description="Age in days at which a picture is deleted (its charge stays); never when unset."
     )
     responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
     device_memory_gib: float | None = Field(
-        None, gt=0, description="Memory for image checkpoints on the device; 80 % of it when unset."
+        None, gt=0, description="Device memory for the weights of image checkpoints; 80 % of it when unset."
     )
     host_memory_gib: float | None = Field(
-        None, gt=0, description="Host memory for checkpoints that a GPU has no room for; half of it when unset."
+        None, gt=0, description="Host memory for checkpoints that do not fit on the GPU; half of it when unset."
     )
-    preload: bool = Field(True, description="Load every checkpoint at start instead of at its first call.")
+    preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
-    fetch_timeout_s: float = Field(20, gt=0, description="Time for one reference image, redirects included.")
+    fetch_timeout_s: float = Field(20, gt=0, description="Time limit for one reference image, with its redirects.")
 
-    moderation: Path | None = Field(None, description="The moderation policy, a TOML file; nothing is refused without.")
+    moderation: Path | None = Field(None, description="The moderation policy, a TOML file; no moderation when unset.")
 
-    log_json: bool = Field(False, description="Log lines as JSON instead of for reading.")
-    crash_at: CrashPoint | None = Field(None, description="Testing only: the server kills itself at this point.")
+    log_json: bool = Field(False, description="Write the log on stderr as JSON, not as text.")
+    crash_at: CrashPoint | None = Field(
+        None, description="For tests: the crash point at which the server kills itself."
+    )
 
     @property
     def database_url(self) -> str:
-        """The database to use."""
         return self.database or f"sqlite:///{self.home / 'darkroom.db'}"
 
     @property
     def local_url(self) -> str:
-        """The server's address, as this machine reaches it."""
+        """The server's base URL for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def admin_key(self) -> Path:
-        """The file with the secret that the admin routes ask for."""
+        """The file with the secret for the admin routes."""
         return self.home / "admin-key"
 
     @property
     def results(self) -> Path:
-        """Where finished pictures are stored."""
+        """The folder of finished pictures."""
         return self.home / "results"

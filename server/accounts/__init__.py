@@ -1,1 +1,13 @@
-"""Keys and money. SQLAlchemy rows never leave this package, and nothing here knows HTTP."""
+"""API keys, money and stored calls. SQLAlchemy rows never leave this package, and nothing here knows HTTP.
+
+- `db`: the database, SQLite or PostgreSQL; `migrations` makes its tables
+- `tables`, `response_tables`: the rows
+- `keys`: API keys and their limits
+- `money`: amounts as integers
+- `ledger`: holds, charges and results
+- `report`: balances, charges and the check of the ledger
+- `calls`: the outcome of each image call, for retries
+- `responses`: stored responses and their chains
+- `chat_usage`: token counts of chats
+- `refusals`: what moderation refused
+"""

@@ -1,7 +1,7 @@
-"""What became of each call, for whoever asks again: by its id, by its Idempotency-Key, or by sending it once more.
+"""The outcome of each call, for retries: looked up by its id, its Idempotency-Key or its fingerprint.
 
-A call is recorded in the transaction that takes its hold, and its result in the one that charges it. So what a killed
-server leaves behind is either charged and can be replayed, or neither.
+A call is recorded in the transaction that places its hold, and its result in the transaction that charges it. So after
+a crash a call is either charged and replayable, or neither.
 """
 
 import time
@@ -17,24 +17,24 @@ from server.accounts.db import Database
 from server.accounts.tables import CallRow, HoldRow
 
 State = Literal["running", "succeeded", "failed", "cancelled"]
-Write = Callable[[Session], None]  # a part of somebody else's transaction
+Write = Callable[[Session], None]  # runs inside the caller's transaction
 
 SERVER_DIED = {
-    "message": "The server stopped while it had this call; nothing was charged. Please send it again.",
+    "message": "The server stopped while it was processing this call; nothing was charged. Please send it again.",
     "type": "server_error",
     "param": None,
     "code": "server_died",
 }
-MOST_ALIKE = 50  # records of equal calls that are looked at
+MAX_FINGERPRINT_MATCHES = 50  # calls with one fingerprint that are read
 
 
-class CallTaken(Exception):
-    """Another server has begun a call with this Idempotency-Key a moment ago."""
+class IdempotencyKeyInUse(Exception):
+    """Another server has just begun a call with this Idempotency-Key."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallId:
-    """A call and what it is known by."""
+    """A call's id, and what a retry of it is recognised by."""
 
     id: str
     key_id: str
@@ -43,24 +43,24 @@ class CallId:
     idempotency_key: str | None
 
     @property
-    def same(self) -> tuple[str, str, str]:
-        """What it has in common with calls that ask for the same."""
+    def identity(self) -> tuple[str, str, str]:
+        """Equal for calls of one key with the same parameters."""
         return self.key_id, self.endpoint, self.fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """A call as the database knows it. `answer` is its result or, with the HTTP status, its error.
+    """A call as stored. `answer` is its result or, with the HTTP status, its error.
 
-    `kept` says that a retry gets this answer; `heard`, that somebody still listened when it ended.
+    `replayable`: a retry gets this answer. `delivered`: a client was connected when the call ended.
     """
 
     call: CallId
     state: State
     status: int | None
     answer: dict[str, Any] | None
-    kept: bool
-    heard: bool
+    replayable: bool
+    delivered: bool
     created_at: float
 
 
@@ -71,47 +71,44 @@ class Failure:
     state: Literal["failed", "cancelled"]
     status: int
     error: Mapping[str, Any]
-    kept: bool
+    replayable: bool
 
 
-class Retried(Protocol):
-    """What tells whether a retry is about a call that ended."""
-
-    @property
-    def kept(self) -> bool:
-        """Whether a retry gets its answer."""
+class RetryCandidate(Protocol):
+    """An ended call or response that a retry may be for; see `CallRecord` for the two flags."""
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody still listened when it ended."""
+    def replayable(self) -> bool: ...
+
+    @property
+    def delivered(self) -> bool: ...
 
 
-Ended = TypeVar("Ended", bound=Retried)
+CandidateT = TypeVar("CandidateT", bound=RetryCandidate)
 
 
-class CallBook:
-    """The records as one server process sees them. An Idempotency-Key is known for `keep_s`, and so is a call's id."""
+class CallStore:
+    """The call records that one server process (`owner`) reads and writes. Each can be looked up for `retention_s`."""
 
-    def __init__(self, database: Database, owner: str, keep_s: float) -> None:
+    def __init__(self, database: Database, owner: str, retention_s: float) -> None:
         self._database = database
         self._owner = owner
-        self._keep_s = keep_s
+        self._retention_s = retention_s
 
     def find(self, call_id: str, key_id: str) -> CallRecord | None:
-        """A call of this key."""
-        found = self._select(CallRow.id == call_id, CallRow.key_id == key_id)
-        return found[0] if found else None
+        records = self._select(CallRow.id == call_id, CallRow.key_id == key_id)
+        return records[0] if records else None
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> CallRecord | None:
-        """The call that an Idempotency-Key names."""
-        young = CallRow.created_at > time.time() - self._keep_s
-        found = self._select(
-            CallRow.key_id == key_id, CallRow.endpoint == endpoint, CallRow.idempotency_key == idempotency_key, young
+        """The call with this Idempotency-Key."""
+        recent = CallRow.created_at > time.time() - self._retention_s
+        records = self._select(
+            CallRow.key_id == key_id, CallRow.endpoint == endpoint, CallRow.idempotency_key == idempotency_key, recent
         )
-        return found[0] if found else None
+        return records[0] if records else None
 
-    def find_alike(self, key_id: str, endpoint: str, fingerprint: str, within_s: float) -> list[CallRecord]:
-        """Calls with the same parameters that ended lately, the newest first."""
+    def find_by_fingerprint(self, key_id: str, endpoint: str, fingerprint: str, within_s: float) -> list[CallRecord]:
+        """Calls with the same parameters that ended in the last `within_s` seconds, newest first."""
         return self._select(
             CallRow.key_id == key_id,
             CallRow.endpoint == endpoint,
@@ -119,23 +116,29 @@ class CallBook:
             CallRow.ended_at > time.time() - within_s,
         )
 
-    def beginning(self, call: CallId) -> Write:
-        """Record that the call runs. Raises CallTaken inside the transaction."""
+    def begin_write(self, call: CallId) -> Write:
+        """The write that records that the call runs. It raises IdempotencyKeyInUse."""
 
         def write(session: Session) -> None:
             if call.idempotency_key is not None:
-                session.execute(self._release(call))
+                session.execute(self._free_idempotency_key(call))
             session.add(self._row(call, "running"))
             try:
                 session.flush()
             except IntegrityError as error:
-                raise CallTaken(call.id) from error
+                raise IdempotencyKeyInUse(call.id) from error
 
         return write
 
-    def success(self, call_id: str, answer: Mapping[str, Any], *, heard: bool) -> Write:
-        """Record the result."""
-        values = {"state": "succeeded", "status": 200, "answer": dict(answer), "kept": True, "heard": heard}
+    def success_write(self, call_id: str, answer: Mapping[str, Any], *, delivered: bool) -> Write:
+        """The write that records the result, if the call still runs."""
+        values = {
+            "state": "succeeded",
+            "status": 200,
+            "answer": dict(answer),
+            "replayable": True,
+            "delivered": delivered,
+        }
 
         def write(session: Session) -> None:
             session.execute(
@@ -146,56 +149,63 @@ class CallBook:
 
         return write
 
-    def fail(self, call: CallId, failure: Failure, *, heard: bool) -> None:
-        """Record the failure, unless the call has ended. Of one that failed before it was recorded at all, only a kept
-        answer to an Idempotency-Key is worth a record."""
+    def fail(self, call: CallId, failure: Failure, *, delivered: bool) -> None:
+        """Record the failure, unless the call has ended. A call that failed before it was recorded gets a record only
+        if it has an Idempotency-Key and its answer is replayable."""
         with self._database.write() as session:
             row = session.get(CallRow, call.id)
             if row is None:
-                if call.idempotency_key is None or not failure.kept:
+                if call.idempotency_key is None or not failure.replayable:
                     return
-                session.execute(self._release(call))
+                session.execute(self._free_idempotency_key(call))
                 session.add(row := self._row(call, "running"))
             if row.state != "running":
                 return
             row.state, row.status, row.answer = failure.state, failure.status, dict(failure.error)
-            row.kept, row.heard, row.ended_at = failure.kept, heard, time.time()
-            if not failure.kept:
+            row.replayable, row.delivered, row.ended_at = failure.replayable, delivered, time.time()
+            if not failure.replayable:
                 row.idempotency_key = None
 
-    def told(self, call_id: str, *, keep: bool) -> None:
-        """A retry has been given this answer. What is not to be kept beyond that makes room for a new call."""
-        values: dict[str, Any] = {"heard": True} if keep else {"heard": True, "kept": False, "idempotency_key": None}
+    def mark_delivered(self, call_id: str, *, still_replayable: bool) -> None:
+        """A retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new call."""
+        values: dict[str, Any] = {"delivered": True}
+        if not still_replayable:
+            values |= {"replayable": False, "idempotency_key": None}
         with self._database.write() as session:
             session.execute(update(CallRow).where(CallRow.id == call_id).values(**values))
 
     def fail_orphans(self, running: Collection[str] = ()) -> int:
-        """Record as failed what nobody runs: no hold of it is held any more, and it is none of these calls, which this
-        server runs. It may have been another server's, or one whose end could not be written down."""
-        alive = select(HoldRow.call_id).where(HoldRow.call_id == CallRow.id, HoldRow.state == "held").exists()
-        orphans = (CallRow.state == "running", CallRow.id.not_in(running), ~alive)
+        """Record as failed each call that is marked running but no server runs: its hold is no longer held, and it is
+        not in `running`, the calls of this server. Its server died, or could not record its end. Returns how many."""
+        held = select(HoldRow.call_id).where(HoldRow.call_id == CallRow.id, HoldRow.state == "held").exists()
+        orphans = (CallRow.state == "running", CallRow.id.not_in(running), ~held)
         values = {"state": "failed", "status": 500, "answer": SERVER_DIED, "idempotency_key": None}
         with self._database.write() as session:
-            change = update(CallRow).where(*orphans).values(**values, ended_at=time.time()).returning(CallRow.id)
-            return len(session.scalars(change).all())
+            statement = update(CallRow).where(*orphans).values(**values, ended_at=time.time()).returning(CallRow.id)
+            return len(session.scalars(statement).all())
 
-    def forget_old(self) -> None:
-        """Delete the records that nobody can ask for any more."""
+    def delete_expired(self) -> None:
+        """Delete the records that are past their retention."""
         with self._database.write() as session:
             session.execute(
-                delete(CallRow).where(CallRow.created_at < time.time() - self._keep_s, CallRow.state != "running")
+                delete(CallRow).where(CallRow.created_at < time.time() - self._retention_s, CallRow.state != "running")
             )
 
-    def _select(self, *which: Any) -> list[CallRecord]:
+    def _select(self, *conditions: Any) -> list[CallRecord]:
         with self._database.read() as session:
-            newest = select(CallRow).where(*which).order_by(CallRow.created_at.desc()).limit(MOST_ALIKE)
+            newest = (
+                select(CallRow).where(*conditions).order_by(CallRow.created_at.desc()).limit(MAX_FINGERPRINT_MATCHES)
+            )
             return [_record(row) for row in session.scalars(newest)]
 
-    def _release(self, call: CallId) -> Any:
-        """Take the Idempotency-Key from a call so old that it is no longer known by it."""
-        same = (CallRow.key_id == call.key_id, CallRow.endpoint == call.endpoint)
-        old = (CallRow.idempotency_key == call.idempotency_key, CallRow.created_at <= time.time() - self._keep_s)
-        return update(CallRow).where(*same, *old).values(idempotency_key=None)
+    def _free_idempotency_key(self, call: CallId) -> Any:
+        """Remove the Idempotency-Key from a call that is past its retention."""
+        same_route = (CallRow.key_id == call.key_id, CallRow.endpoint == call.endpoint)
+        expired = (
+            CallRow.idempotency_key == call.idempotency_key,
+            CallRow.created_at <= time.time() - self._retention_s,
+        )
+        return update(CallRow).where(*same_route, *expired).values(idempotency_key=None)
 
     def _row(self, call: CallId, state: State) -> CallRow:
         return CallRow(
@@ -206,26 +216,26 @@ class CallBook:
             idempotency_key=call.idempotency_key,
             owner=self._owner,
             state=state,
-            kept=False,
-            heard=False,
+            replayable=False,
+            delivered=False,
             created_at=time.time(),
         )
 
 
-def choose_retried(alike: Sequence[Ended], *, another_expected: bool) -> Ended | None:
-    """Which of equal calls, newest first, a retry is about; None when it must be drawn anew.
+def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> CandidateT | None:
+    """Which of the calls with one fingerprint (newest first) a retry is for; None if the retry must run again.
 
-    One that ended unheard is the one whose connection was cut. Else it is the newest, if its answer is kept and no
-    other call was told to come again.
+    A replayable call that ended without a client lost its connection, so the retry is for it. Otherwise it is for the
+    newest call, if that is replayable and no other call with this fingerprint is expected to be retried.
     """
-    kept = [record for record in alike if record.kept]
-    unheard = [record for record in kept if not record.heard]
-    if unheard:
-        return unheard[0]
-    return kept[0] if kept and kept[0] is alike[0] and not another_expected else None
+    replayable = [record for record in records if record.replayable]
+    undelivered = [record for record in replayable if not record.delivered]
+    if undelivered:
+        return undelivered[0]
+    return replayable[0] if replayable and replayable[0] is records[0] and not another_expected else None
 
 
 def _record(row: CallRow) -> CallRecord:
     call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
     state: State = row.state  # type: ignore[assignment]  # the database checks it
-    return CallRecord(call, state, row.status, row.answer, row.kept, row.heard, row.created_at)
+    return CallRecord(call, state, row.status, row.answer, row.replayable, row.delivered, row.created_at)

@@ -1,4 +1,4 @@
-"""How many tokens each key's chats had, by model and day. Chat is not billed; these are counts alone."""
+"""Token counts of chats, by key, model and day. Chats are not billed."""
 
 import time
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from server.accounts.tables import ChatUsageRow
 
 
 @dataclass(frozen=True, slots=True)
-class ChatTokens:
-    """What the chats of one key with one model amount to."""
+class ChatUsage:
+    """The totals of one key's chats with one model."""
 
     key_id: str
     model: str
@@ -22,7 +22,7 @@ class ChatTokens:
     completion_tokens: int
 
 
-def add_chat(database: Database, key_id: str, model: str, prompt_tokens: int, completion_tokens: int) -> None:
+def add_chat_usage(database: Database, key_id: str, model: str, prompt_tokens: int, completion_tokens: int) -> None:
     """Count one chat, under today in UTC."""
     insert = sqlite.insert if database.is_sqlite else postgresql.insert
     row = insert(ChatUsageRow).values(
@@ -33,17 +33,17 @@ def add_chat(database: Database, key_id: str, model: str, prompt_tokens: int, co
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
     )
-    sums = ("chats", "prompt_tokens", "completion_tokens")
-    added = row.on_conflict_do_update(
+    totals = ("chats", "prompt_tokens", "completion_tokens")
+    upsert = row.on_conflict_do_update(
         index_elements=["key_id", "model", "day"],
-        set_={name: getattr(ChatUsageRow, name) + getattr(row.excluded, name) for name in sums},
+        set_={name: getattr(ChatUsageRow, name) + getattr(row.excluded, name) for name in totals},
     )
     with database.write() as session:
-        session.execute(added)
+        session.execute(upsert)
 
 
-def chat_tokens(database: Database, key_id: str | None = None) -> list[ChatTokens]:
-    """The sums over all days, by key and model."""
+def list_chat_usage(database: Database, key_id: str | None = None) -> list[ChatUsage]:
+    """The totals over all days, by key and model."""
     row = ChatUsageRow
     query = (
         select(row.key_id, row.model, func.sum(row.chats), func.sum(row.prompt_tokens), func.sum(row.completion_tokens))
@@ -53,5 +53,5 @@ def chat_tokens(database: Database, key_id: str | None = None) -> list[ChatToken
     if key_id is not None:
         query = query.where(row.key_id == key_id)
     with database.read() as session:
-        found = session.execute(query).all()
-    return [ChatTokens(key, model, int(chats), int(read), int(written)) for key, model, chats, read, written in found]
+        rows = session.execute(query).all()
+    return [ChatUsage(key, model, *map(int, totals)) for key, model, *totals in rows]

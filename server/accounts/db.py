@@ -1,8 +1,8 @@
 """The database: one writer connection, many readers.
 
-SQLite up to 3.51.2 can lose data when two connections write and checkpoint a WAL at once, so one connection alone
-writes and checkpoints, and readers can do neither. Writers begin with BEGIN IMMEDIATE: a transaction that starts as a
-reader and upgrades ignores the busy timeout. Other processes (the command line) write too, under SQLite's own lock.
+SQLite up to 3.51.2 can lose data when two connections write and checkpoint a WAL at the same time. So only one
+connection writes and checkpoints; readers can do neither. Writers begin with BEGIN IMMEDIATE: a transaction that starts
+as a reader and upgrades ignores the busy timeout. Other processes (the command line) write under SQLite's lock.
 """
 
 import sqlite3
@@ -20,7 +20,7 @@ READERS = 8
 
 
 class Database:
-    """SQLite by default, PostgreSQL by URL."""
+    """A SQLite or PostgreSQL database, chosen by the URL."""
 
     def __init__(self, url: str) -> None:
         self.url = make_url(url)
@@ -29,7 +29,7 @@ class Database:
         self._readers = self._engine(READERS, read_only=True)
 
     def migrate(self) -> None:
-        """Bring the schema to this version; nothing happens when it is there already."""
+        """Bring the schema to this version."""
         from alembic import command
         from alembic.config import Config
 
@@ -43,13 +43,13 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction on the one writer; commits at the end, rolls back on an exception."""
+        """A transaction on the single writer connection; commits at the end, rolls back on an exception."""
         with Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A consistent look; it never waits for the writer."""
+        """A read-only transaction on one snapshot; it never waits for the writer."""
         with Session(self._readers) as session:
             yield session
 
@@ -65,12 +65,12 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=BUSY_TIMEOUT_MS / 1000,
-            hide_parameters=True,  # errors are logged, and prompts are nobody's business
+            hide_parameters=True,  # errors are logged, and must not contain prompts
         )
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
         elif read_only:
-            _keep_to_one_snapshot(engine)
+            _use_snapshot_isolation(engine)
         return engine
 
 
@@ -94,8 +94,8 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
 
-def _keep_to_one_snapshot(engine: Engine) -> None:
-    """What SQLite's readers are anyway. By default each statement of a transaction would see another moment."""
+def _use_snapshot_isolation(engine: Engine) -> None:
+    """As SQLite's readers have it. PostgreSQL's default gives each statement of a transaction a new snapshot."""
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""API keys: made once, shown once, kept as a hash."""
+"""API keys. The secret is shown once, when the key is created; only its hash is stored."""
 
 import hashlib
 import secrets
@@ -11,7 +11,7 @@ from typing import TypedDict
 from sqlalchemy import exists, select
 
 from server.accounts.db import Database
-from server.accounts.ledger import used
+from server.accounts.ledger import spent_and_held
 from server.accounts.money import format_money
 from server.accounts.tables import KeyRow
 
@@ -20,10 +20,10 @@ PREFIX = "sk-dr-"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a key may do. The budget is all that it may ever spend, in 1/10000 CNY; None is no limit.
+    """An API key and its limits. `budget` is the total that it may ever spend, in 1/10000 CNY; None is no limit.
 
-    `max_running` is how many calls it may have at once; None is the server's own limit. `per_minute` is how many it may
-    begin in a minute; None is no limit. `keepalive` asks for whitespace before JSON answers that take long.
+    `max_running`: calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin
+    in a minute; None is no limit. `keepalive`: send whitespace before JSON answers that take long.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Key:
 
 
 class KeyChanges(TypedDict, total=False):
-    """What of a key is to be set, and to what."""
+    """The fields of a key that can be changed; those that are absent stay."""
 
     budget: int | None
     max_running: int | None
@@ -55,7 +55,7 @@ def create_key(
     budget: int | None = None,
     expires_at: datetime | None = None,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which nobody can read again."""
+    """A new key and its secret, which can't be read again."""
     secret = PREFIX + secrets.token_urlsafe(32)
     row = KeyRow(
         id=f"key_{uuid.uuid4().hex[:20]}",
@@ -88,25 +88,25 @@ def authenticate(database: Database, secret: str) -> Key | None:
 
 
 def list_keys(database: Database) -> list[Key]:
-    """All keys, oldest first."""
+    """Oldest first."""
     with database.read() as session:
         return [_key(row) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
 
 
-def any_keys(database: Database) -> bool:
-    """Whether a key was ever made."""
+def has_keys(database: Database) -> bool:
+    """Whether a key was ever created."""
     with database.read() as session:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
 
-def change_key(database: Database, key_id: str, changes: KeyChanges) -> Key | None:
-    """Set these and leave the rest. None when there is no such id. Raises ValueError for a budget that is overspent."""
+def update_key(database: Database, key_id: str, changes: KeyChanges) -> Key | None:
+    """None when there is no such id. Raises ValueError for a budget below what the key has spent."""
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
             return None
         budget = changes.get("budget")
-        if budget is not None and budget < (spent := used(session, key_id)):
+        if budget is not None and budget < (spent := spent_and_held(session, key_id)):
             raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
         for name, value in changes.items():
             setattr(row, name, value)
@@ -114,7 +114,7 @@ def change_key(database: Database, key_id: str, changes: KeyChanges) -> Key | No
 
 
 def revoke_key(database: Database, key_id: str) -> Key | None:
-    """End a key, or None when there is no such id. Revoking twice keeps the first time."""
+    """None when there is no such id. Revoking twice keeps the first date."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
@@ -124,7 +124,7 @@ def revoke_key(database: Database, key_id: str) -> Key | None:
 
 
 def _hash(secret: str) -> str:
-    """A plain hash is enough: the secret has 256 random bits, so there is nothing to guess."""
+    """A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -136,13 +136,13 @@ def _key(row: KeyRow) -> Key:
         groups=frozenset(row.groups),
         budget=row.budget,
         created_at=datetime.fromtimestamp(row.created_at, UTC),
-        expires_at=_moment(row.expires_at),
-        revoked_at=_moment(row.revoked_at),
+        expires_at=_to_datetime(row.expires_at),
+        revoked_at=_to_datetime(row.revoked_at),
         max_running=row.max_running,
         per_minute=row.per_minute,
         keepalive=row.keepalive,
     )
 
 
-def _moment(seconds: float | None) -> datetime | None:
+def _to_datetime(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

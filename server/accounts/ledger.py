@@ -1,13 +1,13 @@
-"""Holds and charges. The database is the only truth: there is no balance to cache and no refund to call.
+"""Holds and charges. The database is the only source of truth: no balance is cached, and nothing is ever refunded.
 
-A hold is a row that its owner (one server process) renews while the call runs. A charge is an entry, written in the
-transaction that records the call's results and moves the hold from held to captured; if no row moves, somebody else has
-decided about this call, and nothing is written.
+A hold reserves the price of a call. Its owner (one server process) renews the hold's lease while the call runs. A
+charge is an entry. It is written in the transaction that records the call's results and changes the hold from held to
+captured. If the hold is no longer held, another process settled the call, and nothing is written.
 
-What a key has left is its budget less its entries and its held holds, summed in the transaction that adds a hold. That
-transaction locks the key's row (FOR UPDATE; on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both see
-the last of a budget. Both sums are one statement, so one snapshot: no call can be captured between them and be counted
-in neither.
+What a key has left is its budget minus its entries and its held holds, summed in the transaction that adds a hold. That
+transaction locks the key's row (FOR UPDATE; on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend
+the last of a budget. Both sums are in one statement, so they see one snapshot: a call that is captured meanwhile is
+counted exactly once.
 """
 
 import time
@@ -31,12 +31,12 @@ class InsufficientBudget(Exception):
 
 
 class HoldLost(Exception):
-    """The hold is no longer this owner's: voided by a sweep, or settled already."""
+    """The hold is no longer held by this owner: a sweep voided it, or it is settled already."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What a hold is for. The price is a snapshot: a later catalog does not change it."""
+class BilledCall:
+    """The call that a hold is for. The price is a snapshot: a later catalog does not change it."""
 
     call_id: str
     key_id: str
@@ -47,7 +47,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """A file that is on disk and synced."""
+    """A finished picture whose file is on disk and synced."""
 
     name: str
     media_type: str
@@ -58,28 +58,28 @@ class StoredResult:
     position: int
 
 
-def _nothing(_: object) -> None:
+def _no_op(_: object) -> None:
     return None
 
 
 class Ledger:
-    """The ledger as one server process sees it. `reach` is called at named moments, for tests that pull the plug."""
+    """The ledger as one server process (`owner`) uses it. `crash_hook` is called at each crash point, for tests."""
 
     def __init__(
-        self, database: Database, owner: str, lease_s: float = 60, reach: Callable[[str], None] = _nothing
+        self, database: Database, owner: str, lease_s: float = 60, crash_hook: Callable[[str], None] = _no_op
     ) -> None:
         self._database = database
         self._owner = owner
         self._lease_s = lease_s
-        self._reach = reach
+        self._crash_hook = crash_hook
 
-    def hold(self, call: Call, also: Callable[[Session], None] = _nothing) -> None:
-        """Set the price aside, and write in the same transaction what `also` does. Raises InsufficientBudget."""
+    def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
+        """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         now = time.time()
         with self._database.write() as session:
             budget = session.scalar(select(KeyRow.budget).where(KeyRow.id == call.key_id).with_for_update())
             if budget is not None:
-                available = budget - used(session, call.key_id)
+                available = budget - spent_and_held(session, call.key_id)
                 if available < call.price:
                     raise InsufficientBudget(available, call.price)
             session.add(
@@ -95,16 +95,21 @@ class Ledger:
                     created_at=now,
                 )
             )
-            also(session)
+            extra_writes(session)
 
-    def capture(self, call_id: str, results: Sequence[StoredResult], also: Callable[[Session], None] = _nothing) -> int:
-        """Charge the call, record its results and do `also`, all or nothing. Returns the price. Raises HoldLost."""
+    def capture(
+        self, call_id: str, results: Sequence[StoredResult], extra_writes: Callable[[Session], None] = _no_op
+    ) -> int:
+        """Charge the call, with its results and `extra_writes`, in one transaction; returns the price.
+
+        Raises HoldLost.
+        """
         if not results:
             raise ValueError(f"{call_id} has no results, and what was not delivered is not charged")
         now = time.time()
         with self._database.write() as session:
-            mine = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
-            if _moved(session, update(HoldRow).where(*mine).values(state="captured", settled_at=now)) != 1:
+            own = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
+            if _count_updated(session, update(HoldRow).where(*own).values(state="captured", settled_at=now)) != 1:
                 raise HoldLost(call_id)
             hold = session.get_one(HoldRow, call_id)
             session.add(
@@ -112,40 +117,40 @@ class Ledger:
             )
             for result in results:
                 session.add(_result_row(result, hold, now))
-            also(session)
+            extra_writes(session)
             session.flush()
-            self._reach("before-capture-commit")
+            self._crash_hook("before-capture-commit")
             price = hold.price
-        self._reach("after-capture-commit")
+        self._crash_hook("after-capture-commit")
         return price
 
     def void(self, call_id: str, reason: str) -> bool:
-        """Give the hold back. False when there is none to give back."""
+        """Release the hold. False when this owner holds none for the call."""
         return self._void(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner) == 1
 
     def renew(self, running: Collection[str]) -> int:
-        """Extend the leases of this owner's holds for these calls. One whose call has ended lapses: it was to be void,
-        and that could not be written down."""
-        mine = (HoldRow.owner == self._owner, HoldRow.state == "held", HoldRow.call_id.in_(running))
+        """Extend the leases of this owner's holds for these calls; returns how many. Its other holds expire: their
+        calls have ended, but voiding them failed (disk full, for example)."""
+        own = (HoldRow.owner == self._owner, HoldRow.state == "held", HoldRow.call_id.in_(running))
         with self._database.write() as session:
-            return _moved(session, update(HoldRow).where(*mine).values(lease_until=time.time() + self._lease_s))
+            return _count_updated(session, update(HoldRow).where(*own).values(lease_until=time.time() + self._lease_s))
 
     def sweep(self) -> int:
-        """Void every hold whose lease ran out, whoever owns it."""
+        """Void every hold whose lease expired, whoever owns it; returns how many."""
         return self._void("lease_expired", HoldRow.lease_until < time.time())
 
     def void_orphans(self) -> int:
-        """At a start: void what dead servers left held.
+        """At start: void the holds that dead servers left; returns how many.
 
-        A SQLite home has one server, so every other owner is dead. Servers that share a PostgreSQL may be alive:
-        there, only a lease that ran out says that its owner is not.
+        A SQLite home has one server, so every other owner is dead. With a shared PostgreSQL other servers may be alive:
+        there, an expired lease alone shows that its owner is dead.
         """
         if not self._database.is_sqlite:
             return self.sweep()
         return self._void("server_died", HoldRow.owner != self._owner)
 
     def find_result(self, name: str) -> StoredResult | None:
-        """The record of a stored picture."""
+        """The record of a stored picture; None if there is none, or its file was deleted."""
         with self._database.read() as session:
             row = session.get(ResultRow, name)
         if row is None or row.deleted_at is not None:
@@ -155,34 +160,34 @@ class Ledger:
         )
 
     def result_names(self) -> set[str]:
-        """The files that some record names and that are to be kept."""
+        """The files that have a record and must not be deleted."""
         with self._database.read() as session:
             return set(session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))))
 
-    def give_up_results(self, keep_s: float) -> int:
-        """Mark results that are older than this: their files may go, what was charged for them stays on record."""
+    def expire_results(self, max_age_s: float) -> int:
+        """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay."""
         now = time.time()
-        old = (ResultRow.created_at < now - keep_s, ResultRow.deleted_at.is_(None))
+        expired = (ResultRow.created_at < now - max_age_s, ResultRow.deleted_at.is_(None))
         with self._database.write() as session:
-            change = update(ResultRow).where(*old).values(deleted_at=now)
-            return len(session.scalars(change.returning(ResultRow.name)).all())
+            statement = update(ResultRow).where(*expired).values(deleted_at=now)
+            return len(session.scalars(statement.returning(ResultRow.name)).all())
 
-    def _void(self, reason: str, *which: ColumnElement[bool]) -> int:
-        change = update(HoldRow).where(HoldRow.state == "held", *which)
+    def _void(self, reason: str, *conditions: ColumnElement[bool]) -> int:
+        statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
         with self._database.write() as session:
-            return _moved(session, change.values(state="void", reason=reason[:60], settled_at=time.time()))
+            return _count_updated(session, statement.values(state="void", reason=reason[:60], settled_at=time.time()))
 
 
-def used(session: Session, key_id: str) -> int:
-    """What a key has spent and what is held for its running calls."""
-    live = (HoldRow.key_id == key_id, HoldRow.state == "held")
+def spent_and_held(session: Session, key_id: str) -> int:
+    """The sum of a key's charges and of the holds for its running calls, in 1/10000 CNY."""
+    own_held = (HoldRow.key_id == key_id, HoldRow.state == "held")
     spent = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id).scalar_subquery()
-    held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*live).scalar_subquery()
+    held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held).scalar_subquery()
     return int(session.scalars(select(spent + held)).one())
 
 
-def _moved(session: Session, change: Update) -> int:
-    return len(session.scalars(change.returning(HoldRow.call_id)).all())
+def _count_updated(session: Session, statement: Update) -> int:
+    return len(session.scalars(statement.returning(HoldRow.call_id)).all())
 
 
 def _result_row(result: StoredResult, hold: HoldRow, now: float) -> ResultRow:

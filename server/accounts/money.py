@@ -3,7 +3,7 @@
 from decimal import Decimal, InvalidOperation
 
 UNITS_PER_CNY = 10_000
-MOST_CNY = Decimal(100_000_000)
+MAX_CNY = Decimal(100_000_000)
 
 
 def parse_money(text: str) -> int:
@@ -12,8 +12,8 @@ def parse_money(text: str) -> int:
         amount = Decimal(text)
     except InvalidOperation as error:
         raise ValueError(f"'{text}' is not an amount of money; write it like 0.10") from error
-    if not amount.is_finite() or amount < 0 or amount > MOST_CNY:
-        raise ValueError(f"'{text}' is not an amount of money between 0 and {MOST_CNY} CNY")
+    if not amount.is_finite() or amount < 0 or amount > MAX_CNY:
+        raise ValueError(f"'{text}' is not an amount of money between 0 and {MAX_CNY} CNY")
     units = amount * UNITS_PER_CNY
     if units != units.to_integral_value():
         raise ValueError(f"'{text}' has more than four decimals")
@@ -21,9 +21,9 @@ def parse_money(text: str) -> int:
 
 
 def format_money(units: int) -> str:
-    """1000 -> '0.10': two decimals, more only where they are needed."""
+    """1000 -> '0.10': two decimals, or up to four if needed."""
     sign = "-" if units < 0 else ""
-    whole, part = divmod(abs(units), UNITS_PER_CNY)
+    cny, part = divmod(abs(units), UNITS_PER_CNY)
     decimals = f"{part:04d}"
-    shown = decimals[:2] + decimals[2:].rstrip("0")
-    return f"{sign}{whole}.{shown}"
+    trimmed = decimals[:2] + decimals[2:].rstrip("0")
+    return f"{sign}{cny}.{trimmed}"

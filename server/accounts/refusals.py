@@ -1,4 +1,4 @@
-"""What the moderation policy refused, for the operator to look at."""
+"""What the moderation policy refused, for the operator to review."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MAX_EVIDENCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One breach of one policy. `evidence` is a word that was found, or a classifier's score."""
+    """One breach of one policy. `evidence` is the text that matched, or a classifier's score."""
 
     call_id: str
     key_id: str
@@ -28,13 +28,12 @@ class Refusal:
 
 
 def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
-    """Keep them."""
     with database.write() as session:
         session.add_all(_row(refusal) for refusal in refusals)
 
 
 def list_refusals(database: Database, key_id: str | None = None, limit: int = 100) -> list[Refusal]:
-    """The newest first."""
+    """Newest first."""
     query = select(RefusalRow).order_by(RefusalRow.id.desc()).limit(limit)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)

@@ -1,4 +1,4 @@
-"""The books, for the operator: balances, charges, and the proof that they agree."""
+"""The ledger, for the operator: balances, charges, and a check that the tables agree."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A key's money in 1/10000 CNY. Without a budget, nothing bounds what is available."""
+    """A key's money in 1/10000 CNY. `budget` None is no limit."""
 
     key_id: str
     name: str
@@ -24,7 +24,7 @@ class Balance:
 
     @property
     def available(self) -> int | None:
-        """What the key may still spend."""
+        """What the key may still spend; None is no limit."""
         return None if self.budget is None else self.budget - self.spent - self.held
 
 
@@ -40,18 +40,18 @@ class Entry:
 
 
 def balances(database: Database) -> list[Balance]:
-    """Every key, oldest first."""
+    """Of every key, oldest first."""
     charges = select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id)
-    live = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
+    holds = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
     with database.read() as session:
         spent = {row[0]: int(row[1]) for row in session.execute(charges)}
-        held = {row[0]: int(row[1]) for row in session.execute(live)}
+        held = {row[0]: int(row[1]) for row in session.execute(holds)}
         rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
     return [Balance(row.id, row.name, row.budget, spent.get(row.id, 0), held.get(row.id, 0)) for row in rows]
 
 
 def entries(database: Database, key_id: str | None = None, limit: int = 100) -> list[Entry]:
-    """The newest charges first."""
+    """Newest first."""
     query = select(EntryRow).order_by(EntryRow.id.desc()).limit(limit)
     if key_id is not None:
         query = query.where(EntryRow.key_id == key_id)
@@ -63,22 +63,22 @@ def entries(database: Database, key_id: str | None = None, limit: int = 100) -> 
 
 
 def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
-    """What does not agree, in words; nothing when the books are clean. `stored` tells if a result's file exists."""
+    """One line for each inconsistency; none when the ledger is clean. `stored` says whether a result's file exists."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
     captured, void = HoldRow.state == "captured", HoldRow.state == "void"
     expired = (HoldRow.state == "held") & (HoldRow.lease_until < time.time())
     with database.read() as session:
         problems = [
-            *_calls(session, captured & no_entry, "is captured and has no entry"),
-            *_calls(session, captured & no_result, "is captured and has no result"),
-            *_calls(session, void & ~no_entry, "is void and has an entry"),
-            *_calls(session, void & ~no_result, "is void and has results"),
-            *_calls(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
-            *_calls(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
-            *_calls(session, expired, "is held past its lease; a running server voids it within a minute"),
+            *_call_problems(session, captured & no_entry, "is captured and has no entry"),
+            *_call_problems(session, captured & no_result, "is captured and has no result"),
+            *_call_problems(session, void & ~no_entry, "is void and has an entry"),
+            *_call_problems(session, void & ~no_result, "is void and has results"),
+            *_call_problems(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
+            *_call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
+            *_call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
             *_wrong_amounts(session),
-            *_strays(session),
+            *_orphans(session),
         ]
         names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).all()
     if stored is not None:
@@ -91,8 +91,8 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
     return problems
 
 
-def _calls(session: Session, which: ColumnElement[bool], what: str) -> list[str]:
-    return [f"call {call_id} {what}" for call_id in session.scalars(select(HoldRow.call_id).where(which))]
+def _call_problems(session: Session, condition: ColumnElement[bool], problem: str) -> list[str]:
+    return [f"call {call_id} {problem}" for call_id in session.scalars(select(HoldRow.call_id).where(condition))]
 
 
 def _wrong_amounts(session: Session) -> list[str]:
@@ -101,11 +101,11 @@ def _wrong_amounts(session: Session) -> list[str]:
     return [f"call {call_id} has an entry of another price or key than its hold" for call_id in session.scalars(query)]
 
 
-def _strays(session: Session) -> list[str]:
-    """Entries and results of calls that never were. Foreign keys forbid them; a copied or edited file may not."""
-    found = []
+def _orphans(session: Session) -> list[str]:
+    """Entries and results without a hold. Foreign keys forbid them, but a copied or edited database may have some."""
+    problems = []
     for table, what in ((EntryRow, "an entry"), (ResultRow, "a result")):
         unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == table.call_id).exists()
-        strays = session.scalars(select(table.call_id).where(unknown))
-        found += [f"call {call_id} has {what} and no hold" for call_id in strays]
-    return found
+        orphans = session.scalars(select(table.call_id).where(unknown))
+        problems += [f"call {call_id} has {what} and no hold" for call_id in orphans]
+    return problems

@@ -1,4 +1,4 @@
-"""The rows of stored responses: each with the items that went in and came out, pictures by their files' names."""
+"""The rows of stored responses: their input and output items, and pictures by file name."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from server.accounts.tables import AutoInteger, Base
 class ResponseRow(Base):
     """A response. While it runs it has an owner (a server process) that renews its lease.
 
-    One that is not `stored` is kept for a retry alone: nobody can ask for it, or continue from it.
+    One that is not `stored` is there for retries only: it can't be retrieved or continued from.
     """
 
     __tablename__ = "responses"
@@ -30,19 +30,21 @@ class ResponseRow(Base):
     owner: Mapped[str] = mapped_column(String(40))
     lease_until: Mapped[float] = mapped_column(Float)
     background: Mapped[bool] = mapped_column(Boolean)
-    echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # what the object says again of the request
-    ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # what the end alone knows
-    events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, to be read again
+    echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # the request's fields that the response object repeats
+    ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # the fields that are known at its end only
+    events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, for a later stream
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(String(64), index=True)
     stored: Mapped[bool] = mapped_column(Boolean, server_default=true())
-    heard: Mapped[bool] = mapped_column(Boolean, server_default=true())  # somebody still listened when it ended
+    # a client was connected when it ended
+    delivered: Mapped[bool] = mapped_column("heard", Boolean, server_default=true())
     created_at: Mapped[float] = mapped_column(Float, index=True)
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
 class ItemRow(Base):
-    """One item of a response; `side` is input or output. Callers may send items with ids of other responses back."""
+    """One item of a response; `side` is input or output. An `item_id` may repeat: a caller may send back an item of an
+    earlier response."""
 
     __tablename__ = "response_items"
 
@@ -53,11 +55,11 @@ class ItemRow(Base):
     side: Mapped[str] = mapped_column(String(6))
     position: Mapped[int] = mapped_column(Integer)
     body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    picture: Mapped[str | None] = mapped_column(String(60))  # a stored file: what an image_generation_call came to
+    picture: Mapped[str | None] = mapped_column(String(60))  # the stored file of an image_generation_call
 
 
 class FileRow(Base):
-    """A stored picture that a response's items show and that no charge pays for: what came inside a request."""
+    """A stored picture that came inside a request, so it has no charge and no row in `results`."""
 
     __tablename__ = "response_files"
 

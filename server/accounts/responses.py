@@ -1,7 +1,7 @@
-"""Stored responses and their chains. Another key's response is as good as none.
+"""Stored responses and their chains. A key never sees another key's response.
 
-A response is recorded when it begins, each output item when it is there, and the end once: a response that has ended,
-or that somebody cancelled, is not ended again. So a killed server leaves responses that say how far they came.
+A response is recorded when it begins, each output item when it is finished, and the end once: a response that has
+ended, or was cancelled, is not ended again. So after a crash, a response shows how far it came.
 """
 
 import time
@@ -18,7 +18,7 @@ from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 
 Side = Literal["input", "output"]
 RUNNING = ("queued", "in_progress")
-MOST_ALIKE = 50  # records of equal responses that are looked at
+MAX_FINGERPRINT_MATCHES = 50  # responses with one fingerprint that are read
 SERVER_DIED = {
     "code": "server_error",
     "message": "The server stopped while it ran this response; what is not in its output was not charged.",
@@ -27,7 +27,7 @@ SERVER_DIED = {
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item as it is kept: a picture is the name of its file, in `picture` and never in the body."""
+    """An item as stored. A picture is not in the body: `picture` is the name of its file."""
 
     side: Side
     body: Mapping[str, Any]
@@ -35,12 +35,11 @@ class StoredItem:
 
     @property
     def id(self) -> str:
-        """The item's id."""
         return str(self.body["id"])
 
     @property
     def files(self) -> list[str]:
-        """The stored files that it shows."""
+        """The names of the stored files that the item refers to."""
         content = self.body.get("content")
         parts = content if isinstance(content, list) else []
         return [*([self.picture] if self.picture else []), *(part["file"] for part in parts if "file" in part)]
@@ -48,10 +47,10 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as the database knows it. `ended` is None while it runs.
+    """A response as stored. `ended` is None while it runs, then the fields that are known at its end only.
 
     A request with the same Idempotency-Key and parameters (`fingerprint`) gets this response again, unless it failed.
-    One that is not `stored` is there for nothing else. `heard` says that somebody still listened when it ended.
+    One that is not `stored` is there for such retries only. `delivered`: a client was connected when it ended.
     """
 
     id: str
@@ -66,26 +65,26 @@ class StoredResponse:
     idempotency_key: str | None = None
     fingerprint: str | None = None
     stored: bool = True
-    heard: bool = False
+    delivered: bool = False
 
     @property
-    def kept(self) -> bool:
+    def replayable(self) -> bool:
         """Whether a retry gets this answer."""
         return self.state in {"completed", "incomplete"}
 
     @property
-    def lasting(self) -> bool:
-        """Whether it goes on when nobody listens: somebody will ask for it."""
+    def survives_disconnect(self) -> bool:
+        """Whether it continues without a client: the client will ask for it later."""
         return self.background or self.idempotency_key is not None
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
+        """Whether it has not ended; a queued response counts as running."""
         return self.state in RUNNING
 
 
-class ResponseBook:
-    """The records as one server process sees them."""
+class ResponseStore:
+    """The response records that one server process (`owner`) reads and writes."""
 
     def __init__(self, database: Database, owner: str, lease_s: float) -> None:
         self._database = database
@@ -93,7 +92,7 @@ class ResponseBook:
         self._lease_s = lease_s
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
-        """Record a response that runs, with what went in."""
+        """Record a response that runs, with its input items."""
         row = ResponseRow(
             id=response.id,
             key_id=response.key_id,
@@ -106,7 +105,7 @@ class ResponseBook:
             idempotency_key=response.idempotency_key,
             fingerprint=response.fingerprint,
             stored=response.stored,
-            heard=False,
+            delivered=False,
             created_at=response.created_at,
         )
         with self._database.write() as session:
@@ -117,90 +116,96 @@ class ResponseBook:
             session.add_all(FileRow(name=name, response_id=response.id) for name in names)
 
     def start(self, response_id: str) -> None:
-        """A queued response has begun to run."""
+        """Change a queued response to in_progress."""
         with self._database.write() as session:
-            mine = (ResponseRow.id == response_id, ResponseRow.state == "queued")
-            session.execute(update(ResponseRow).where(*mine).values(state="in_progress"))
+            queued = (ResponseRow.id == response_id, ResponseRow.state == "queued")
+            session.execute(update(ResponseRow).where(*queued).values(state="in_progress"))
 
-    def output(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
-        """Record an item that is done. `position` counts on after the inputs."""
+    def output_write(self, response: StoredResponse, position: int, item: StoredItem) -> Write:
+        """The write that records a finished item. `position` continues the numbering of the inputs."""
 
         def write(session: Session) -> None:
-            if session.get(ResponseRow, response.id) is not None:  # it may have been deleted on the way
+            if session.get(ResponseRow, response.id) is not None:  # it may have been deleted meanwhile
                 session.add(_item_row(response.id, response.key_id, position, item))
 
         return write
 
     def add_output(self, response: StoredResponse, position: int, item: StoredItem) -> None:
-        """The same, in a transaction of its own."""
+        """As `output_write`, in its own transaction."""
         with self._database.write() as session:
-            self.output(response, position, item)(session)
+            self.output_write(response, position, item)(session)
 
-    def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, heard: bool) -> bool:
-        """Record the end. False when it has ended before, or is gone."""
-        which = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
-        values = {"state": state, "ended": dict(ended), "heard": heard, "ended_at": time.time()}
-        change = update(ResponseRow).where(*which).values(**values)
+    def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
+        """Record the end. False when it had ended before, or was deleted."""
+        running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
+        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": time.time()}
+        statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
-            change = change.values(idempotency_key=None)
+            statement = statement.values(idempotency_key=None)
         with self._database.write() as session:
-            return bool(session.scalars(change.returning(ResponseRow.id)).all())
+            return bool(session.scalars(statement.returning(ResponseRow.id)).all())
 
-    def keep_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
-        """Record what was told, for who reads the stream again."""
-        change = update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events))
+    def save_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
+        """Record the events that were sent, so that the stream can be read again."""
+        statement = update(ResponseRow).where(ResponseRow.id == response_id).values(events=list(events))
         with self._database.write() as session:
-            session.execute(change)
+            session.execute(statement)
 
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """A stored response of this key, and all its items in order."""
+        """A stored response of this key, with all its items in order."""
         return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored.is_(True))
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """A response by its Idempotency-Key, stored or not."""
         return self._find(ResponseRow.idempotency_key == idempotency_key, ResponseRow.key_id == key_id)
 
-    def find_alike(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
-        """Responses with the same parameters and without an Idempotency-Key that ended lately, the newest first."""
-        lately = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > time.time() - within_s)
-        mine = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
-        newest = select(ResponseRow).where(*mine, *lately).order_by(ResponseRow.created_at.desc()).limit(MOST_ALIKE)
+    def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
+        """Responses with the same parameters and without an Idempotency-Key that ended in the last `within_s` seconds,
+        newest first."""
+        recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > time.time() - within_s)
+        own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
+        newest = (
+            select(ResponseRow)
+            .where(*own, *recent)
+            .order_by(ResponseRow.created_at.desc())
+            .limit(MAX_FINGERPRINT_MATCHES)
+        )
         with self._database.read() as session:
             return [_response(row) for row in session.scalars(newest)]
 
-    def tell_again(self, response_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
-        """The response with its items, for a retry, which hears its end now."""
+    def redeliver(self, response_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
+        """Mark the response as delivered, to a retry; returns it with its items."""
         with self._database.write() as session:
-            session.execute(update(ResponseRow).where(ResponseRow.id == response_id).values(heard=True))
+            session.execute(update(ResponseRow).where(ResponseRow.id == response_id).values(delivered=True))
         return self._find(ResponseRow.id == response_id)
 
-    def _find(self, *which: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
+    def _find(self, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
         joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
-        query = joined.where(*which).order_by(ItemRow.position)
+        query = joined.where(*conditions).order_by(ItemRow.position)
         with self._database.read() as session:
             rows = session.execute(query).all()
         if not rows:
             return None
         return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
 
-    def chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
-        """The state of a response, and the items of all rounds up to it, the oldest first. One query."""
+    def find_chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
+        """The state of a response, and the items of it and of all its predecessors, oldest first, in one query."""
         with self._database.read() as session:
             rows = session.execute(_chain_query(response_id, key_id)).all()
         if not rows:
             return None
         return rows[-1][0], [_item(row) for _, row in rows if row is not None]
 
-    def items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
-        """Items of this key by their ids; what is not there is left out."""
+    def find_items(self, item_ids: Iterable[str], key_id: str) -> dict[str, StoredItem]:
+        """Items of this key by id; unknown ids are left out."""
         stored = select(ResponseRow.id).where(ResponseRow.id == ItemRow.response_id, ResponseRow.stored).exists()
-        mine = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
-        query = select(ItemRow).where(*mine, stored).order_by(ItemRow.id)
+        own = (ItemRow.item_id.in_(set(item_ids)), ItemRow.key_id == key_id)
+        query = select(ItemRow).where(*own, stored).order_by(ItemRow.id)
         with self._database.read() as session:
             return {row.item_id: _item(row) for row in session.scalars(query)}
 
     def delete(self, response_id: str, key_id: str) -> bool:
-        """Forget a response and its items. False when there is none."""
+        """Delete a stored response and its items. False when there is none."""
         with self._database.write() as session:
             row = session.get(ResponseRow, response_id)
             if row is None or row.key_id != key_id or not row.stored:
@@ -209,47 +214,49 @@ class ResponseBook:
         return True
 
     def renew(self) -> None:
-        """Extend the leases of what this server runs."""
-        mine = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
+        """Extend the leases of this server's responses."""
+        own = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
         with self._database.write() as session:
-            session.execute(update(ResponseRow).where(*mine).values(lease_until=time.time() + self._lease_s))
+            session.execute(update(ResponseRow).where(*own).values(lease_until=time.time() + self._lease_s))
 
-    def settle_orphans(self) -> int:
-        """End what dead servers ran; returns how many. Servers that share a database tell by the lease who is dead.
+    def finish_orphans(self) -> int:
+        """End the responses of dead servers; returns how many. On a shared PostgreSQL, an expired lease shows that a
+        server is dead.
 
-        One with a picture was charged for it: it is delivered as it is, and a retry is not charged again.
+        A response with a picture was charged for it, so it is completed as it is: a retry is not charged again.
         """
         dead = ResponseRow.owner != self._owner
         if not self._database.is_sqlite:
             dead = dead & (ResponseRow.lease_until < time.time())
-        drawn = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
-        paid_for = select(ItemRow.id).where(*drawn).exists()
+        pictures = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
+        charged = select(ItemRow.id).where(*pictures).exists()
         orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), dead).values(ended_at=time.time())
-        completed = orphans.where(paid_for).values(state="completed", ended={"completed_at": int(time.time())})
+        completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(time.time())})
         failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
         with self._database.write() as session:
-            return sum(len(session.scalars(change.returning(ResponseRow.id)).all()) for change in (completed, failed))
+            statements = (completed, failed)
+            return sum(len(session.scalars(one.returning(ResponseRow.id)).all()) for one in statements)
 
-    def forget_old(self, keep_s: float, keep_for_retries_s: float) -> None:
-        """Delete what is older than that and runs no more; what is there for retries alone, after the second."""
+    def delete_expired(self, max_age_s: float, max_retry_age_s: float) -> None:
+        """Delete ended responses that are older than this. Those that are not `stored` have the second limit."""
         now = time.time()
-        hidden = ~ResponseRow.stored & (ResponseRow.created_at < now - keep_for_retries_s)
-        old = or_(ResponseRow.created_at < now - keep_s, hidden)
+        for_retries = ~ResponseRow.stored & (ResponseRow.created_at < now - max_retry_age_s)
+        expired = or_(ResponseRow.created_at < now - max_age_s, for_retries)
         with self._database.write() as session:
-            _delete(session, select(ResponseRow.id).where(old, ResponseRow.state.not_in(RUNNING)))
+            _delete(session, select(ResponseRow.id).where(expired, ResponseRow.state.not_in(RUNNING)))
 
-    def picture_names(self) -> set[str]:
-        """The files that came inside requests and are still wanted."""
+    def file_names(self) -> set[str]:
+        """The files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name)))
 
 
 def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
-    mine = (ResponseRow.key_id == key_id) & ResponseRow.stored
+    own = (ResponseRow.key_id == key_id) & ResponseRow.stored
     columns = (ResponseRow.id, ResponseRow.previous_id, ResponseRow.state)
-    newest = select(*columns, literal(0).label("age")).where(ResponseRow.id == response_id, mine)
+    newest = select(*columns, literal(0).label("age")).where(ResponseRow.id == response_id, own)
     chain = newest.cte("chain", recursive=True)
-    older = select(*columns, chain.c.age + 1).where(ResponseRow.id == chain.c.previous_id, mine)
+    older = select(*columns, chain.c.age + 1).where(ResponseRow.id == chain.c.previous_id, own)
     chain = chain.union_all(older)
     return (
         select(chain.c.state, ItemRow)
@@ -258,13 +265,13 @@ def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
     )
 
 
-def _delete(session: Session, which: Select[str]) -> None:
-    ids = list(session.scalars(which))
+def _delete(session: Session, query: Select[str]) -> None:
+    ids = list(session.scalars(query))
     for start in range(0, len(ids), 500):
-        some = ids[start : start + 500]
+        batch = ids[start : start + 500]
         for table in (ItemRow, FileRow):
-            session.execute(delete(table).where(table.response_id.in_(some)))
-        session.execute(delete(ResponseRow).where(ResponseRow.id.in_(some)))
+            session.execute(delete(table).where(table.response_id.in_(batch)))
+        session.execute(delete(ResponseRow).where(ResponseRow.id.in_(batch)))
 
 
 def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) -> ItemRow:
@@ -298,5 +305,5 @@ def _response(row: ResponseRow) -> StoredResponse:
         idempotency_key=row.idempotency_key,
         fingerprint=row.fingerprint,
         stored=row.stored,
-        heard=row.heard,
+        delivered=row.delivered,
     )

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER PRIMARY KEY by itself
+AutoInteger = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
 
 
 class Base(DeclarativeBase):
@@ -25,7 +25,7 @@ class Base(DeclarativeBase):
 
 
 class KeyRow(Base):
-    """An API key. Its secret is kept as a hash."""
+    """An API key. Only a hash of its secret is stored."""
 
     __tablename__ = "keys"
 
@@ -44,7 +44,7 @@ class KeyRow(Base):
 
 
 class HoldRow(Base):
-    """Money set aside for a call while it runs; it ends captured or void."""
+    """Money reserved for a call while it runs; it ends captured or void."""
 
     __tablename__ = "holds"
     __table_args__ = (
@@ -80,7 +80,7 @@ class EntryRow(Base):
 
 
 class ResultRow(Base):
-    """A stored picture. `name` is its file name and its URL's last part."""
+    """A stored picture. `name` is its file name and the last part of its URL."""
 
     __tablename__ = "results"
 
@@ -94,7 +94,7 @@ class ResultRow(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
-    deleted_at: Mapped[float | None] = mapped_column(Float)  # when its file was given up
+    deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
 
 
 class ChatUsageRow(Base):
@@ -111,7 +111,7 @@ class ChatUsageRow(Base):
 
 
 class CallRow(Base):
-    """What became of a call, for whoever asks again. Not money: that is in its hold and its entry."""
+    """The outcome of a call, for retries. Its money is in its hold and its entry."""
 
     __tablename__ = "calls"
     __table_args__ = (
@@ -129,14 +129,14 @@ class CallRow(Base):
     state: Mapped[str] = mapped_column(String(10), index=True)
     status: Mapped[int | None] = mapped_column(Integer)
     answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    kept: Mapped[bool] = mapped_column(Boolean)
-    heard: Mapped[bool] = mapped_column(Boolean)
+    replayable: Mapped[bool] = mapped_column("kept", Boolean)  # a retry gets this answer
+    delivered: Mapped[bool] = mapped_column("heard", Boolean)  # a client was connected when it ended
     created_at: Mapped[float] = mapped_column(Float, index=True)
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
 class RefusalRow(Base):
-    """A request or a result that the moderation policy refused: what was breached, never the picture or the prompt."""
+    """A request or result that the moderation policy refused. The picture or prompt is never stored."""
 
     __tablename__ = "refusals"
 

@@ -1,8 +1,8 @@
-"""Reference images from the internet, for operators who allow it, without lending the server's network to strangers.
+"""Fetching of reference images by URL, if the operator allows it, guarded against SSRF.
 
-https only. The host is resolved once, every address it has is checked, and the connection goes to a checked address
-(with the name in SNI and certificate), so a name that changes its mind between check and use gains nothing. Redirects
-are followed by hand and checked the same way.
+https only. The host is resolved once, every address of it is checked, and the connection goes to a checked address
+(with the host's name in SNI and certificate), so DNS rebinding between check and use has no effect. Redirects are
+followed here, not by the client, and checked the same way.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ MAX_URL_LENGTH = 4096
 NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
-# threads of its own: a name server that does not answer holds one for half a minute, and the common ones renew leases
-RESOLVING = ThreadPoolExecutor(8, thread_name_prefix="resolve")
+# Its own threads: a DNS server that does not answer blocks one for 30 s, and the default executor renews leases.
+DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
 
 class FetchRefused(Exception):
-    """A URL that this server does not fetch."""
+    """A URL that this server is not allowed to fetch."""
 
 
 class FetchFailed(Exception):
-    """A URL that it tried and could not."""
+    """A URL that could not be fetched."""
 
 
 class FetchTooLarge(Exception):
-    """A file that is larger than may be."""
+    """A file over the size limit."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is on the internet, also when it is wrapped in an IPv6 one."""
+    """Whether an address is on the public internet; IPv4 addresses inside IPv6 ones are checked too."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is not None:
@@ -51,9 +51,9 @@ def is_public(address: Address) -> bool:
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Every address of a host. Raises OSError."""
-    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(RESOLVING, ask)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    entries = await asyncio.get_running_loop().run_in_executor(DNS_EXECUTOR, lookup)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 async def fetch_image(
@@ -67,7 +67,7 @@ async def fetch_image(
     ports: tuple[int, ...] = (443,),
     ca_file: str | None = None,
 ) -> bytes:
-    """The body behind a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge after."""
+    """The body of a URL. Raises FetchRefused before anything is sent, FetchFailed and FetchTooLarge afterwards."""
     _check_url(url, ports)
     if not allow:
         raise FetchRefused(
@@ -77,7 +77,7 @@ async def fetch_image(
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(MAX_REDIRECTS + 1):
-                body, url = await _hop(url, max_bytes, resolve, is_allowed, ports, ca_file)
+                body, url = await _get_once(url, max_bytes, resolve, is_allowed, ports, ca_file)
                 if body is not None:
                     return body
             raise FetchFailed(f"the URL redirects more than {MAX_REDIRECTS} times.")
@@ -85,7 +85,7 @@ async def fetch_image(
         raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
 
 
-async def _hop(
+async def _get_once(
     url: str,
     max_bytes: int,
     resolve: Resolver,
@@ -93,34 +93,34 @@ async def _hop(
     ports: tuple[int, ...],
     ca_file: str | None,
 ) -> tuple[bytes | None, str]:
-    """One request: the body, or where it redirects to."""
+    """One GET: the body and its URL, or None and the URL of the redirect."""
     host, port = _check_url(url, ports)
-    pinned = await _checked_address(host, port, resolve, is_allowed)
-    trusted = ssl.create_default_context(cafile=ca_file)
+    address = await _resolve_checked(host, port, resolve, is_allowed)
+    tls_context = ssl.create_default_context(cafile=ca_file)
     headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
-    pool = httpcore.AsyncConnectionPool(ssl_context=trusted, network_backend=_Pinned(host, pinned))
+    pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=_PinnedBackend(host, address))
     try:
-        async with pool, pool.stream("GET", url, headers=headers) as answer:
-            if answer.status in REDIRECTS:
-                return None, _location(url, answer)
-            if answer.status != 200:
-                raise FetchFailed(f"the URL answered with status {answer.status}.")
-            return await _bounded(answer, max_bytes), url
+        async with pool, pool.stream("GET", url, headers=headers) as response:
+            if response.status in REDIRECTS:
+                return None, _redirect_url(url, response)
+            if response.status != 200:
+                raise FetchFailed(f"the URL answered with status {response.status}.")
+            return await _read_limited(response, max_bytes), url
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError) as error:
         raise FetchFailed(f"the URL could not be fetched: {type(error).__name__}.") from error
 
 
-def _location(url: str, answer: httpcore.Response) -> str:
-    found = [value for name, value in answer.headers if name.lower() == b"location"]
+def _redirect_url(url: str, response: httpcore.Response) -> str:
+    locations = [value for name, value in response.headers if name.lower() == b"location"]
     try:
-        return urljoin(url, found[0].decode("latin-1"))
+        return urljoin(url, locations[0].decode("latin-1"))
     except (IndexError, ValueError) as error:
         raise FetchFailed("the URL redirects to nowhere.") from error
 
 
-async def _bounded(answer: httpcore.Response, max_bytes: int) -> bytes:
+async def _read_limited(response: httpcore.Response, max_bytes: int) -> bytes:
     body = bytearray()
-    async for chunk in answer.aiter_stream():
+    async for chunk in response.aiter_stream():
         body += chunk
         if len(body) > max_bytes:
             raise FetchTooLarge(f"the file is larger than {max_bytes // 1024**2} MiB.")
@@ -147,22 +147,22 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
     return parts.hostname, port
 
 
-async def _checked_address(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
+async def _resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
     try:
-        found = await resolve(host, port)
+        addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
         raise FetchFailed("the host's name could not be resolved.") from error
-    if not found or not all(_allowed(address, is_allowed) for address in found):
+    if not addresses or not all(_allowed(address, is_allowed) for address in addresses):
         raise FetchRefused("the URL's host is not on the public internet.")
-    return found[0]
+    return addresses[0]
 
 
 def _allowed(address: str, is_allowed: Callable[[Address], bool]) -> bool:
     return is_allowed(ipaddress.ip_address(address.partition("%")[0]))
 
 
-class _Pinned(httpcore.AsyncNetworkBackend):
-    """Connects to the checked address whatever name it is asked for, and to nothing else."""
+class _PinnedBackend(httpcore.AsyncNetworkBackend):
+    """Connects to the checked address of one host, and to nothing else."""
 
     def __init__(self, host: str, address: str) -> None:
         self._host = host
@@ -177,7 +177,6 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """A stream to the pinned address."""
         if host.strip("[]").lower() != self._host:
             raise httpcore.ConnectError(f"{host} was not checked")
         return await self._backend.connect_tcp(self._address, port, timeout, local_address, socket_options)

@@ -1,6 +1,6 @@
-"""From the bytes of a reference image to upright pixels, for files from strangers. Pillow only; no torch.
+"""Decodes untrusted reference images to upright pixels. Pillow only; no torch.
 
-The header is read and bounded before any pixel is decoded, so a small file that claims to be enormous costs nothing.
+The size in the header is checked before any pixel is decoded, so a decompression bomb costs nothing.
 """
 
 import base64
@@ -19,13 +19,13 @@ from pipelines.protocol.images import Picture
 MAX_SOURCE_PX = 64_000_000
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
-# Of odd metadata; sizes are bounded below. Once for all threads: the filters are the process's own.
+# Pillow warns of odd metadata; sizes are checked below. Set at import: warning filters are global, not per thread.
 warnings.filterwarnings("ignore", module="PIL")
 PictureErrorCode = Literal["invalid_image_file", "image_too_large"]
 
 
 class PictureError(Exception):
-    """A file that can't be used as a picture; the message says why."""
+    """A file that can't be decoded or is too large; the message is for the caller."""
 
     def __init__(self, message: str, code: PictureErrorCode = "invalid_image_file") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class PictureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DecodedPicture:
-    """Upright RGB pixels, perhaps reduced, and the size that the file had (upright too)."""
+    """Upright RGB pixels, scaled down if needed, and the original size (upright too)."""
 
     picture: Picture
     original_width_px: int
@@ -53,11 +53,11 @@ def decode_data_uri(uri: str) -> bytes:
 
 
 def decode_picture(data: bytes, max_area_px: int) -> DecodedPicture:
-    """RGB pixels, upright, on white where the file is transparent, of at most max_area_px. Raises PictureError."""
-    with _opened(data) as image:
+    """Upright RGB pixels, on white where the file is transparent, of at most max_area_px. Raises PictureError."""
+    with _open_image(data) as image:
         upright = ImageOps.exif_transpose(image)
         width, height = upright.size
-        rgb = _flattened(upright)
+        rgb = _flatten_to_rgb(upright)
         scale = (max_area_px / (width * height)) ** 0.5
         if scale < 1:
             size = (max(1, int(width * scale)), max(1, int(height * scale)))
@@ -66,12 +66,12 @@ def decode_picture(data: bytes, max_area_px: int) -> DecodedPicture:
 
 
 def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int]) -> Picture:
-    """Where to paint, as "L" pixels of the target size: 255 paints, 0 keeps. Raises PictureError.
+    """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps. Raises PictureError.
 
-    With an alpha channel alpha 0 is painted, as OpenAI has it; without one, white is. `original` is the first
-    reference's own size, which the mask must have.
+    With an alpha channel, alpha 0 is painted, as in OpenAI's API; without one, white is. `original` is the original
+    size of the first reference, which the mask must have.
     """
-    with _opened(data) as image:
+    with _open_image(data) as image:
         upright = ImageOps.exif_transpose(image)
         if upright.size != original:
             sizes = f"{upright.width}x{upright.height}, the first reference image {original[0]}x{original[1]}"
@@ -89,8 +89,8 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int])
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
-    """The decoded first frame. Any failure of Pillow's on hostile bytes is a PictureError."""
+def _open_image(data: bytes) -> Iterator[Image.Image]:
+    """The decoded first frame. Every error that Pillow raises for hostile bytes becomes a PictureError."""
     if not data:
         raise PictureError("The file is empty.")
     try:
@@ -108,15 +108,17 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
 
 def _check_area(width: int, height: int) -> None:
     if width * height > MAX_SOURCE_PX:
-        most = MAX_SOURCE_PX // 1_000_000
-        raise PictureError(f"The image is {width}x{height}; at most {most} megapixels are accepted.", "image_too_large")
+        limit = MAX_SOURCE_PX // 1_000_000
+        raise PictureError(
+            f"The image is {width}x{height}; at most {limit} megapixels are accepted.", "image_too_large"
+        )
 
 
-def _flattened(image: Image.Image) -> Image.Image:
+def _flatten_to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ALPHA_MODES or "transparency" in image.info:
-        layered = image.convert("RGBA")
-        white = Image.new("RGBA", layered.size, "white")
-        return Image.alpha_composite(white, layered).convert("RGB")
-    if image.mode.startswith(("I", "F")):  # 16 bits a channel: Pillow's own conversion would clip, not scale
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    if image.mode.startswith(("I", "F")):  # 16 bits a channel: Pillow's conversion would clip, not scale
         image = image.point(lambda value: value / 256).convert("L")
     return image.convert("RGB")

@@ -1,7 +1,7 @@
 """Finished pictures on the local disk, under names of 128 random bits.
 
-A file is written under a temporary name, synced and renamed, so that what has its name is whole. The caller records it
-afterwards; what no record names is swept.
+A file is written under a temporary name, synced and renamed, so a file under its final name is complete. The caller
+records it afterwards; a sweep deletes files without a record.
 """
 
 import os
@@ -22,15 +22,15 @@ class Storage:
         self._root = root
 
     def new_name(self, extension: str) -> str:
-        """A name nobody can guess."""
+        """A new name that can't be guessed."""
         return f"{secrets.token_hex(16)}.{extension}"
 
     def write(self, name: str, data: bytes) -> None:
-        """Store a file, all of it or nothing. Raises OSError, disk full included."""
-        path = self._place(name)
+        """Store a file atomically. Raises OSError, also when the disk is full."""
+        path = self._path_for(name)
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self._root)
+            _fsync_folder(self._root)
         temporary = path.with_name(f".{name}.tmp")
         try:
             with temporary.open("wb") as file:
@@ -41,13 +41,13 @@ class Storage:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        _fsync_folder(path.parent)
 
     def path(self, name: str) -> Path | None:
-        """Where a stored file is; None when there is none, or the name is none of ours."""
+        """The path of a stored file; None when there is none, or the name is not one that `new_name` makes."""
         if not NAME.fullmatch(name):
             return None
-        path = self._place(name)
+        path = self._path_for(name)
         return path if path.is_file() else None
 
     def read(self, name: str) -> bytes:
@@ -58,30 +58,29 @@ class Storage:
         return path.read_bytes()
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there."""
         return self.path(name) is not None
 
     def sweep(self, known: set[str], older_than_s: float) -> int:
-        """Delete files that are not `known` and older than this; returns how many. Younger ones may be about to be
-        recorded."""
-        oldest = time.time() - older_than_s
+        """Delete files that are not `known` and older than this; returns how many. A younger file may not be recorded
+        yet."""
+        cutoff = time.time() - older_than_s
         removed = 0
         for path in self._files():
             with suppress(FileNotFoundError):
-                if path.name not in known and path.stat().st_mtime < oldest:
+                if path.name not in known and path.stat().st_mtime < cutoff:
                     path.unlink()
                     removed += 1
         return removed
 
-    def _place(self, name: str) -> Path:
+    def _path_for(self, name: str) -> Path:
         return self._root / name[:2] / name
 
     def _files(self) -> Iterator[Path]:
         return (path for path in self._root.glob("??/*") if path.is_file())
 
 
-def _sync_folder(folder: Path) -> None:
-    """A rename is on disk only when its folder is."""
+def _fsync_folder(folder: Path) -> None:
+    """A rename is durable only after its folder is synced."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,38 +1,38 @@
 "use strict";
-// The console is a client like any other: it calls /v1 with the key and shows what comes back.
+// The console is an ordinary client: it calls /v1 with the key and shows the results.
 
 const $ = (id) => document.getElementById(id);
 const state = { models: [], ratio: "auto", references: [], running: null };
 
 const headers = () => ({ Authorization: `Bearer ${$("key").value.trim()}`, "Content-Type": "application/json" });
 
-function say(text, bad = false) {
+function showMessage(text, bad = false) {
   $("message").textContent = text;
   $("message").className = bad ? "bad" : "";
 }
 
 async function loadModels() {
   if (!$("key").value.trim()) return;
-  const answer = await fetch("/v1/models", { headers: headers() });
-  const body = await answer.json();
-  if (!answer.ok) return say(body.error.message, true);
+  const response = await fetch("/v1/models", { headers: headers() });
+  const body = await response.json();
+  if (!response.ok) return showMessage(body.error.message, true);
   localStorage.setItem("darkroom-key", $("key").value.trim());
-  state.models = body.data.filter((m) => m.tier); // the others chat
+  state.models = body.data.filter((m) => m.tier); // chat models have no tier
   $("model").replaceChildren(...state.models.map((m) => new Option(`${m.id} · ${m.tier}`, m.id)));
   $("model").disabled = false;
-  say("");
+  showMessage("");
   showModel();
 }
 
 const model = () => state.models.find((m) => m.id === $("model").value);
 
 function showModel() {
-  const chosen = model();
-  $("price").textContent = `· ${chosen.price} CNY`;
-  $("quality-row").hidden = chosen.qualities.length === 0;
-  $("quality").replaceChildren(...["auto", ...chosen.qualities].map((q) => new Option(q, q)));
-  if (!["auto", ...chosen.ratios].includes(state.ratio)) state.ratio = "auto";
-  $("ratios").replaceChildren(...["auto", ...chosen.ratios].map(ratioButton));
+  const selected = model();
+  $("price").textContent = `· ${selected.price} CNY`;
+  $("quality-row").hidden = selected.qualities.length === 0;
+  $("quality").replaceChildren(...["auto", ...selected.qualities].map((q) => new Option(q, q)));
+  if (!["auto", ...selected.ratios].includes(state.ratio)) state.ratio = "auto";
+  $("ratios").replaceChildren(...["auto", ...selected.ratios].map(ratioButton));
 }
 
 function ratioButton(ratio) {
@@ -61,40 +61,40 @@ function request() {
   return body;
 }
 
-async function draw(event) {
+async function generate(event) {
   event.preventDefault();
   const body = request();
   state.running = new AbortController();
   $("go").disabled = true;
   $("stop").hidden = false;
-  const began = performance.now();
-  const clock = setInterval(() => say(`Drawing … ${Math.round((performance.now() - began) / 1000)} s`), 500);
+  const startedAt = performance.now();
+  const timer = setInterval(() => showMessage(`Drawing … ${Math.round((performance.now() - startedAt) / 1000)} s`), 500);
   try {
-    const answer = await fetch("/v1/images/generations", {
+    const response = await fetch("/v1/images/generations", {
       method: "POST", headers: headers(), body: JSON.stringify(body), signal: state.running.signal,
     });
-    const result = await answer.json();
-    if (!answer.ok) {
-      pointAt(result.error.param);
+    const result = await response.json();
+    if (!response.ok) {
+      focusField(result.error.param);
       throw new Error(result.error.message);
     }
-    say(`Done in ${((performance.now() - began) / 1000).toFixed(1)} s.`);
+    showMessage(`Done in ${((performance.now() - startedAt) / 1000).toFixed(1)} s.`);
     result.data.forEach((item) => showPicture(item, body, result));
   } catch (error) {
-    say(error.name === "AbortError" ? "Stopped. Nothing is charged unless the picture was stored already." : error.message, error.name !== "AbortError");
+    showMessage(error.name === "AbortError" ? "Stopped. Nothing is charged unless the picture was stored already." : error.message, error.name !== "AbortError");
   } finally {
-    clearInterval(clock);
+    clearInterval(timer);
     $("go").disabled = false;
     $("stop").hidden = true;
   }
 }
 
-// The field that is refused may be folded away.
-function pointAt(name) {
+// Focus the field that the error names; it may be in closed details.
+function focusField(name) {
   const field = name && $(name);
   if (!field) return;
-  const fold = field.closest("details");
-  if (fold) fold.open = true;
+  const details = field.closest("details");
+  if (details) details.open = true;
   field.focus();
 }
 
@@ -108,15 +108,15 @@ function showPicture(item, body, result) {
   const caption = document.createElement("figcaption");
   const prompt = document.createElement("p");
   prompt.textContent = body.prompt;
-  const facts = document.createElement("small");
-  facts.textContent = `${result.parameters.model} · ${result.size} · seed ${item.seed} · ${result.parameters.steps} steps`;
+  const details = document.createElement("small");
+  details.textContent = `${result.parameters.model} · ${result.size} · seed ${item.seed} · ${result.parameters.steps} steps`;
   const actions = document.createElement("div");
   const link = document.createElement("a");
   link.href = item.url;
   link.textContent = "Download";
   link.download = "";
   actions.append(link, action("Use as reference", () => addReference(item.url)), action("Same seed", () => { $("seed").value = item.seed; }));
-  caption.append(prompt, facts, actions);
+  caption.append(prompt, details, actions);
   card.append(image, caption);
   $("gallery").prepend(card);
 }
@@ -159,16 +159,16 @@ function copyCurl() {
   const body = JSON.stringify(request()).replaceAll("'", "'\\''");
   const line = `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${body}'`;
   // browsers have no clipboard for pages over http, except from this machine
-  const copied = navigator.clipboard?.writeText(line) ?? Promise.reject();
-  copied.then(() => say("Copied. Set DARKROOM_KEY in your shell."), () => say(line));
+  const copying = navigator.clipboard?.writeText(line) ?? Promise.reject();
+  copying.then(() => showMessage("Copied. Set DARKROOM_KEY in your shell."), () => showMessage(line));
 }
 
-async function watchServer() {
+async function pollServer() {
   try {
-    const answer = await fetch("/readyz");
-    const body = await answer.json();
-    $("lamp").classList.toggle("ready", answer.ok);
-    $("lamp").title = answer.ok ? `ready on ${body.device}` : body.status;
+    const response = await fetch("/readyz");
+    const body = await response.json();
+    $("lamp").classList.toggle("ready", response.ok);
+    $("lamp").title = response.ok ? `ready on ${body.device}` : body.status;
   } catch {
     $("lamp").classList.remove("ready");
     $("lamp").title = "no answer";
@@ -178,7 +178,7 @@ async function watchServer() {
 $("key").value = localStorage.getItem("darkroom-key") ?? "";
 $("key").onchange = loadModels;
 $("model").onchange = showModel;
-$("form").onsubmit = draw;
+$("form").onsubmit = generate;
 $("stop").onclick = () => state.running?.abort();
 $("curl").onclick = copyCurl;
 $("files").onchange = () => { addFiles($("files").files); $("files").value = ""; };
@@ -186,5 +186,5 @@ $("drop").ondragover = (event) => { event.preventDefault(); $("drop").classList.
 $("drop").ondragleave = () => $("drop").classList.remove("over");
 $("drop").ondrop = (event) => { event.preventDefault(); $("drop").classList.remove("over"); addFiles(event.dataTransfer.files); };
 loadModels();
-watchServer();
-setInterval(watchServer, 5000);
+pollServer();
+setInterval(pollServer, 5000);

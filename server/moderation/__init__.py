@@ -1,1 +1,5 @@
-"""What may be asked and what may be shown: the operator's policy, applied to every route before and after the work."""
+"""The operator's moderation policy. `server.flows.moderation` applies it to every input and output.
+
+- `policy`: the policy file: rules, classifiers, and what breaches them
+- `matching`: blocked words and patterns in normalised text
+"""

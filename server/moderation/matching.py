@@ -1,17 +1,16 @@
-"""Blocked words and patterns, found in text however it is dressed up. Pure."""
+"""Matching of blocked words and patterns in normalised text. Pure."""
 
 import re
 import unicodedata
 from collections.abc import Iterable
 
-WIDE = ("W", "F")  # Chinese, Japanese, Korean: no spaces between words, so no borders to ask for
+WIDE = ("W", "F")  # Chinese, Japanese, Korean: no spaces between words, so no word boundaries to check
 
 
 def normalise(text: str) -> str:
-    """One form for all spellings: compatibility characters unfolded, case folded, invisible characters dropped, runs of
-    white space made one space."""
-    unfolded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    visible = "".join(character for character in unfolded if unicodedata.category(character) != "Cf")
+    """One form for all spellings: NFKC, case folded, no invisible characters, single spaces."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    visible = "".join(character for character in folded if unicodedata.category(character) != "Cf")
     return " ".join(visible.split())
 
 

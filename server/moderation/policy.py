@@ -2,7 +2,7 @@
 
 ```toml
 [[rules]]
-name     = "no-weapons"            # callers are told this name
+name     = "no-weapons"            # callers see this name
 category = "violence"              # OpenAI's categories, or words of your own
 terms    = ["assault rifle"]       # whole words, whatever their case, width or invisible characters
 patterns = ['ak-?47']              # regular expressions on the same normalised text: lower case, single spaces
@@ -39,58 +39,58 @@ BOTH: frozenset[Stage] = frozenset({"input", "output"})
 
 
 class PolicyError(StartError):
-    """Why the policy is refused, one line a fault."""
+    """An invalid policy file; one line for each error."""
 
 
-def _compiles(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     try:
-        matches_nothing = re.compile(pattern).search("") is not None
+        matches_empty = re.compile(pattern).search("") is not None
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from error
-    if matches_nothing:
+    if matches_empty:
         raise ValueError("it matches the empty text, so every call would be refused")
     return pattern
 
 
-def _has_text(term: str) -> str:
+def _check_term(term: str) -> str:
     if not normalise(term):
         raise ValueError("a term needs a visible character")
     return term
 
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Score = Annotated[float, Field(gt=0, le=1)]
 
 
 class RuleTable(Strict):
-    """Blocked words and patterns under one name."""
+    """A `[[rules]]` table: blocked words and patterns under one name."""
 
     name: Name
     category: Name
-    terms: list[Annotated[str, AfterValidator(_has_text)]] = Field(default_factory=list)
-    patterns: list[Annotated[str, AfterValidator(_compiles)]] = Field(default_factory=list)
+    terms: list[Annotated[str, AfterValidator(_check_term)]] = Field(default_factory=list)
+    patterns: list[Annotated[str, AfterValidator(_check_pattern)]] = Field(default_factory=list)
     groups: list[str] | None = None
     stages: Annotated[list[Stage], Field(min_length=1)] | None = None
     on_low: bool = True
 
     @model_validator(mode="after")
-    def _blocks_something(self) -> "RuleTable":
+    def _check_not_empty(self) -> "RuleTable":
         if not self.terms and not self.patterns:
             raise ValueError("it blocks nothing: give terms or patterns")
         return self
 
 
 class LabelTable(Strict):
-    """What one label of a classifier means."""
+    """A `[classifiers.labels.NAME]` table: the policy that a label breaches, and from which score on."""
 
     policy: Name
     category: Name
-    threshold: Share
-    low_threshold: Share | None = None
+    threshold: Score
+    low_threshold: Score | None = None
 
 
 class ClassifierTable(Strict):
-    """One classifier."""
+    """A `[[classifiers]]` table."""
 
     reads: Reads
     checkpoint: Annotated[str, Field(min_length=1)]
@@ -100,7 +100,7 @@ class ClassifierTable(Strict):
 
 
 class PolicyFile(Strict):
-    """The file."""
+    """The whole policy file."""
 
     rules: list[RuleTable] = Field(default_factory=list)
     classifiers: list[ClassifierTable] = Field(default_factory=list)
@@ -108,19 +108,18 @@ class PolicyFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a part of the policy holds. `groups` None is all of them."""
+    """Where a rule or classifier applies. `groups` None is all groups."""
 
     groups: frozenset[str] | None
     stages: frozenset[Stage]
 
     def covers(self, group: str, stage: Stage) -> bool:
-        """Whether it holds for a call to a model of this group, at this stage."""
         return stage in self.stages and (self.groups is None or group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A breach. `evidence` is for the operator alone."""
+    """A breach of the policy. `evidence` is for the operator only."""
 
     policy: str
     category: str
@@ -129,7 +128,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Words and patterns, compiled."""
+    """Blocked words and patterns, compiled into one expression."""
 
     name: str
     category: str
@@ -140,7 +139,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """From this score on, the label breaches its policy."""
+    """A score at or above the threshold breaches the policy."""
 
     policy: str
     category: str
@@ -150,14 +149,14 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """A checkpoint, and what its labels mean."""
+    """A checkpoint, and the policies of its labels."""
 
     spec: ClassifierSpec
     scope: Scope
     labels: Mapping[str, Label]
 
-    def judge(self, scores: Mapping[str, float], *, low: bool) -> Iterator[Finding]:
-        """What the scores of one text or picture breach."""
+    def evaluate(self, scores: Mapping[str, float], *, low: bool) -> Iterator[Finding]:
+        """The breaches in the scores of one text or picture."""
         for name, label in self.labels.items():
             if scores[name] >= (label.low_threshold if low else label.threshold):
                 yield Finding(label.policy, label.category, f"{self.spec.name}: {name} {scores[name]:.3f}")
@@ -165,64 +164,64 @@ class Classifier:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The whole of it; without a file, nothing is refused."""
+    """All rules and classifiers; none without a policy file."""
 
     rules: tuple[Rule, ...] = ()
     classifiers: tuple[Classifier, ...] = ()
 
     @property
     def checkpoints(self) -> tuple[ClassifierSpec, ...]:
-        """Each classifier's checkpoint once."""
+        """The checkpoints of all classifiers, each once."""
         return tuple(dict.fromkeys(classifier.spec for classifier in self.classifiers))
 
     def search(self, texts: Iterable[str], group: str, stage: Stage, *, low: bool) -> list[Finding]:
-        """What blocked words and patterns find. Slow for long texts: call it in a thread."""
+        """The breaches of the rules. Slow for long texts: call it in a thread."""
         rules = [rule for rule in self.rules if rule.scope.covers(group, stage) and (rule.on_low or not low)]
-        plain = [normalise(text) for text in texts] if rules else []
-        found = ((rule, rule.expression.search(text)) for rule in rules for text in plain)
-        return [Finding(rule.name, rule.category, f"'{match[0]}'") for rule, match in found if match]
+        normalised = [normalise(text) for text in texts] if rules else []
+        matches = ((rule, rule.expression.search(text)) for rule in rules for text in normalised)
+        return [Finding(rule.name, rule.category, f"'{match[0]}'") for rule, match in matches if match]
 
-    def readers(self, reads: Reads, group: str, stage: Stage) -> tuple[Classifier, ...]:
-        """The classifiers that have a say."""
+    def classifiers_for(self, reads: Reads, group: str, stage: Stage) -> tuple[Classifier, ...]:
+        """The classifiers that apply to this kind of input."""
         return tuple(c for c in self.classifiers if c.spec.reads == reads and c.scope.covers(group, stage))
 
-    def reads_answers(self, group: str) -> bool:
-        """Whether what models of this group say is read."""
+    def moderates_output(self, group: str) -> bool:
+        """Whether the text output of this group's models is moderated."""
         rules = any(rule.scope.covers(group, "output") for rule in self.rules)
-        return rules or bool(self.readers("prompts", group, "output"))
+        return rules or bool(self.classifiers_for("prompts", group, "output"))
 
 
 def load_policy(path: Path | None, weights: Path, groups: Iterable[str]) -> Policy:
-    """The policy of a file; an empty one without a file. Raises PolicyError with every fault found."""
+    """Read the policy file; an empty policy without one. Raises PolicyError with every error in it."""
     if path is None:
         return Policy()
-    faults: list[str] = []
-    file = read_toml(path, PolicyFile, faults)
+    errors: list[str] = []
+    file = read_toml(path, PolicyFile, errors)
     if file is not None:
-        faults += _unknown_groups(path, file, frozenset(groups))
+        errors += _unknown_groups(path, file, frozenset(groups))
         for index, table in enumerate(file.classifiers):
-            where = f"{path}: classifiers[{index}]"
-            faults += [f"{where}.{fault}" for fault in _checkpoint_faults(table, weights / table.checkpoint)]
-    if file is None or faults:
-        raise PolicyError("\n".join(faults))
+            location = f"{path}: classifiers[{index}]"
+            errors += [f"{location}.{error}" for error in _checkpoint_errors(table, weights / table.checkpoint)]
+    if file is None or errors:
+        raise PolicyError("\n".join(errors))
     return Policy(
         tuple(_rule(table) for table in file.rules), tuple(_classifier(table, weights) for table in file.classifiers)
     )
 
 
 def _unknown_groups(path: Path, file: PolicyFile, known: frozenset[str]) -> Iterator[str]:
-    parts: tuple[tuple[str, Sequence[RuleTable | ClassifierTable]], ...] = (
+    sections: tuple[tuple[str, Sequence[RuleTable | ClassifierTable]], ...] = (
         ("rules", file.rules),
         ("classifiers", file.classifiers),
     )
-    for kind, tables in parts:
+    for kind, tables in sections:
         for index, table in enumerate(tables):
             for group in set(table.groups or ()) - known:
                 expected = ", ".join(sorted(known))
                 yield f"{path}: {kind}[{index}].groups: {group!r} is no group of the catalog, which has {expected}"
 
 
-def _checkpoint_faults(table: ClassifierTable, folder: Path) -> Iterator[str]:
+def _checkpoint_errors(table: ClassifierTable, folder: Path) -> Iterator[str]:
     try:
         config = json.loads((folder / "config.json").read_text())
         known = set(config["id2label"].values())

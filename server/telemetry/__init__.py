@@ -1,1 +1,6 @@
-"""server/telemetry."""
+"""How a running server is observed and tested.
+
+- `logs`: structured logs on stderr and in a file
+- `metrics`: the Prometheus metrics
+- `crash_points`: moments at which a test can kill the server
+"""

@@ -1,4 +1,4 @@
-"""Crash points, so that tests can prove what a power cut at the worst moment leaves behind."""
+"""Crash points: named moments at which a test can have the server killed, to check what a crash leaves behind."""
 
 import os
 import signal
@@ -8,12 +8,12 @@ from server.settings import CrashPoint
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """The named moment at which this server kills itself; None, outside tests."""
+class CrashPoints:
+    """`crash_at` is the point at which this server kills itself; None outside tests."""
 
     crash_at: CrashPoint | None = None
 
-    def reach(self, point: str) -> None:
-        """Called at each named moment of a call's life."""
+    def hit(self, point: str) -> None:
+        """Called at each crash point of a call."""
         if point == self.crash_at:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Log lines of the server: on stderr for reading (or as JSON for a collector), and as JSON in the home, rotated."""
+"""The server's log: on stderr as text (or JSON for a collector), and as JSON in a rotated file of the home."""
 
 import logging
 import sys
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import structlog
 
-LOG_BYTES = 10_000_000
-LOG_FILES = 5
-CHATTY = ("httpx", "httpcore", "alembic", "uvicorn.access", "uvicorn.error")
+MAX_LOG_BYTES = 10_000_000
+LOG_BACKUPS = 5
+NOISY_LOGGERS = ("httpx", "httpcore", "alembic", "uvicorn.access", "uvicorn.error")
 
 
 def configure_logs(folder: Path, *, as_json: bool) -> None:
-    """Send structlog and the standard library's loggers through one formatter each way. Raises OSError."""
+    """Configure structlog and the standard library's loggers alike. Raises OSError if the file can't be opened."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -25,24 +25,24 @@ def configure_logs(folder: Path, *, as_json: bool) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-    for_machines = structlog.processors.JSONRenderer()
-    for_people = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    as_json_line = structlog.processors.JSONRenderer()
+    as_text = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     folder.mkdir(parents=True, exist_ok=True)
-    screen = logging.StreamHandler()
-    screen.setFormatter(_formatter(shared, for_machines if as_json else for_people))
-    file = RotatingFileHandler(folder / "darkroom.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES)
-    file.setFormatter(_formatter(shared, for_machines))
+    stderr = logging.StreamHandler()
+    stderr.setFormatter(_formatter(shared, as_json_line if as_json else as_text))
+    file = RotatingFileHandler(folder / "darkroom.log", maxBytes=MAX_LOG_BYTES, backupCount=LOG_BACKUPS)
+    file.setFormatter(_formatter(shared, as_json_line))
     root = logging.getLogger()
-    root.handlers[:] = [screen, file]
+    root.handlers[:] = [stderr, file]
     root.setLevel(logging.INFO)
-    for name in CHATTY:
+    for name in NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _formatter(
-    shared: list[structlog.typing.Processor], last: structlog.typing.Processor
+    shared: list[structlog.typing.Processor], renderer: structlog.typing.Processor
 ) -> structlog.stdlib.ProcessorFormatter:
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )

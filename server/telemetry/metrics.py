@@ -1,4 +1,4 @@
-"""What /metrics shows."""
+"""The Prometheus metrics of /metrics."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ TOKEN_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
 class Metrics:
-    """What /metrics shows. One registry per server, so that two can live in one process."""
+    """Has its own registry, so that two servers can run in one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -22,7 +22,7 @@ class Metrics:
         self.pictures = Counter("darkroom_pictures", "Pictures stored", ["model"], registry=self.registry)
         self.run_seconds = Histogram(
             "darkroom_image_run_seconds",
-            "Time that a successful image job had the device",
+            "Time that a successful image job ran on the device",
             ["model"],
             buckets=JOB_BUCKETS_S,
             registry=self.registry,
@@ -30,13 +30,13 @@ class Metrics:
         self.chats = Counter("darkroom_chats", "Chats by outcome", ["model", "outcome"], registry=self.registry)
         self.chat_tokens = Counter(
             "darkroom_chat_tokens",
-            "Tokens of chats that ended, however they did",
+            "Tokens of chats that ended, with any outcome",
             ["model", "kind"],
             registry=self.registry,
         )
         self.chat_run_seconds = Histogram(
             "darkroom_chat_run_seconds",
-            "Time from a chat's place in the batch to its last token",
+            "Time from a chat's admission to the batch to its last token",
             ["model"],
             buckets=JOB_BUCKETS_S,
             registry=self.registry,
@@ -53,7 +53,7 @@ class Metrics:
             "darkroom_worker_restarts", "Times a worker died and was restarted", ["worker"], registry=self.registry
         )
 
-    def watch(self, worker: str, jobs: Callable[[], float], restarts: Callable[[], float]) -> None:
-        """Read these two of a worker when somebody asks."""
+    def track_worker(self, worker: str, jobs: Callable[[], float], restarts: Callable[[], float]) -> None:
+        """Export these two numbers of a worker; they are read at each scrape."""
         self._jobs.labels(worker).set_function(jobs)
         self._restarts.labels(worker).set_function(restarts)

@@ -1,4 +1,4 @@
-"""A real, migrated database for each test: a SQLite file, and a PostgreSQL database where that is installed."""
+"""A migrated database for each test: a SQLite file, and a PostgreSQL database where that is installed."""
 
 import itertools
 import os
@@ -18,18 +18,18 @@ NewDatabase = Callable[[], str]
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[NewDatabase]:
-    """Makes empty databases with the schema of this version, in a cluster of the tests' own."""
-    control = shutil.which("pg_ctl")
-    if control is None:
+    """Creates empty databases with the current schema, in a temporary cluster."""
+    pg_ctl = shutil.which("pg_ctl")
+    if pg_ctl is None:
         pytest.skip("PostgreSQL is not installed")
-    programs = Path(control).resolve().parent
-    user = "postgres" if os.geteuid() == 0 else None  # it refuses to be run by root
+    binaries = Path(pg_ctl).resolve().parent
+    user = "postgres" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
     folder = Path(tempfile.mkdtemp(prefix="darkroom-pg-"))
     if user:
         shutil.chown(folder, user)
 
     def run(program: str, *options: str) -> None:
-        command = [programs / program, "-D", folder / "data", *options]
+        command = [binaries / program, "-D", folder / "data", *options]
         subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=120)
 
     run("initdb", "--auth=trust", "--username=darkroom", "--no-sync")
@@ -56,8 +56,17 @@ def postgresql() -> Iterator[NewDatabase]:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'darkroom.db'}"
-    make: NewDatabase = request.getfixturevalue("postgresql")
-    return make()
+    new_database: NewDatabase = request.getfixturevalue("postgresql")
+    return new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.db'}"
+    new_database: Callable[[str], str] = request.getfixturevalue("postgresql")
+    return new_database("template0")
 
 
 @pytest.fixture

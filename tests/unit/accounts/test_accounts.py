@@ -16,31 +16,31 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from server.accounts import report
 from server.accounts.db import Database
-from server.accounts.keys import any_keys, authenticate, change_key, create_key, list_keys, revoke_key
+from server.accounts.keys import authenticate, create_key, has_keys, list_keys, revoke_key, update_key
 from server.accounts.ledger import HoldLost, InsufficientBudget, Ledger
 from server.accounts.money import format_money, parse_money
 from server.accounts.tables import Base
-from tests.unit.accounts.books import GROUPS, call, clean, result
+from tests.unit.accounts.helpers import GROUPS, call, clean, result
 
 ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @given(st.integers(0, 10**12))
-def test_money_survives_being_written_and_read(units: int) -> None:
+def test_money_is_parsed_as_it_was_formatted(units: int) -> None:
     assert parse_money(format_money(units)) == units
 
 
 @pytest.mark.parametrize("text", ["-1", "0.00001", "NaN", "inf", "", "ten", "1e20"])
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_an_invalid_amount_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse_money(text)
 
 
-def test_money_is_shown_with_two_decimals_or_what_it_needs() -> None:
+def test_money_is_formatted_with_two_decimals_or_as_many_as_it_needs() -> None:
     assert [format_money(n) for n in (1000, 2500, 1, 0, -5000)] == ["0.10", "0.25", "0.0001", "0.00", "-0.50"]
 
 
-def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
+def test_the_migrations_make_the_tables_of_the_models(database: Database) -> None:
     with database.write() as session:
         context = MigrationContext.configure(session.connection())
         assert compare_metadata(context, Base.metadata) == []
@@ -49,11 +49,11 @@ def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
 def test_migrating_again_changes_nothing(database: Database) -> None:
     create_key(database, "a", GROUPS)
     database.migrate()
-    assert any_keys(database)
+    assert has_keys(database)
 
 
 @ON_SQLITE
-def test_a_secret_opens_its_key_and_is_not_stored(database: Database, tmp_path: Path) -> None:
+def test_a_secret_authenticates_its_key_and_is_not_stored(database: Database, tmp_path: Path) -> None:
     key, secret = create_key(database, "findable", GROUPS)
     assert authenticate(database, secret) == key
     assert authenticate(database, f"{secret}x") is None
@@ -62,7 +62,7 @@ def test_a_secret_opens_its_key_and_is_not_stored(database: Database, tmp_path: 
     assert secret.encode() not in stored
 
 
-def test_expired_and_revoked_keys_open_nothing(database: Database) -> None:
+def test_expired_and_revoked_keys_do_not_authenticate(database: Database) -> None:
     _, old = create_key(database, "old", GROUPS, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     revoked, secret = create_key(database, "revoked", GROUPS)
     assert revoke_key(database, revoked.id) is not None
@@ -76,7 +76,7 @@ def test_readers_can_not_write(database: Database) -> None:
         session.execute(text("DELETE FROM keys"))
 
 
-def test_a_read_sees_one_moment(database: Database) -> None:
+def test_a_read_sees_one_snapshot(database: Database) -> None:
     with database.read() as session:
         before = session.scalar(text("SELECT count(*) FROM keys"))
         create_key(database, "a", GROUPS)
@@ -90,7 +90,7 @@ def test_readers_never_checkpoint(database: Database) -> None:
 
 
 @ON_SQLITE
-def test_sqlite_is_as_safe_as_it_can_be(database: Database) -> None:
+def test_sqlite_uses_the_durable_settings(database: Database) -> None:
     with database.write() as session:
         assert session.scalar(text("PRAGMA journal_mode")) == "wal"
         assert session.scalar(text("PRAGMA synchronous")) == 2
@@ -112,7 +112,7 @@ def test_a_captured_call_is_charged_once(database: Database) -> None:
     assert clean(database)
 
 
-def test_a_voided_hold_frees_its_money_and_writes_no_entry(database: Database) -> None:
+def test_a_voided_hold_releases_its_money_and_writes_no_entry(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
@@ -133,7 +133,7 @@ def test_a_call_that_delivered_nothing_is_not_charged(database: Database) -> Non
     assert ledger.void("c1", "engine_failed")
 
 
-def test_a_free_call_needs_no_money_and_is_in_the_books(database: Database) -> None:
+def test_a_free_call_needs_no_money_and_has_an_entry(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=0)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id, price=0))
@@ -147,7 +147,7 @@ def test_a_key_that_does_not_exist_spends_nothing(database: Database) -> None:
         Ledger(database, "me").hold(call("c1", "key_none"))
 
 
-def test_a_capture_that_fails_half_way_leaves_the_hold_as_it_was(database: Database) -> None:
+def test_a_capture_that_fails_is_rolled_back_and_keeps_the_hold(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
@@ -159,7 +159,7 @@ def test_a_capture_that_fails_half_way_leaves_the_hold_as_it_was(database: Datab
     assert clean(database)
 
 
-def test_a_server_that_starts_voids_what_the_last_one_held_and_keeps_its_own(database: Database) -> None:
+def test_a_starting_server_voids_the_holds_of_the_last_one_and_keeps_its_own(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     Ledger(database, "last", lease_s=0).hold(call("c1", key.id))
     this = Ledger(database, "this")
@@ -171,7 +171,7 @@ def test_a_server_that_starts_voids_what_the_last_one_held_and_keeps_its_own(dat
     assert clean(database)
 
 
-def test_nobody_captures_anothers_hold(database: Database) -> None:
+def test_a_hold_of_another_owner_can_not_be_captured(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     Ledger(database, "me").hold(call("c1", key.id))
     with pytest.raises(HoldLost):
@@ -190,31 +190,31 @@ def test_entries_can_not_be_changed(database: Database, change: str) -> None:
         session.execute(text(change))
 
 
-def test_leases_run_out_unless_they_are_renewed(database: Database) -> None:
+def test_leases_expire_unless_they_are_renewed(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     dying, living = Ledger(database, "dying", lease_s=0.05), Ledger(database, "living", lease_s=0.05)
     dying.hold(call("c1", key.id))
     living.hold(call("c2", key.id))
     time.sleep(0.1)
-    patient = Ledger(database, "living", lease_s=60)
-    assert patient.renew({"c2", "c9"}) == 1
+    renewing = Ledger(database, "living", lease_s=60)
+    assert renewing.renew({"c2", "c9"}) == 1
     assert not clean(database)
-    assert patient.sweep() == 1
-    assert patient.capture("c2", [result("r2")]) == 1000
+    assert renewing.sweep() == 1
+    assert renewing.capture("c2", [result("r2")]) == 1000
     assert clean(database)
 
 
-def test_a_hold_whose_call_has_ended_lapses_though_its_server_lives(database: Database) -> None:
+def test_the_hold_of_an_ended_call_expires_although_its_server_runs(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
     ledger = Ledger(database, "me", lease_s=0.05)
-    ledger.hold(call("c1", key.id))  # and then the disk is full, and it can't be voided
+    ledger.hold(call("c1", key.id))  # then the disk is full, and the hold can't be voided
     time.sleep(0.1)
     assert ledger.renew([]) == 0
     assert ledger.sweep() == 1
     ledger.hold(call("c2", key.id))
 
 
-def test_the_check_finds_what_is_wrong(database: Database) -> None:
+def test_the_check_finds_inconsistencies(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
     for name in ("c1", "c2"):
@@ -233,11 +233,11 @@ def test_the_check_finds_what_is_wrong(database: Database) -> None:
     assert "c2.png has no file" in problems
 
 
-def test_many_threads_spend_the_last_of_a_budget_and_not_more(database: Database) -> None:
+def test_many_threads_spend_a_budget_and_not_more(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=10_000)
     ledger = Ledger(database, "me")
     captured: list[str] = []
-    lowest: list[int] = []
+    available: list[int] = []
 
     def spend(name: str) -> None:
         try:
@@ -247,7 +247,7 @@ def test_many_threads_spend_the_last_of_a_budget_and_not_more(database: Database
         if name.endswith("7"):
             ledger.void(name, "engine_failed")
             return spend(f"{name}x")
-        lowest.append(report.balances(database)[0].available or 0)
+        available.append(report.balances(database)[0].available or 0)
         ledger.capture(name, [result(name)])
         captured.append(name)
         return None
@@ -258,33 +258,33 @@ def test_many_threads_spend_the_last_of_a_budget_and_not_more(database: Database
     for thread in threads:
         thread.join()
     assert len(captured) == 10
-    assert min(lowest) == 0
+    assert min(available) == 0
     assert report.balances(database)[0].available == 0
     assert clean(database)
 
 
-def test_old_results_are_given_up_and_what_was_charged_for_them_is_not(database: Database) -> None:
+def test_old_results_expire_and_their_charges_stay(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
     ledger.capture("c1", [result("r1")])
-    assert ledger.give_up_results(60) == 0
+    assert ledger.expire_results(60) == 0
     assert ledger.result_names() == {"r1.png"}
-    assert ledger.give_up_results(-1) == 1
-    assert ledger.give_up_results(-1) == 0
+    assert ledger.expire_results(-1) == 1
+    assert ledger.expire_results(-1) == 0
     assert ledger.result_names() == set()
     assert ledger.find_result("r1.png") is None
     assert report.check(database, lambda _: False) == []
     assert report.balances(database)[0].spent == 1000
 
 
-def test_a_key_can_be_changed_and_the_rest_of_it_stays(database: Database) -> None:
+def test_changing_a_key_leaves_its_other_fields(database: Database) -> None:
     key, secret = create_key(database, "a", GROUPS, budget=1000)
-    assert change_key(database, "key_none", {"budget": 1}) is None
-    assert change_key(database, key.id, {"budget": 5000, "per_minute": 3}) is not None
+    assert update_key(database, "key_none", {"budget": 1}) is None
+    assert update_key(database, key.id, {"budget": 5000, "per_minute": 3}) is not None
     changed = authenticate(database, secret)
     assert changed == replace(key, budget=5000, per_minute=3)
-    assert change_key(database, key.id, {"budget": None}) == replace(key, budget=None, per_minute=3)
+    assert update_key(database, key.id, {"budget": None}) == replace(key, budget=None, per_minute=3)
     Ledger(database, "me").hold(call("c1", key.id))
     with pytest.raises(ValueError, match=r"0\.10 CNY already"):
-        change_key(database, key.id, {"budget": 999})
+        update_key(database, key.id, {"budget": 999})

@@ -1,4 +1,4 @@
-"""Real processes that spend one budget and are killed while they do."""
+"""Processes that spend one budget and are killed meanwhile."""
 
 import random
 import signal
@@ -12,19 +12,19 @@ from server.accounts import report
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
-from tests.unit.accounts.books import GROUPS, clean
+from tests.unit.accounts.helpers import GROUPS, clean
 
 SPENDER = """
 import os, signal, sys, uuid
 from server.accounts.db import Database
-from server.accounts.ledger import Call, InsufficientBudget, Ledger, StoredResult
+from server.accounts.ledger import BilledCall, InsufficientBudget, Ledger, StoredResult
 url, key_id, crash_at, calls = sys.argv[1:5]
-def reach(point):
+def crash_hook(point):
     if point == crash_at: os.kill(os.getpid(), signal.SIGKILL)
-ledger = Ledger(Database(url), uuid.uuid4().hex, lease_s=0, reach=reach)
+ledger = Ledger(Database(url), uuid.uuid4().hex, lease_s=0, crash_hook=crash_hook)
 for _ in range(int(calls)):
     name = uuid.uuid4().hex
-    try: ledger.hold(Call(name, key_id, "e", "m", 1000))
+    try: ledger.hold(BilledCall(name, key_id, "e", "m", 1000))
     except InsufficientBudget: continue
     ledger.capture(name, [StoredResult(name, "image/png", 8, 8, 1, "0", 0)])
     print(name, flush=True)
@@ -36,8 +36,8 @@ def spender(url: str, key_id: str, crash_at: str = "", calls: int = 1) -> "subpr
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def told(process: "subprocess.Popen[str]") -> set[str]:
-    """The calls that a process knew to be captured before it ended."""
+def captured_by(process: "subprocess.Popen[str]") -> set[str]:
+    """The calls that a process reported as captured before it ended."""
     return set(process.communicate(timeout=60)[0].split())
 
 
@@ -50,7 +50,7 @@ def wait_for_entries(database: Database, count: int) -> None:
 def test_a_kill_around_the_commit_leaves_all_or_nothing(database: Database, url: str, point: str, charged: int) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
     process = spender(url, key.id, point)
-    assert told(process) == set()
+    assert captured_by(process) == set()
     assert process.returncode == -signal.SIGKILL
     assert Ledger(database, "next").void_orphans() == 1 - charged
     assert len(report.entries(database)) == charged
@@ -60,19 +60,21 @@ def test_a_kill_around_the_commit_leaves_all_or_nothing(database: Database, url:
 
 def test_processes_that_are_killed_while_they_spend_never_overspend_or_lose_money(database: Database, url: str) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=100_000)
-    doomed = [spender(url, key.id, calls=100_000) for _ in range(3)]
+    killed = [spender(url, key.id, calls=100_000) for _ in range(3)]
     survivor = spender(url, key.id, calls=100)
-    for number, process in enumerate(doomed):
-        wait_for_entries(database, 20 * number + random.randint(1, 20))  # so that every kill falls into the spending
+    for number, process in enumerate(killed):
+        wait_for_entries(
+            database, 20 * number + random.randint(1, 20)
+        )  # so that every kill happens while calls are charged
         process.kill()
-    captured = set().union(*(told(process) for process in [*doomed, survivor]))
-    assert [process.returncode for process in [*doomed, survivor]] == [-signal.SIGKILL] * 3 + [0]
+    captured = set().union(*(captured_by(process) for process in [*killed, survivor]))
+    assert [process.returncode for process in [*killed, survivor]] == [-signal.SIGKILL] * 3 + [0]
 
     stuck = report.balances(database)[0].held // 1000
     assert stuck <= 3  # a process holds one call at a time
     ledger = Ledger(database, "next")
     assert ledger.void_orphans() == stuck
-    captured |= told(spender(url, key.id, calls=stuck + 1))
+    captured |= captured_by(spender(url, key.id, calls=stuck + 1))
     balance = report.balances(database)[0]
     assert (balance.spent, balance.held, balance.available) == (100_000, 0, 0)
     assert captured <= ledger.result_names()

@@ -1,4 +1,4 @@
-"""Fetching for strangers: what is refused, and that a checked address is the one that is used."""
+"""Fetching of URLs: what is refused, and that the connection goes to the checked address."""
 
 import asyncio
 import ipaddress
@@ -30,7 +30,7 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-async def fetched(url: str, addresses: list[str] | None = None, **options: object) -> bytes:
+async def fetch_with(url: str, addresses: list[str] | None = None, **options: object) -> bytes:
     async def resolve(host: str, port: int) -> list[str]:
         return addresses or ["203.0.113.1"]
 
@@ -41,16 +41,16 @@ async def fetched(url: str, addresses: list[str] | None = None, **options: objec
 @pytest.mark.parametrize("url", REFUSED_URLS)
 async def test_urls_that_are_not_plain_https_are_refused(url: str) -> None:
     with pytest.raises(FetchRefused):
-        await fetched(url)
+        await fetch_with(url)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 async def test_hosts_off_the_public_internet_are_refused(address: str) -> None:
     assert not is_public(ipaddress.ip_address(address))
     with pytest.raises(FetchRefused, match="public internet"):
-        await fetched("https://example.com/a.png", [address])
+        await fetch_with("https://example.com/a.png", [address])
     with pytest.raises(FetchRefused, match="public internet"):
-        await fetched("https://example.com/a.png", ["93.184.215.14", address])
+        await fetch_with("https://example.com/a.png", ["93.184.215.14", address])
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
@@ -63,7 +63,7 @@ async def test_nothing_is_resolved_while_fetching_is_off() -> None:
         raise AssertionError("resolved")
 
     with pytest.raises(FetchRefused, match="DARKROOM_FETCH"):
-        await fetched("https://example.com/a.png", allow=False, resolve=resolve)
+        await fetch_with("https://example.com/a.png", allow=False, resolve=resolve)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,9 +72,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", "/loop")
             self.end_headers()
-        elif self.path == "/inside":
+        elif self.path == "/private":
             self.send_response(302)
-            self.send_header("Location", "https://inside.test/secret")
+            self.send_header("Location", "https://private.test/secret")
             self.end_headers()
         elif self.path == "/nowhere":
             self.send_response(302)
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
 @contextmanager
 def tls_server(folder: Path) -> Iterator[tuple[int, str]]:
     openssl = shutil.which("openssl")
-    assert openssl, "the tests of fetching need the openssl command"
+    assert openssl, "these tests need the openssl command"
     certificate, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
@@ -125,13 +125,13 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
 
 
 async def over_tls(tls: tuple[int, str], path: str, **options: object) -> bytes:
-    """A fetch to the local server, which poses as pictures.test: loopback and its port are allowed for it alone."""
+    """Fetch from the local server under the name pictures.test, with loopback and its port allowed."""
     port, certificate = tls
     allowed = {"is_allowed": lambda address: str(address) == "127.0.0.1", "ports": (port,), "ca_file": certificate}
-    return await fetched(f"https://pictures.test:{port}{path}", ["127.0.0.1"], **{**allowed, **options})
+    return await fetch_with(f"https://pictures.test:{port}{path}", ["127.0.0.1"], **{**allowed, **options})
 
 
-async def test_a_public_picture_arrives_under_its_own_name(tls: tuple[int, str]) -> None:
+async def test_a_public_picture_is_fetched_with_its_own_host_name(tls: tuple[int, str]) -> None:
     assert (await over_tls(tls, "/a.png")).startswith(b"hello pictures.test")
 
 
@@ -150,15 +150,15 @@ async def test_a_name_is_resolved_once_a_hop(tls: tuple[int, str]) -> None:
     assert answers == [["10.0.0.1"]]
 
 
-async def test_a_redirect_to_the_inside_is_refused(tls: tuple[int, str]) -> None:
+async def test_a_redirect_to_a_private_host_is_refused(tls: tuple[int, str]) -> None:
     async def resolve(host: str, port: int) -> list[str]:
-        return ["10.0.0.1"] if host == "inside.test" else ["127.0.0.1"]
+        return ["10.0.0.1"] if host == "private.test" else ["127.0.0.1"]
 
     with pytest.raises(FetchRefused, match="public internet"):
-        await over_tls(tls, "/inside", resolve=resolve, ports=(tls[0], 443))
+        await over_tls(tls, "/private", resolve=resolve, ports=(tls[0], 443))
 
 
-async def test_loops_large_bodies_errors_and_slowness_end(tls: tuple[int, str]) -> None:
+async def test_loops_large_bodies_errors_and_timeouts_end_the_fetch(tls: tuple[int, str]) -> None:
     for path, reason in (("/loop", "redirects"), ("/nowhere", "redirects to nowhere"), ("/missing", "404")):
         with pytest.raises(FetchFailed, match=reason):
             await over_tls(tls, path)
@@ -173,7 +173,9 @@ async def test_loops_large_bodies_errors_and_slowness_end(tls: tuple[int, str]) 
         await over_tls(tls, "/a.png", resolve=slow, timeout_s=0.1)
 
 
-async def test_a_name_server_that_does_not_answer_holds_no_thread_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dns_server_that_does_not_answer_blocks_no_thread_of_the_default_executor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answered = Event()
 
     def hang(*_: object, **__: object) -> list[object]:
@@ -181,16 +183,16 @@ async def test_a_name_server_that_does_not_answer_holds_no_thread_of_others(monk
         return []
 
     monkeypatch.setattr("socket.getaddrinfo", hang)
-    with ThreadPoolExecutor(1) as others:
-        asyncio.get_running_loop().set_default_executor(others)
-        asking = asyncio.create_task(resolve_host("pictures.test", 443))
+    with ThreadPoolExecutor(1) as default_executor:
+        asyncio.get_running_loop().set_default_executor(default_executor)
+        lookup = asyncio.create_task(resolve_host("pictures.test", 443))
         await asyncio.sleep(0)  # it is handed to its thread
         assert await asyncio.wait_for(asyncio.to_thread(len, "abc"), 5) == 3
         answered.set()
-        assert await asking == []
+        assert await lookup == []
 
 
-def test_the_defaults_are_the_strict_ones() -> None:
+def test_the_defaults_are_strict() -> None:
     defaults = fetch.fetch_image.__kwdefaults__
     assert defaults["is_allowed"] is is_public
     assert defaults["ports"] == (443,)

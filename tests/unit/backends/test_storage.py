@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Stored files are complete or absent."""
 
 import resource
 import subprocess
@@ -25,28 +25,28 @@ def test_what_is_written_is_read(storage: Storage) -> None:
 @pytest.mark.parametrize(
     "name", ["../../etc/passwd", "", ".", "a.png", "0" * 32, f"{'0' * 31}/.png", f"{'G' * 32}.png"]
 )
-def test_names_that_are_not_ours_have_no_path(storage: Storage, name: str) -> None:
+def test_invalid_names_have_no_path(storage: Storage, name: str) -> None:
     assert storage.path(name) is None
 
 
-def test_the_sweep_takes_old_strangers_and_leaves_the_rest(storage: Storage, tmp_path: Path) -> None:
-    known, stray = storage.new_name("png"), storage.new_name("png")
+def test_the_sweep_deletes_old_files_without_a_record_only(storage: Storage, tmp_path: Path) -> None:
+    known, unknown = storage.new_name("png"), storage.new_name("png")
     storage.write(known, b"1")
-    storage.write(stray, b"2")
-    half = tmp_path / "results" / stray[:2] / f".{stray}.tmp"
-    half.write_bytes(b"half")
+    storage.write(unknown, b"2")
+    partial = tmp_path / "results" / unknown[:2] / f".{unknown}.tmp"
+    partial.write_bytes(b"partial")
     assert storage.sweep({known}, older_than_s=3600) == 0
     assert storage.sweep({known}, older_than_s=-1) == 2
     assert storage.exists(known)
-    assert not storage.exists(stray)
-    assert not half.exists()
+    assert not storage.exists(unknown)
+    assert not partial.exists()
 
 
 def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
-def test_a_write_that_runs_out_of_room_leaves_nothing(tmp_path: Path) -> None:
+def test_a_write_that_fills_the_disk_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import signal, sys, pathlib; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "from server.backends.storage import Storage\n"

@@ -1,4 +1,4 @@
-"""Another OpenAI-compatible server, in all its moods: what is passed on, and what is said when nothing can be."""
+"""Another OpenAI-compatible server that behaves well or badly: what is forwarded, and which errors are raised."""
 
 import http.server
 import json
@@ -6,20 +6,21 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 
 from pipelines.catalog.chat import Upstream
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.upstream import Answer, Upstreams
+from server.backends.engine_host import EngineHost
+from server.backends.upstream import UpstreamClient, UpstreamResponse
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
-from server.flows.chat.run import Tally
-from server.flows.chat.upstream import ask_upstream, stream_upstream
-from server.services import Services
+from server.flows.chat.run import ChatRunner, UsageContext
+from server.flows.chat.upstream import UpstreamChat
+from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 
 KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, None, keepalive=False)
@@ -28,37 +29,49 @@ CHUNKS = [{"choices": [{"delta": {"content": word}}]} for word in ("a", "b")]
 
 
 def frames(*chunks: Any, done: bool = True) -> bytes:
-    told = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
-    return (": hello\n\n" + told + ("data: [DONE]\n\n" if done else "")).encode()
+    data = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return (": hello\n\n" + data + ("data: [DONE]\n\n" if done else "")).encode()
 
 
-MOODS: dict[str, tuple[int, dict[str, str], bytes]] = {
+BEHAVIOURS: dict[str, tuple[int, dict[str, str], bytes]] = {
     "good": (200, {}, json.dumps({"id": "chatcmpl-1", "choices": []}).encode()),
     "busy": (429, {"Retry-After": "7", "x-secret": "no"}, json.dumps(ERROR).encode()),
-    "strict": (401, {}, json.dumps(ERROR).encode()),
+    "unauthorized": (401, {}, json.dumps(ERROR).encode()),
     "broken": (502, {"Content-Type": "text/html"}, b"<h1>Bad gateway</h1>"),
-    "odd": (422, {}, json.dumps({"detail": [{"loc": ["body", "n"]}]}).encode()),
-    "terse": (500, {}, json.dumps({"error": "no slot"}).encode()),
-    "list": (200, {}, b"[]"),
+    "fastapi error": (422, {}, json.dumps({"detail": [{"loc": ["body", "n"]}]}).encode()),
+    "error text": (500, {}, json.dumps({"error": "no slot"}).encode()),
+    "json list": (200, {}, b"[]"),
     "stream": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS)),
-    "careful": (200, {"Content-Type": "text/event-stream"}, frames(*({"error": None, **chunk} for chunk in CHUNKS))),
+    "null errors": (
+        200,
+        {"Content-Type": "text/event-stream"},
+        frames(*({"error": None, **chunk} for chunk in CHUNKS)),
+    ),
     "failing": (200, {"Content-Type": "text/event-stream"}, frames(CHUNKS[0], {"error": {"message": "no memory"}})),
-    "used": (200, {}, json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}).encode()),
-    "boasting": (200, {}, json.dumps({"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 2}}).encode()),
+    "with usage": (
+        200,
+        {},
+        json.dumps({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}).encode(),
+    ),
+    "invalid usage": (
+        200,
+        {},
+        json.dumps({"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": 2}}).encode(),
+    ),
     "cut": (200, {"Content-Type": "text/event-stream"}, frames(*CHUNKS, done=False)),
     "garbled": (200, {"Content-Type": "text/event-stream"}, b"data: {oops\n\n"),
 }
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers in the mood that the model's name asks for."""
+    """Behaves as the model's name says."""
 
     seen: ClassVar[list[tuple[str, str | None, dict[str, Any]]]] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.seen.append((self.path, self.headers.get("authorization"), body))
-        status, headers, content = MOODS[body["model"]]
+        status, headers, content = BEHAVIOURS[body["model"]]
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
@@ -79,22 +92,22 @@ def base() -> Iterator[str]:
 
 
 @pytest.fixture
-async def upstreams() -> AsyncIterator[Upstreams]:
-    made = Upstreams([Upstream("http://x/v1", "x", "THEIR_KEY")], {"THEIR_KEY": "sk-theirs"}, 10)
-    yield made
-    await made.close()
+async def upstreams() -> AsyncIterator[UpstreamClient]:
+    client = UpstreamClient([Upstream("http://x/v1", "x", "UPSTREAM_KEY")], {"UPSTREAM_KEY": "sk-upstream"}, 10)
+    yield client
+    await client.close()
 
 
-async def ask(upstreams: Upstreams, base: str, mood: str) -> Answer:
-    return await upstreams.ask(Upstream(base, mood, None), {"model": mood})
+async def ask(upstreams: UpstreamClient, base: str, behaviour: str) -> UpstreamResponse:
+    return await upstreams.complete(Upstream(base, behaviour, None), {"model": behaviour})
 
 
-async def chunks_of(upstreams: Upstreams, base: str, mood: str) -> list[Any]:
-    async with upstreams.stream(Upstream(base, mood, None), {"model": mood, "stream": True}) as answer:
-        return [answer] if isinstance(answer, Answer) else [chunk async for chunk in answer]
+async def chunks_of(upstreams: UpstreamClient, base: str, behaviour: str) -> list[Any]:
+    async with upstreams.stream(Upstream(base, behaviour, None), {"model": behaviour, "stream": True}) as answer:
+        return [answer] if isinstance(answer, UpstreamResponse) else [chunk async for chunk in answer]
 
 
-async def test_answers_and_errors_are_passed_on_with_when_to_retry(upstreams: Upstreams, base: str) -> None:
+async def test_answers_and_errors_are_forwarded_with_their_retry_headers(upstreams: UpstreamClient, base: str) -> None:
     assert (await ask(upstreams, base, "good")).body["id"] == "chatcmpl-1"
     busy = await ask(upstreams, base, "busy")
     assert (busy.status, busy.body, dict(busy.headers)) == (429, ERROR, {"retry-after": "7"})
@@ -102,113 +115,121 @@ async def test_answers_and_errors_are_passed_on_with_when_to_retry(upstreams: Up
 
 
 @pytest.mark.parametrize(
-    ("mood", "message", "kind"),
-    [("odd", '[{"loc": ["body", "n"]}]', "invalid_request_error"), ("terse", "no slot", "server_error")],
+    ("behaviour", "message", "kind"),
+    [("fastapi error", '[{"loc": ["body", "n"]}]', "invalid_request_error"), ("error text", "no slot", "server_error")],
 )
-async def test_errors_of_any_shape_become_openais(
-    upstreams: Upstreams, base: str, mood: str, message: str, kind: str
+async def test_errors_of_any_format_become_openais_format(
+    upstreams: UpstreamClient, base: str, behaviour: str, message: str, kind: str
 ) -> None:
-    answer = await ask(upstreams, base, mood)
+    answer = await ask(upstreams, base, behaviour)
     assert answer.body == {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-async def test_the_key_is_the_operators(upstreams: Upstreams, base: str) -> None:
-    await upstreams.ask(Upstream(base, "good", "THEIR_KEY"), {"model": "good"})
+async def test_the_request_has_the_operators_key(upstreams: UpstreamClient, base: str) -> None:
+    await upstreams.complete(Upstream(base, "good", "UPSTREAM_KEY"), {"model": "good"})
     await ask(upstreams, base, "good")
     assert [(path, key) for path, key, _ in Handler.seen[-2:]] == [
-        ("/v1/chat/completions", "Bearer sk-theirs"),
+        ("/v1/chat/completions", "Bearer sk-upstream"),
         ("/v1/chat/completions", None),
     ]
 
 
-def test_a_key_that_is_not_set_is_said_at_start() -> None:
-    with pytest.raises(StartError, match="THEIR_KEY"):
-        Upstreams([Upstream("http://x/v1", "x", "THEIR_KEY")], {}, 10)
+def test_a_key_that_is_not_set_is_an_error_at_start() -> None:
+    with pytest.raises(StartError, match="UPSTREAM_KEY"):
+        UpstreamClient([Upstream("http://x/v1", "x", "UPSTREAM_KEY")], {}, 10)
 
 
-async def test_a_changed_catalog_may_bring_a_key_that_is_set(upstreams: Upstreams, base: str) -> None:
+async def test_a_changed_catalog_may_name_another_key_that_is_set(upstreams: UpstreamClient, base: str) -> None:
     with pytest.raises(StartError, match="OTHER_KEY"):
-        upstreams.take([Upstream(base, "good", "OTHER_KEY")])
-    later = Upstreams([], {"OTHER_KEY": "sk-other"}, 10)
-    later.take([Upstream(base, "good", "OTHER_KEY")])
-    await later.ask(Upstream(base, "good", "OTHER_KEY"), {"model": "good"})
+        upstreams.load_keys([Upstream(base, "good", "OTHER_KEY")])
+    later = UpstreamClient([], {"OTHER_KEY": "sk-other"}, 10)
+    later.load_keys([Upstream(base, "good", "OTHER_KEY")])
+    await later.complete(Upstream(base, "good", "OTHER_KEY"), {"model": "good"})
     await later.close()
     assert Handler.seen[-1][1] == "Bearer sk-other"
 
 
-async def test_a_stream_is_its_chunks(upstreams: Upstreams, base: str) -> None:
+async def test_the_chunks_of_a_stream_are_forwarded(upstreams: UpstreamClient, base: str) -> None:
     assert await chunks_of(upstreams, base, "stream") == CHUNKS
 
 
 @pytest.mark.parametrize(
-    ("mood", "code"),
-    [("strict", "upstream_refused"), ("broken", "upstream_failed"), ("list", "upstream_failed")],
+    ("behaviour", "code"),
+    [("unauthorized", "upstream_refused"), ("broken", "upstream_failed"), ("json list", "upstream_failed")],
 )
-async def test_what_can_not_be_passed_on_is_a_500(upstreams: Upstreams, base: str, mood: str, code: str) -> None:
-    for attempt in (ask, chunks_of):
+async def test_an_answer_that_can_not_be_forwarded_is_a_500(
+    upstreams: UpstreamClient, base: str, behaviour: str, code: str
+) -> None:
+    for send in (ask, chunks_of):
         with pytest.raises(EngineFailure) as raised:
-            await attempt(upstreams, base, mood)
+            await send(upstreams, base, behaviour)
         assert raised.value.code == code
 
 
-@pytest.mark.parametrize("mood", ["cut", "garbled"])
-async def test_a_stream_that_breaks_is_an_error(upstreams: Upstreams, base: str, mood: str) -> None:
+@pytest.mark.parametrize("behaviour", ["cut", "garbled"])
+async def test_a_broken_stream_is_an_error(upstreams: UpstreamClient, base: str, behaviour: str) -> None:
     with pytest.raises(EngineFailure) as raised:
-        await chunks_of(upstreams, base, mood)
+        await chunks_of(upstreams, base, behaviour)
     assert raised.value.code == "upstream_failed"
 
 
-async def test_nobody_there_is_a_503_and_silence_a_504(upstreams: Upstreams) -> None:
+async def test_an_unreachable_upstream_is_a_503_and_a_timeout_a_504(upstreams: UpstreamClient) -> None:
     with pytest.raises(Overloaded) as refused:
         await ask(upstreams, "http://127.0.0.1:9/v1", "good")
     assert refused.value.headers["Retry-After"] == "5"
-    hasty = Upstreams([], {}, 0.05)
-    silent = http.server.HTTPServer(("127.0.0.1", 0), Handler)  # it listens, and nobody serves
-    caught: ApiError | None = None
+    impatient = UpstreamClient([], {}, 0.05)
+    unresponsive = http.server.HTTPServer(("127.0.0.1", 0), Handler)  # it listens, and never answers
+    timed_out: ApiError | None = None
     try:
-        await ask(hasty, f"http://127.0.0.1:{silent.server_port}/v1", "good")
+        await ask(impatient, f"http://127.0.0.1:{unresponsive.server_port}/v1", "good")
     except TimedOut as error:
-        caught = error
-    silent.server_close()
-    await hasty.close()
-    assert caught is not None
+        timed_out = error
+    unresponsive.server_close()
+    await impatient.close()
+    assert timed_out is not None
 
 
 @pytest.fixture
-def services(upstreams: Upstreams, tmp_path: Path) -> Services:
-    """Their database has no tables, so that nothing can be counted in it."""
-    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
-    return cast(Services, SimpleNamespace(upstreams=upstreams, metrics=Metrics(), database=database))
+def metrics() -> Metrics:
+    return Metrics()
 
 
-async def streamed(services: Services, base: str, mood: str) -> list[Any]:
-    return [item async for item in stream_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))]
+@pytest.fixture
+def chat(upstreams: UpstreamClient, metrics: Metrics, tmp_path: Path) -> UpstreamChat:
+    """Its database has no tables, so that tokens can't be counted."""
+    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
+    runner = ChatRunner(engine, metrics, Database(f"sqlite:///{tmp_path / 'darkroom.db'}"), BackgroundTasks())
+    return UpstreamChat(upstreams, runner, metrics)
 
 
-def outcomes(services: Services) -> dict[tuple[str, str], float]:
-    found = [sample for metric in services.metrics.chats.collect() for sample in metric.samples]
-    return {(s.labels["model"], s.labels["outcome"]): s.value for s in found if s.name.endswith("_total")}
+async def stream_as(chat: UpstreamChat, base: str, behaviour: str) -> list[Any]:
+    return [item async for item in chat.stream(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))]
 
 
-async def test_an_answer_stands_though_its_tokens_could_not_be_counted(services: Services, base: str) -> None:
-    for mood in ("used", "boasting"):
+def outcomes(metrics: Metrics) -> dict[tuple[str, str], float]:
+    samples = [sample for metric in metrics.chats.collect() for sample in metric.samples]
+    return {(s.labels["model"], s.labels["outcome"]): s.value for s in samples if s.name.endswith("_total")}
+
+
+async def test_an_answer_is_returned_even_if_its_tokens_can_not_be_counted(chat: UpstreamChat, base: str) -> None:
+    for behaviour in ("with usage", "invalid usage"):
         with capture_logs() as logs:
-            answer = await ask_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))
+            answer = await chat.ask(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))
         assert answer.status == 200
         assert [entry["event"] for entry in logs] == ["tokens were not counted"]
 
 
-async def test_an_error_in_a_stream_is_raised_unless_it_is_none(services: Services, base: str) -> None:
-    assert len(await streamed(services, base, "careful")) == len(CHUNKS)
+async def test_an_error_in_a_stream_is_raised_unless_it_is_null(chat: UpstreamChat, base: str) -> None:
+    assert len(await stream_as(chat, base, "null errors")) == len(CHUNKS)
     with pytest.raises(EngineFailure, match="no memory"):
-        await streamed(services, base, "failing")
+        await stream_as(chat, base, "failing")
 
 
-async def test_every_outcome_is_counted(services: Services, base: str) -> None:
-    for mood in ("good", "busy"):
-        await ask_upstream(services, Upstream(base, mood, None), {}, Tally(KEY, mood))
+async def test_every_outcome_is_counted(chat: UpstreamChat, metrics: Metrics, base: str) -> None:
+    for behaviour in ("good", "busy"):
+        await chat.ask(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))
     with pytest.raises(EngineFailure):
-        await ask_upstream(services, Upstream(base, "broken", None), {}, Tally(KEY, "broken"))
-    await streamed(services, base, "stream")
-    told = {("good", "finished"): 1, ("busy", "429"): 1, ("broken", "cut"): 1, ("stream", "finished"): 1}
-    assert outcomes(services) == told
+        await chat.ask(Upstream(base, "broken", None), {}, UsageContext(KEY, "broken"))
+    await stream_as(chat, base, "stream")
+    expected = {("good", "finished"): 1, ("busy", "429"): 1, ("broken", "cut"): 1, ("stream", "finished"): 1}
+    assert outcomes(metrics) == expected

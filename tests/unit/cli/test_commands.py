@@ -1,4 +1,4 @@
-"""What the commands show and say, without a server."""
+"""Output and errors of the commands, without a server."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,11 +26,11 @@ from server.settings import Settings
         ("box.local", "http://box.local:8080"),
     ],
 )
-def test_this_machine_reaches_every_host_that_can_be_listened_on(host: str, url: str) -> None:
+def test_every_listen_address_has_a_url_for_local_clients(host: str, url: str) -> None:
     assert Settings(host=host, port=8080).local_url == url
 
 
-def test_names_with_brackets_are_shown_as_they_are(
+def test_names_with_brackets_are_printed_unchanged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -38,39 +38,39 @@ def test_names_with_brackets_are_shown_as_they_are(
     database.migrate()
     create_key(database, "x[/b] [red]:boom:", frozenset({"[alpha"}))
     show(keys_table(database), balances_table(database, None))
-    shown = capsys.readouterr().out
-    assert shown.count("x[/b] [red]:boom:") == 2
-    assert "[alpha" in shown
+    output = capsys.readouterr().out
+    assert output.count("x[/b] [red]:boom:") == 2
+    assert "[alpha" in output
 
 
 @pytest.mark.parametrize(
-    ("host", "key", "says"),
+    ("host", "key", "message"),
     [
         ("127.0.0.1", None, "No server has run"),
         ("127.0.0.1", "admin-1", "No server answers at http://127.0.0.1:9"),
         ("[a:b]", "admin-1", "No server answers"),
     ],
 )
-def test_a_server_that_can_not_be_asked_is_said_in_words(tmp_path: Path, host: str, key: str | None, says: str) -> None:
+def test_an_unreachable_server_is_a_readable_error(tmp_path: Path, host: str, key: str | None, message: str) -> None:
     settings = Settings(home=tmp_path, host=host, port=9)
     if key:
         settings.admin_key.write_text(key)
-    with pytest.raises(StartError, match=says):
+    with pytest.raises(StartError, match=message):
         change_catalog(settings, "/admin/reload", {})
 
 
-def test_an_admin_key_of_another_user_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_admin_key_is_a_readable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> str:
-        raise PermissionError  # who runs the tests may be root, whom nothing is refused
+        raise PermissionError  # the tests may run as root, who may read every file
 
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(StartError, match="run this as the user that runs the server"):
         change_catalog(Settings(home=tmp_path), "/admin/reload", {})
 
 
-@pytest.mark.parametrize("shown", [True, False])
-def test_the_first_key_is_shown_or_its_file_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], shown: bool
+@pytest.mark.parametrize("show_key", [True, False])
+def test_the_first_key_is_printed_or_its_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], show_key: bool
 ) -> None:
     settings = Settings(home=tmp_path / "a home", database=None)
     settings.home.mkdir()
@@ -78,10 +78,11 @@ def test_the_first_key_is_shown_or_its_file_is_named(
     assert _first_key(settings, catalog)
     assert not _first_key(settings, catalog)
     host = SimpleNamespace(checkpoints={}, device="cpu")
-    services: Any = SimpleNamespace(settings=settings, catalog=catalog, images=host, chat=host)
-    _welcome(Console(soft_wrap=True), services, show_key=shown)
-    told = capsys.readouterr().out
+    served = SimpleNamespace(current=catalog)
+    services: Any = SimpleNamespace(settings=settings, catalog=served, image_engine=host, chat_engine=host)
+    _welcome(Console(soft_wrap=True), services, show_key=show_key)
+    output = capsys.readouterr().out
     key = (settings.home / "dev-key").read_text().strip()
-    assert (key in told) is shown
-    bearer = key if shown else f"$(cat '{settings.home}/dev-key')"
-    assert f'curl -s http://127.0.0.1:8080/v1/images/generations -H "Authorization: Bearer {bearer}"' in told
+    assert (key in output) is show_key
+    bearer = key if show_key else f"$(cat '{settings.home}/dev-key')"
+    assert f'curl -s http://127.0.0.1:8080/v1/images/generations -H "Authorization: Bearer {bearer}"' in output

@@ -1,8 +1,8 @@
-"""Short ways to say a call, a result and clean books."""
+"""Short ways to make a call and a result, and to check the ledger."""
 
 from server.accounts import report
 from server.accounts.db import Database
-from server.accounts.ledger import Call, StoredResult
+from server.accounts.ledger import BilledCall, StoredResult
 
 GROUPS = frozenset({"alpha", "beta"})
 
@@ -11,8 +11,8 @@ def result(name: str) -> StoredResult:
     return StoredResult(f"{name}.png", "image/png", 8, 8, 100, "0" * 64, 0)
 
 
-def call(call_id: str, key_id: str, price: int = 1000) -> Call:
-    return Call(call_id, key_id, "images.generations", "alpha", price)
+def call(call_id: str, key_id: str, price: int = 1000) -> BilledCall:
+    return BilledCall(call_id, key_id, "images.generations", "alpha", price)
 
 
 def clean(database: Database) -> bool:
