@@ -1,10 +1,10 @@
-"""The server, built from its settings. Nothing in this package is global: two apps can live in one process."""
+"""The ASGI app: routes, middleware, error handlers, and what starts and stops with the server."""
 
 import asyncio
-import os
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -14,36 +14,22 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from pipelines.catalog.images import Catalog, load_catalog
-from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
-from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import Event, ImageJob
-from server.accounts.calls import CallBook
-from server.accounts.db import Database
-from server.accounts.ledger import Ledger
-from server.accounts.responses import ResponseBook
+from pipelines.catalog.images import load_catalog
 from server.backends.engine_host import EngineHost
-from server.backends.storage import Storage
-from server.backends.upstream import Upstreams
+from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
-from server.housekeeping import keep_house, lock_home, settle_the_past
-from server.http.body_limit import BodyLimit
-from server.http.observability import Observe
-from server.moderation.policy import load_policy
-from server.routes import admin, chat, console, health, images, models, responses, unsupported
-from server.routes import files as results
+from server.housekeeping import lock_home, recover_after_crash, run_maintenance
+from server.http.body_limit import BodyLimitMiddleware
+from server.http.observability import ObservabilityMiddleware
+from server.http.openapi_document import DESCRIPTION, DocumentedApp
+from server.routes import admin, chat, console, files, health, images, models, responses, unsupported
 from server.services import Services
 from server.settings import Settings
-from server.state.active_calls import RunningCalls
-from server.state.active_responses import LiveResponses
-from server.state.image_backlog import Backlog
-from server.telemetry.crash_points import Faults
-from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
-MAX_BODY_BELOW = {"/v1/chat/": 256 * 1024**2}  # what goes through chats is read as a whole, and more than once
+MAX_BODY_BELOW = {"/v1/chat/": 256 * 1024**2}  # chat bodies are read as a whole, and more than once
 EXPOSED_HEADERS = [
     "x-request-id",
     "retry-after",
@@ -65,28 +51,35 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with lock_home(settings.home):
             await asyncio.to_thread(services.database.migrate)
-            await asyncio.to_thread(settle_the_past, services)
-            async with AsyncExitStack() as ends:
-                _leave_ends(services, ends)
-                await services.images.start()
-                if services.catalog.chat.checkpoints:
-                    await services.chat.start()
-                if services.policy.classifiers:
-                    await services.classifiers.start()
-                chores = [
-                    asyncio.create_task(keep_house(services), name="housekeeping"),
-                    asyncio.create_task(_announce(services, on_ready), name="announcing"),
+            await asyncio.to_thread(recover_after_crash, services)
+            async with AsyncExitStack() as shutdown:
+                _register_shutdown(services, shutdown)
+                engines = _engines(services)
+                for engine in engines:
+                    await engine.start()
+                tasks = [
+                    asyncio.create_task(run_maintenance(services), name="maintenance"),
+                    asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
                 ]
-                ends.push_async_callback(_end, chores)
+                shutdown.push_async_callback(_cancel_tasks, tasks)
                 yield
 
-    # no pages of docs: their scripts would come from the internet
-    app = FastAPI(title="Darkroom", lifespan=lifespan, redirect_slashes=False, docs_url=None, redoc_url=None)
+    # no docs pages: their scripts would come from the internet
+    app = DocumentedApp(
+        title="Darkroom",
+        version=version("darkroom"),
+        description=DESCRIPTION,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.services = services
-    for module in (images, chat, responses, models, results, health, console, admin, unsupported):
+    for module in (images, chat, responses, models, files, health, console, admin, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES, below=MAX_BODY_BELOW)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=MAX_BODY_BYTES, below=MAX_BODY_BELOW)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=["*"],
@@ -94,92 +87,52 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         allow_headers=["*"],
         expose_headers=EXPOSED_HEADERS,
     )
-    app.add_middleware(Observe, metrics=services.metrics)
+    app.add_middleware(ObservabilityMiddleware, metrics=services.metrics)
     return app
 
 
-def build_services(settings: Settings, catalog: Catalog) -> Services:
-    """The parts of a server, not yet started. Raises StartError."""
-    policy = load_policy(settings.moderation, settings.weights, catalog.groups)
-    database = Database(settings.database_url)
-    owner = uuid.uuid4().hex
-    faults = Faults(settings.crash_at)
-    preloaded = catalog.checkpoints if settings.preload else ()
-    limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
-    options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
-    host = EngineHost[ImageJob, Event](
-        "image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s, options=options
-    )
-    chat_host = _chat_host(settings, catalog)
-    classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", policy.checkpoints, settings.max_queue)
-    metrics = Metrics()
-    metrics.watch("image", jobs=lambda: host.jobs, restarts=lambda: host.restarts)
-    metrics.watch("chat", jobs=lambda: chat_host.jobs, restarts=lambda: chat_host.restarts)
-    metrics.watch("classify", jobs=lambda: classifiers.jobs, restarts=lambda: classifiers.restarts)
-    return Services(
-        settings=settings,
-        catalog=catalog,
-        database=database,
-        ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, reach=faults.reach),
-        book=CallBook(database, owner=owner, keep_s=settings.idempotency_s),
-        storage=Storage(settings.results),
-        images=host,
-        chat=chat_host,
-        upstreams=Upstreams(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
-        classifiers=classifiers,
-        policy=policy,
-        calls=RunningCalls(),
-        backlog=Backlog(settings.max_queue, settings.max_queue_s, host.warmed_unit_s),
-        responses=ResponseBook(database, owner, settings.lease_s),
-        live=LiveResponses(),
-        metrics=metrics,
-        faults=faults,
-    )
+def _engines(services: Services) -> list[EngineHost[Any, Any]]:
+    """The workers that this catalog and this policy need."""
+    chat = [services.chat_engine] if services.catalog.current.chat.checkpoints else []
+    classifiers = [services.classifier_engine] if services.policy.classifiers else []
+    return [services.image_engine, *chat, *classifiers]
 
 
-def _chat_host(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
-    specs = catalog.chat.checkpoints
-    at_once = max((spec.max_batch for spec in specs), default=1)
-    preloaded = specs if settings.preload else ()
-    return EngineHost("chat", preloaded, settings.chat_max_queue, at_once, settings.worker_silence_s)
+def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
+    """How each part stops, even if another one fails to. They stop in reverse order."""
+    shutdown.callback(services.database.dispose)
+    shutdown.push_async_callback(services.upstreams.close)
+    shutdown.push_async_callback(services.background.join)
+    shutdown.push_async_callback(services.classifier_engine.stop)
+    shutdown.push_async_callback(services.chat_engine.stop)
+    shutdown.push_async_callback(services.image_engine.stop)
+    shutdown.push_async_callback(services.active_calls.stop)
+    shutdown.push_async_callback(services.active_responses.stop)
 
 
-def _leave_ends(services: Services, ends: AsyncExitStack) -> None:
-    """How each part stops, whatever becomes of the others. The last named is the first to go."""
-    ends.callback(services.database.dispose)
-    ends.push_async_callback(services.upstreams.close)
-    ends.push_async_callback(services.loose_ends.tie_up)
-    ends.push_async_callback(services.classifiers.stop)
-    ends.push_async_callback(services.chat.stop)
-    ends.push_async_callback(services.images.stop)
-    ends.push_async_callback(services.calls.stop)
-    ends.push_async_callback(services.live.stop)
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel them, and log those that had failed before."""
+    for task in tasks:
+        task.cancel()
+    for task, outcome in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
+        if isinstance(outcome, Exception):  # CancelledError is not an Exception
+            log.error("a server task had failed", task=task.get_name(), exc_info=outcome)
 
 
-async def _end(chores: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel them, and say of which that had failed before."""
-    for chore in chores:
-        chore.cancel()
-    for chore, came in zip(chores, await asyncio.gather(*chores, return_exceptions=True), strict=True):
-        if isinstance(came, Exception):  # a cancellation is none
-            log.error("a chore had failed", chore=chore.get_name(), exc_info=came)
-
-
-async def _announce(services: Services, on_ready: Callable[[Services], None]) -> None:
-    await services.images.wait_ready()
-    if services.catalog.chat.checkpoints:
-        await services.chat.wait_ready()
-    if services.policy.classifiers:
-        await services.classifiers.wait_ready()
+async def _signal_ready(
+    engines: Sequence[EngineHost[Any, Any]], services: Services, on_ready: Callable[[Services], None]
+) -> None:
+    for engine in engines:
+        await engine.wait_ready()
     on_ready(services)
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """Every error of the framework becomes one of ours; anything else is caught by Observe."""
+    """Errors of the framework become ApiErrors. ObservabilityMiddleware catches everything else."""
 
     async def answer(_: Request, error: Exception) -> Response:
-        known = error if isinstance(error, ApiError) else _translate(error)
-        return JSONResponse(known.body(), status_code=known.status, headers=known.headers)
+        api_error = error if isinstance(error, ApiError) else _translate(error)
+        return JSONResponse(api_error.body(), status_code=api_error.status, headers=api_error.headers)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = answer
     for kind in (ApiError, HTTPException, RequestValidationError, ClientDisconnect):

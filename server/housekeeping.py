@@ -1,4 +1,4 @@
-"""What a running server does on its own: keep its leases, void lost holds, sweep files that no record names."""
+"""Maintenance: renew leases, void holds of dead servers, sweep files without a record."""
 
 import asyncio
 import fcntl
@@ -21,7 +21,7 @@ class HomeInUse(Exception):
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Make the home ours until the file is closed or the process dies, however it dies. Raises HomeInUse."""
+    """Lock the home until the file is closed or the process dies. Raises HomeInUse."""
     home.mkdir(parents=True, exist_ok=True)
     lock = (home / "lock").open("w")
     try:
@@ -33,53 +33,54 @@ def lock_home(home: Path) -> IO[str]:
     return lock
 
 
-def settle_the_past(services: Services) -> None:
-    """Void what a killed server left held: with the home locked, nobody else can own a hold."""
+def recover_after_crash(services: Services) -> None:
+    """Void the holds of dead servers. On SQLite every other owner is dead, since this server has locked the home."""
     if voided := services.ledger.void_orphans():
         log.warning("voided the holds of a server that died", holds=voided)
-    services.book.fail_orphans()
-    if settled := services.responses.settle_orphans():
-        log.warning("settled the responses of a server that died", responses=settled)
+    services.call_store.fail_orphans()
+    if finished := services.response_store.finish_orphans():
+        log.warning("ended the responses of a server that died", responses=finished)
     _sweep_files(services)
 
 
-async def keep_house(services: Services) -> None:
-    """Until cancelled. Leases are renewed while files are swept: that may take longer than a lease."""
-    async with asyncio.TaskGroup() as chores:
-        chores.create_task(_every(services.settings.lease_s / 3, lambda: _settle(services)))
-        chores.create_task(_every(SWEEP_EVERY_S, lambda: asyncio.to_thread(_sweep, services)))
+async def run_maintenance(services: Services) -> None:
+    """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
+        tasks.create_task(_every(SWEEP_EVERY_S, lambda: asyncio.to_thread(_sweep, services)))
 
 
-async def _every(seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
     """A failure is logged and tried again: a full disk must not end the renewals."""
     while True:
         await asyncio.sleep(seconds)
         try:
-            await chore()
+            await work()
         except Exception:
-            log.exception("housekeeping failed")
+            log.exception("maintenance failed")
 
 
-async def _settle(services: Services) -> None:
-    await asyncio.to_thread(services.ledger.renew, services.calls.ids())
-    await asyncio.to_thread(services.responses.renew)
-    await asyncio.to_thread(services.responses.settle_orphans)
+async def _renew_leases(services: Services) -> None:
+    await asyncio.to_thread(services.ledger.renew, services.active_calls.ids())
+    await asyncio.to_thread(services.response_store.renew)
+    await asyncio.to_thread(services.response_store.finish_orphans)
     if lapsed := await asyncio.to_thread(services.ledger.sweep):
         log.warning("voided holds whose lease ran out", holds=lapsed)
-    await asyncio.to_thread(services.book.fail_orphans, services.calls.ids())
+    await asyncio.to_thread(services.call_store.fail_orphans, services.active_calls.ids())
 
 
 def _sweep(services: Services) -> None:
-    services.book.forget_old()
+    services.call_store.delete_expired()
     _sweep_files(services)
 
 
 def _sweep_files(services: Services) -> None:
-    services.responses.forget_old(services.settings.responses_keep_days * DAY_S, services.settings.idempotency_s)
-    days = services.settings.results_keep_days
-    if days is not None and (old := services.ledger.give_up_results(days * DAY_S)):
-        log.info("gave up old results", results=old)
-    known = services.ledger.result_names() | services.responses.picture_names()
-    removed = services.storage.sweep(known, services.settings.result_grace_s)
+    settings = services.settings
+    services.response_store.delete_expired(settings.responses_keep_days * DAY_S, settings.idempotency_s)
+    days = settings.results_keep_days
+    if days is not None and (expired := services.ledger.expire_results(days * DAY_S)):
+        log.info("expired results", results=expired)
+    recorded = services.ledger.result_names() | services.response_store.file_names()
+    removed = services.storage.sweep(recorded, settings.result_grace_s)
     if removed:
-        log.info("removed files that no record names", files=removed)
+        log.info("removed files without a record", files=removed)

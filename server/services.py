@@ -1,55 +1,69 @@
-"""What a running server is made of: built once by `create_app`, handed down, never global."""
+"""The parts of a running server, built once by `create_app`. Nothing is global: two servers can live in one process."""
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
-
-from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
-from server.accounts.calls import CallBook
+from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
-from server.accounts.responses import ResponseBook
+from server.accounts.responses import ResponseStore
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
-from server.backends.upstream import Upstreams
+from server.backends.upstream import UpstreamClient
+from server.flows.catalog_update import CatalogUpdater
+from server.flows.chat.complete import ChatCompletions
+from server.flows.chat.upstream import UpstreamChat
+from server.flows.images.idempotency import ImageCalls
+from server.flows.images.status import CallStatus
+from server.flows.moderation import Moderator
+from server.flows.rate_limits import RateLimiter
+from server.flows.responses.count_tokens import TokenCounter
+from server.flows.responses.create import ResponseCreator
+from server.flows.responses.retrieve import Responses
 from server.moderation.policy import Policy
 from server.settings import Settings
-from server.state.active_calls import RunningCalls
-from server.state.active_responses import LiveResponses
-from server.state.background_tasks import LooseEnds
-from server.state.concurrency import Places
-from server.state.image_backlog import Backlog
-from server.telemetry.crash_points import Faults
+from server.state.active_calls import ActiveCalls
+from server.state.active_responses import ActiveResponses
+from server.state.background_tasks import BackgroundTasks
+from server.state.drain import Drain
+from server.state.served_catalog import ServedCatalog
 from server.telemetry.metrics import Metrics
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Services:
-    """Everything a flow may use. Only the catalog ever changes: a call goes on with the model that it found there."""
+    """What routes, housekeeping and the command line use. Flows get the parts they need, never this record."""
 
     settings: Settings
-    catalog: Catalog
+    catalog: ServedCatalog
+    policy: Policy
+    metrics: Metrics
+
     database: Database
     ledger: Ledger
-    book: CallBook
+    call_store: CallStore
+    response_store: ResponseStore
     storage: Storage
-    images: EngineHost[ImageJob, Event]
-    chat: EngineHost[ChatJob | CountJob, ChatEvent]  # runs only if the catalog has local chat models
-    upstreams: Upstreams
-    classifiers: EngineHost[ClassifyJob, ClassifyEvent]  # started only when the policy has some
-    policy: Policy
-    calls: RunningCalls
-    backlog: Backlog
-    responses: ResponseBook
-    live: LiveResponses
-    metrics: Metrics
-    faults: Faults
-    rates: MovingWindowRateLimiter = field(default_factory=lambda: MovingWindowRateLimiter(MemoryStorage()))
-    places: Places = field(default_factory=Places)
-    loose_ends: LooseEnds = field(default_factory=LooseEnds)
-    catalog_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the catalog is being changed
+
+    image_engine: EngineHost[ImageJob, Event]
+    chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
+    classifier_engine: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
+    upstreams: UpstreamClient
+
+    active_calls: ActiveCalls
+    active_responses: ActiveResponses
+    background: BackgroundTasks
+    drain: Drain
+
+    limiter: RateLimiter
+    moderator: Moderator
+    chat_completions: ChatCompletions
+    upstream_chat: UpstreamChat
+    image_calls: ImageCalls
+    call_status: CallStatus
+    response_creator: ResponseCreator
+    responses: Responses
+    token_counter: TokenCounter
+    catalog_updater: CatalogUpdater

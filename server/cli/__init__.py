@@ -1,1 +1,8 @@
-"""server/cli."""
+"""The `darkroom` command.
+
+- `app`: the commands and their options
+- `serve`: `darkroom serve`, from the first key to the running server
+- `graceful_shutdown`: how the server stops on SIGTERM
+- `admin_client`: `darkroom swap` and `darkroom reload`, which call the running server
+- `tables`: the output of the commands that list something
+"""

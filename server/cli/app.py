@@ -1,8 +1,7 @@
-"""The `darkroom` command. Imports of the server stay inside the commands, so that help is there at once."""
+"""The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
 
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -19,16 +18,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
 )
-keys = typer.Typer(no_args_is_help=True, help="API keys: who may call what.")
-starters = typer.Typer(no_args_is_help=True, help="The checkpoints that a first start uses.")
+keys = typer.Typer(no_args_is_help=True, help="Create, list, change and revoke API keys.")
 app.add_typer(keys, name="keys")
-app.add_typer(starters, name="starters")
 
-KeyFilter = Annotated[str | None, typer.Option("--key", help="Only the key with this id.")]
+KeyFilter = Annotated[str | None, typer.Option("--key", help="Show only the API key with this id.")]
 
 
 def main() -> None:
-    """Run the command line."""
+    """The entry point of the `darkroom` script."""
     try:
         app()
     except StartError as error:
@@ -40,16 +37,16 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (DARKROOM_HOST).")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (DARKROOM_PORT).")] = None,
 ) -> None:
-    """Run the server."""
+    """Start the server. Its other settings are environment variables: see docs/settings.md."""
     from server.cli.serve import run
 
-    given = {"host": host, "port": port}
-    run(_settings().model_copy(update={name: value for name, value in given.items() if value is not None}))
+    options = {"host": host, "port": port}
+    run(_settings().model_copy(update={name: value for name, value in options.items() if value is not None}))
 
 
 @app.command()
 def models() -> None:
-    """Show every model: its tier, price, checkpoint, and the checkpoint's state."""
+    """List the models with their tier, price, group, checkpoint, and the checkpoint's state."""
     from server.cli.tables import catalog_table, show
 
     show(catalog_table(_settings()))
@@ -57,10 +54,12 @@ def models() -> None:
 
 @app.command()
 def swap(
-    model: Annotated[str, typer.Argument(help="A model; those of the same catalog file go with it.")],
-    checkpoint: Annotated[str, typer.Argument(help="The new checkpoint: a path, or one below DARKROOM_WEIGHTS.")],
+    model: Annotated[str, typer.Argument(help="Name of a model. All models of its catalog file change together.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="The new checkpoint: a path, absolute or relative to DARKROOM_WEIGHTS.")
+    ],
 ) -> None:
-    """Give a model of the running server another checkpoint, without a pause."""
+    """Change the checkpoint of a model on the running server, without downtime."""
     from server.cli.admin_client import change_catalog, weights_path
 
     settings = _settings()
@@ -70,7 +69,7 @@ def swap(
 
 @app.command()
 def reload() -> None:
-    """Have the running server read its catalog again, without a pause."""
+    """Make the running server read its catalog files again, without downtime."""
     from server.cli.admin_client import change_catalog
 
     change_catalog(_settings(), "/admin/reload", {})
@@ -78,35 +77,40 @@ def reload() -> None:
 
 @keys.command("create")
 def create(
-    name: Annotated[str, typer.Argument(help="What you call it; the ledger shows it.")],
+    name: Annotated[str, typer.Argument(help="A name for the key, shown in lists and in the ledger.")],
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="A group; repeat for several. Default: all.")
+        list[str] | None,
+        typer.Option(
+            "--group", "-g", help="A group of models that the key may use. Repeat it for several. Default: all groups."
+        ),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="What it may spend in all, in CNY. Default: no limit.")] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires. Default: never.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Total that the key may ever spend, in CNY. Default: no limit.")
+    ] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires. Default: never.")] = None,
 ) -> None:
-    """Make a key. It is shown once: the database keeps only its hash."""
+    """Create an API key and print its secret. The secret is shown only now: the database stores its hash."""
     from server.accounts.keys import create_key
     from server.accounts.money import parse_money
-    from server.cli.serve import groups_of
+    from server.cli.serve import all_groups
 
     settings = _settings()
     try:
-        known = groups_of(settings)
+        catalog_groups = all_groups(settings)
         amount = parse_money(budget) if budget is not None else None
     except ValueError as error:
         _fail(str(error))
-    if unknown := set(group or ()) - known:
-        _fail(f"Unknown group {', '.join(sorted(unknown))}. The catalog has: {', '.join(sorted(known))}.")
+    if unknown := set(group or ()) - catalog_groups:
+        _fail(f"Unknown group {', '.join(sorted(unknown))}. The catalog has: {', '.join(sorted(catalog_groups))}.")
     expires = datetime.now(UTC) + timedelta(days=days) if days else None
-    key, secret = create_key(_database(settings), name, frozenset(group or known), amount, expires)
+    key, secret = create_key(_database(settings), name, frozenset(group or catalog_groups), amount, expires)
     typer.echo(f"{key.id} ({', '.join(sorted(key.groups))})", err=True)
     typer.echo(secret)
 
 
 @keys.command("list")
 def list_all() -> None:
-    """Show every key, without its secret."""
+    """List the API keys, without their secrets."""
     from server.cli.tables import keys_table, show
 
     show(keys_table(_database(_settings())))
@@ -115,19 +119,22 @@ def list_all() -> None:
 @keys.command("set")
 def change(
     key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
-    budget: Annotated[str | None, typer.Option(help="What it may spend in all, in CNY, or 'none'.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")
+    ] = None,
     max_running: Annotated[
-        int | None, typer.Option(min=0, help="Calls it may have at once; 0 is the server's own limit.")
+        int | None, typer.Option(min=0, help="Calls that may run at once; 0 is the server's default limit.")
     ] = None,
     per_minute: Annotated[
-        int | None, typer.Option(min=0, help="Calls it may begin in a minute; 0 is no limit.")
+        int | None, typer.Option(min=0, help="Calls that may begin in a minute; 0 is no limit.")
     ] = None,
     keepalive: Annotated[
-        bool | None, typer.Option(help="Whether its JSON answers are preceded by spaces while it waits.")
+        bool | None,
+        typer.Option(help="Send spaces before a JSON answer that takes long, so that proxies keep the connection."),
     ] = None,
 ) -> None:
-    """Change what a key may spend and do at once, and how it is answered."""
-    from server.accounts.keys import KeyChanges, change_key
+    """Change the limits of an API key. What is not given stays as it is."""
+    from server.accounts.keys import KeyChanges, update_key
     from server.accounts.money import format_money, parse_money
 
     changes: KeyChanges = {}
@@ -140,14 +147,16 @@ def change(
     try:
         if budget is not None:
             changes["budget"] = None if budget == "none" else parse_money(budget)
-        changed = change_key(_database(_settings()), key, changes)
+        changed = update_key(_database(_settings()), key, changes)
     except ValueError as error:
         _fail(str(error))
     if changed is None:
         _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
     parts = (
         "no budget" if changed.budget is None else f"a budget of {format_money(changed.budget)} CNY",
-        "the server's own limit" if changed.max_running is None else f"{changed.max_running} calls at once",
+        "the server's default number of calls at once"
+        if changed.max_running is None
+        else f"{changed.max_running} calls at once",
         "no limit a minute" if changed.per_minute is None else f"{changed.per_minute} calls a minute",
         f"keepalive {'on' if changed.keepalive else 'off'}",
     )
@@ -156,7 +165,7 @@ def change(
 
 @keys.command()
 def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
-    """End a key at once. Its entries stay in the ledger."""
+    """Revoke an API key at once. Its charges stay in the ledger."""
     from server.accounts.keys import revoke_key
 
     revoked = revoke_key(_database(_settings()), key)
@@ -168,10 +177,10 @@ def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list`
 @app.command()
 def ledger(
     key: KeyFilter = None,
-    entries: Annotated[int, typer.Option(min=0, help="How many entries to show, newest first.")] = 20,
-    check: Annotated[bool, typer.Option("--check", help="Prove that entries, holds and results agree.")] = False,
+    entries: Annotated[int, typer.Option(min=0, help="How many charges to show, newest first.")] = 20,
+    check: Annotated[bool, typer.Option("--check", help="Check that charges, holds and results agree.")] = False,
 ) -> None:
-    """Show balances, charges and the tokens of chats, or check the books."""
+    """Show balances, charges and chat tokens, or check the ledger for errors."""
     from server.accounts import report
     from server.backends.storage import Storage
     from server.cli.tables import balances_table, entries_table, show, tokens_table
@@ -185,60 +194,19 @@ def ledger(
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:
-        _fail(f"{len(problems)} problem(s) in the ledger.")
-    typer.echo("The ledger is clean: entries, holds and results agree, and every result has its file.")
+        _fail(f"The ledger has {len(problems)} problem(s), listed above.")
+    typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
 
 
 @app.command()
 def moderation(
     key: KeyFilter = None,
-    entries: Annotated[int, typer.Option(min=0, help="How many to show, newest first.")] = 20,
+    entries: Annotated[int, typer.Option(min=0, help="How many refusals to show, newest first.")] = 20,
 ) -> None:
-    """Show what the moderation policy refused, and why."""
+    """List what the moderation policy refused, and why."""
     from server.cli.tables import refusals_table, show
 
     show(refusals_table(_database(_settings()), key, entries))
-
-
-@starters.command("build")
-def build(
-    force: Annotated[bool, typer.Option(help="Build again what is untrained.")] = False,
-) -> None:
-    """Write the starter checkpoints that are missing, untrained: they draw noise, and all else is real."""
-    from server.cli.serve import build_starters
-
-    raise typer.Exit(build_starters(_settings().weights, force=force))
-
-
-@starters.command("train")
-def train(
-    names: Annotated[list[str] | None, typer.Argument(help="Which of them. Default: all.")] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=1, help="For each image starter; starter-chat has no limit. Default: until every step is made."
-        ),
-    ] = None,
-    onward: Annotated[
-        bool, typer.Option("--onward", help="Image starters begin with the weights that are there, not from nothing.")
-    ] = False,
-) -> None:
-    """Train the starters from nothing, or go on where the last run stopped. Ctrl-C keeps what is learned."""
-    from server.cli.serve import train_starters
-
-    raise typer.Exit(train_starters(_settings().weights, names or [], minutes, onward=onward))
-
-
-@starters.command("measure")
-def measure(
-    count: Annotated[int, typer.Option(min=1, help="Captions, and as many edits and conversations.")] = 200,
-    sheet: Annotated[Path | None, typer.Option(help="Where to write some of the pictures, as PNG.")] = None,
-    cards: Annotated[bool, typer.Option("--cards", help="Write the figures into the model cards too.")] = False,
-) -> None:
-    """Show what the starters get right of captions, edits and conversations that training never saw."""
-    from server.cli.serve import measure_starters
-
-    raise typer.Exit(measure_starters(_settings(), count, sheet, cards=cards))
 
 
 def _settings() -> "Settings":

@@ -1,5 +1,8 @@
-"""How the server stops. The first SIGTERM drains it: it still answers, and says so at /readyz, takes no new calls, and
-ends when what runs has ended or the time for that is over. The second one ends it at once."""
+"""How the server stops.
+
+The first SIGTERM or SIGINT drains it: it takes no new calls, says so at /readyz, and ends when the running calls have
+ended or their time is over. The second one cancels what runs. The third one does not even wait for answers to be sent.
+"""
 
 import asyncio
 import time
@@ -9,50 +12,49 @@ from types import FrameType
 import structlog
 import uvicorn
 
-from server.state.active_calls import RunningCalls
-from server.state.active_responses import LiveResponses
+from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
-CLOSING_S = 5  # for the books to be closed, and for the last answers to be sent
+CLOSING_S = 5  # to record the ends of cancelled calls, and to send the last answers
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn closes its sockets when it is told to stop. Here it is told when there is nothing left to do."""
+    """uvicorn closes its sockets at the first signal. This one keeps them open until nothing runs."""
 
-    def __init__(self, config: uvicorn.Config, calls: RunningCalls, live: LiveResponses, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
         config.timeout_graceful_shutdown = CLOSING_S
         super().__init__(config)
-        self._calls = calls
-        self._live = live
-        self._drain_s = drain_s
+        self._drain = services.drain
+        self._calls = services.active_calls
+        self._responses = services.active_responses
+        self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None
-        self._said = False  # not in the signal's handler, which may interrupt another line of the log
+        self._logged = False  # not in the signal handler, which may interrupt another log line
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal has come; SIGINT counts like SIGTERM. The third one does not even wait for answers to be sent."""
+        """The signal handler."""
         if self.should_exit or not self.started:
             self.should_exit = self.force_exit = True
         elif self._drain_until is not None:
             self._drain_until = 0
         else:
-            self._calls.closed = True
+            self._drain.draining = True
             self._drain_until = time.monotonic() + self._drain_s
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if self._drain_until is not None and not self.should_exit:
-            if not self._said:
+            if not self._logged:
                 log.warning("stopping once what runs has ended; a second signal stops at once", calls=len(self._calls))
-                self._said = True
-            late = time.monotonic() > self._drain_until
-            if late:
+                self._logged = True
+            is_late = time.monotonic() > self._drain_until
+            if is_late:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._live.stop(), CLOSING_S)
+                    await asyncio.wait_for(self._responses.stop(), CLOSING_S)
                     await asyncio.wait_for(self._calls.stop(), CLOSING_S)
-            self.should_exit = late or self._idle()
+            self.should_exit = is_late or self._is_idle()
         return await super().on_tick(counter)
 
-    def _idle(self) -> bool:
-        """No call and no response runs, and no request is being answered."""
-        return len(self._calls) == 0 and len(self._live) == 0 and not self.server_state.tasks
+    def _is_idle(self) -> bool:
+        return len(self._calls) == 0 and len(self._responses) == 0 and not self.server_state.tasks

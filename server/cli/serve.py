@@ -1,11 +1,10 @@
-"""From `darkroom serve` to a running server: what must be there first, and what the first screen says."""
+"""`darkroom serve`: what is checked and created before the server starts, and the first screen."""
 
 import os
 import secrets
 import shlex
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
 from pathlib import Path
 
 import uvicorn
@@ -14,7 +13,7 @@ from rich.markup import escape
 
 from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
-from server.accounts.keys import any_keys, create_key
+from server.accounts.keys import create_key, has_keys
 from server.app import create_app
 from server.cli.graceful_shutdown import DrainingServer
 from server.errors import StartError
@@ -23,21 +22,19 @@ from server.services import Services
 from server.settings import Settings
 from server.telemetry.logs import configure_logs
 
-STARTERS = ("starter-alpha", "starter-beta", "starter-chat")
-
 
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises StartError."""
     console = Console(highlight=False, soft_wrap=True)
     catalog = read_catalog(settings)
+    _require_checkpoints(settings, catalog)
     try:
-        lock_home(settings.home).close()  # said early and in words; the server itself takes it again
+        lock_home(settings.home).close()  # for an early, readable error; the server itself takes the lock again
     except (HomeInUse, OSError) as error:
         raise StartError(str(error)) from error
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     new_key = _first_key(settings, catalog)
     _admin_key(settings)
-    _need_checkpoints(settings, catalog)
     show_key = new_key or sys.stdout.isatty()
     app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=show_key))
     console.print("Darkroom is loading its checkpoints ...")
@@ -49,7 +46,7 @@ def run(settings: Settings) -> None:
         access_log=False,
         server_header=False,
     )
-    server = DrainingServer(config, app.state.services.calls, app.state.services.live, settings.drain_s)
+    server = DrainingServer(config, app.state.services)
     server.run()
     if server.force_exit:
         sys.exit(1)
@@ -57,43 +54,9 @@ def run(settings: Settings) -> None:
         raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
 
 
-def groups_of(settings: Settings) -> frozenset[str]:
+def all_groups(settings: Settings) -> frozenset[str]:
     """Every group that some model asks for. Raises StartError."""
     return read_catalog(settings).groups
-
-
-def build_starters(weights: Path, *, force: bool) -> int:
-    """Build the missing starters, in another process since this one never imports torch. Returns its exit status."""
-    command = [sys.executable, "-m", "starters.build", str(weights), *(["--force"] if force else [])]
-    return subprocess.run(command, check=False).returncode
-
-
-def train_starters(weights: Path, names: Sequence[str], minutes: float | None, *, onward: bool) -> int:
-    """Train them one after the other, each in a process of its own. Raises StartError for a name that is none."""
-    if unknown := [name for name in names if name not in STARTERS]:
-        raise StartError(f"There is no starter {unknown[0]}. They are {', '.join(STARTERS)}.")
-    limit = [*([] if minutes is None else ["--minutes", str(minutes)]), *(["--onward"] if onward else [])]
-    for name in names or STARTERS:
-        module = ["chat.train", str(weights)] if name == "starter-chat" else ["training", str(weights), name, *limit]
-        if status := _starter_command(*module):
-            return status
-    return 0
-
-
-def measure_starters(settings: Settings, count: int, sheet: Path | None, *, cards: bool) -> int:
-    """Measure them in another process. Returns its exit status."""
-    options = ["--count", str(count), *(["--sheet", str(sheet)] if sheet else []), *(["--cards"] if cards else [])]
-    return _starter_command("measuring", str(settings.weights), str(settings.model_configs), *options)
-
-
-def _starter_command(module: str, *arguments: str) -> int:
-    """Of the tensor side, which this process never imports. Ctrl-C reaches it by itself, so it is waited for."""
-    process = subprocess.Popen([sys.executable, "-m", f"starters.{module}", *arguments])
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
 
 
 def read_catalog(settings: Settings) -> Catalog:
@@ -105,12 +68,12 @@ def read_catalog(settings: Settings) -> Catalog:
 
 
 def _first_key(settings: Settings, catalog: Catalog) -> bool:
-    """A first start makes a key with every group and leaves it in the home, readable by the owner alone. Returns
-    whether this is one."""
+    """Create a key with every group at the first start, in a file that only the owner can read. Returns whether this
+    is the first start."""
     database = Database(settings.database_url)
     try:
         database.migrate()
-        if any_keys(database):
+        if has_keys(database):
             return False
         _, secret = create_key(database, "dev", catalog.groups)
     finally:
@@ -121,7 +84,7 @@ def _first_key(settings: Settings, catalog: Catalog) -> bool:
 
 
 def _admin_key(settings: Settings) -> None:
-    """What `darkroom swap` and `darkroom reload` show the server: whoever can read it, runs it."""
+    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator."""
     if not settings.admin_key.exists():
         _write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
 
@@ -132,32 +95,36 @@ def _write_secret(path: Path, secret: str) -> None:
         file.write(f"{secret}\n")
 
 
-def _need_checkpoints(settings: Settings, catalog: Catalog) -> None:
-    """Build starters that the catalog names and the disk lacks; refuse any other missing checkpoint by name."""
-    wanted = {spec.path for spec in catalog.checkpoints} | {spec.path for spec in catalog.chat.checkpoints}
-    missing = {path for path in wanted if not path.exists()}
-    if others := [path for path in missing if path not in {settings.weights / name for name in STARTERS}]:
-        names = ", ".join(str(path) for path in others)
-        raise StartError(f"The catalog ({settings.model_configs}) names checkpoints that are not there: {names}")
-    if missing and build_starters(settings.weights, force=False):
-        raise StartError("The starter checkpoints could not be built; the lines above say why.")
+def _require_checkpoints(settings: Settings, catalog: Catalog) -> None:
+    """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
+    named_by: dict[Path, set[str]] = defaultdict(set)
+    for model in catalog.models.values():
+        named_by[model.checkpoint.path].add(model.source.name)
+    for spec in catalog.chat.checkpoints:
+        named_by[spec.path].add("chat.toml")
+    missing = [f"{path} (named in {', '.join(sorted(files))})" for path, files in named_by.items() if not path.exists()]
+    if missing:
+        raise StartError(
+            f"The catalog names checkpoints that do not exist: {'; '.join(missing)}. Copy them there, set "
+            f"DARKROOM_WEIGHTS to the folder that has them, or name others in {settings.model_configs}."
+        )
 
 
 def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
-    """The first screen. A key that is not shown, lest every start leave it in a log, is named by its file."""
+    """The first screen. It names the key's file instead of the key, unless `show_key`: logs should not hold keys."""
     base = services.settings.local_url
     dev_key = services.settings.home / "dev-key"
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
     bearer = key if show_key or not dev_key.exists() else f"$(cat {shlex.quote(str(dev_key))})"
-    for state in (*services.images.checkpoints.values(), *services.chat.checkpoints.values()):
+    for state in (*services.image_engine.checkpoints.values(), *services.chat_engine.checkpoints.values()):
         if state.state != "loaded":
             console.print(f"[red]Checkpoint {escape(state.spec.name)} does not load:[/red] {escape(state.detail)}")
-    console.print(f"\n[bold]Darkroom is ready[/bold] on {services.images.device}.")
+    console.print(f"\n[bold]Darkroom is ready[/bold] on {services.image_engine.device}.")
     console.print(f"  API      {base}/v1", markup=False)
     console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)
     console.print(f"  Console  {base}/console", markup=False)
     console.print("\nTry:")
-    body = f'{{"model": "{services.catalog.default}", "prompt": "a red boat at sunset"}}'
+    body = f'{{"model": "{services.catalog.current.default}", "prompt": "a red boat at sunset"}}'
     console.print(
         f'  curl -s {base}/v1/images/generations -H "Authorization: Bearer {bearer}" '
         f"-H 'Content-Type: application/json' -d '{body}'\n",

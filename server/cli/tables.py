@@ -1,4 +1,4 @@
-"""What the command line shows, as rich tables."""
+"""The tables of the command line, made with rich."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
-from server.accounts.chat_usage import chat_tokens
+from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.money import format_money
@@ -20,15 +20,14 @@ from server.settings import Settings
 
 
 def show(*tables: Table) -> None:
-    """Print to stdout."""
     console = Console(soft_wrap=True)
     for table in tables:
         console.print(table)
 
 
 def catalog_table(settings: Settings) -> Table:
-    """The models. A running server is asked for what it has loaded; without one, the disk is."""
-    loaded = _loaded(settings)
+    """The models, with the state of their checkpoints from a running server, else from the disk."""
+    states = _checkpoint_states(settings)
     table = Table("Model", "Tier", "Price (CNY)", "Group", "Checkpoint", "State", title="Models")
     catalog = read_catalog(settings)
     for model in catalog.models.values():
@@ -41,44 +40,45 @@ def catalog_table(settings: Settings) -> Table:
             format_money(model.price),
             model.group,
             spec.name,
-            _state(spec, loaded),
+            _state(spec, states),
         )
     for chat in catalog.chat.models.values():
         star = " *" if chat.name == catalog.chat.default else ""
-        where = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
-        state = _state(chat.source, loaded) if isinstance(chat.source, ChatSpec) else "upstream"
-        _add(table, chat.name + star, "chat", "", chat.group, where, state)
+        source = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
+        state = _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream"
+        _add(table, chat.name + star, "chat", "", chat.group, source, state)
     table.caption = "* used when a call names no model"
     return table
 
 
 def keys_table(database: Database) -> Table:
-    """The keys, newest last."""
-    table = Table("Id", "Name", "Key", "Groups", "Budget", "At once", "A minute", "Created", "State", title="Keys")
+    """Oldest first."""
+    table = Table(
+        "Id", "Name", "Key", "Groups", "Budget", "Max running", "Per minute", "Created", "State", title="API keys"
+    )
     for key in list_keys(database):
         state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
-        budget = "none" if key.budget is None else format_money(key.budget)
+        budget = "no limit" if key.budget is None else format_money(key.budget)
         created = f"{key.created_at:%Y-%m-%d %H:%M}"
-        at_once = "default" if key.max_running is None else str(key.max_running)
-        a_minute = "any" if key.per_minute is None else str(key.per_minute)
+        max_running = "default" if key.max_running is None else str(key.max_running)
+        per_minute = "no limit" if key.per_minute is None else str(key.per_minute)
         groups = ", ".join(sorted(key.groups))
-        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, at_once, a_minute, created, state)
+        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, max_running, per_minute, created, state)
     return table
 
 
 def balances_table(database: Database, key_id: str | None) -> Table:
-    """What each key has spent."""
-    table = Table("Key", "Name", "Budget", "Spent", "Held", "Left", title="Balances (CNY)")
+    table = Table("Key", "Name", "Budget", "Spent", "Held", "Available", title="Balances (CNY)")
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
-            limits = ["none" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
+            limits = ["no limit" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
             _add(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
     return table
 
 
 def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
-    """The newest charges."""
-    table = Table("When", "Key", "Call", "Model", "Amount", title="Entries (CNY)")
+    """The newest charges first."""
+    table = Table("Time", "Key", "Call", "Model", "Amount", title="Charges (CNY)")
     for row in report.entries(database, key_id, limit):
         _add(
             table,
@@ -92,16 +92,17 @@ def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
 
 
 def tokens_table(database: Database, key_id: str | None) -> Table:
-    """The tokens of each key's chats."""
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
-    for row in chat_tokens(database, key_id):
+    for row in list_chat_usage(database, key_id):
         _add(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
     return table
 
 
 def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
-    """What the moderation policy refused, newest first."""
-    table = Table("When", "Key", "Call", "Model", "Stage", "Policy", "Category", "Evidence", title="Refused")
+    """Newest first."""
+    table = Table(
+        "Time", "Key", "Call", "Model", "Stage", "Policy", "Category", "Evidence", title="Refused by moderation"
+    )
     for row in list_refusals(database, key_id, limit):
         when = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
         _add(table, when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, row.evidence)
@@ -109,17 +110,17 @@ def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
 
 
 def _add(table: Table, *cells: str) -> None:
-    """A row of words as they are: names may have brackets, which rich would take for markup."""
+    """Add a row of plain text: rich would read brackets in names as markup."""
     table.add_row(*map(Text, cells))
 
 
-def _loaded(settings: Settings) -> Mapping[str, str]:
+def _checkpoint_states(settings: Settings) -> Mapping[str, str]:
     try:
-        answer = httpx.get(f"{settings.local_url}/readyz", timeout=1, trust_env=False)
-        return {name: state["state"] for name, state in answer.json()["checkpoints"].items()}
+        response = httpx.get(f"{settings.local_url}/readyz", timeout=1, trust_env=False)
+        return {name: state["state"] for name, state in response.json()["checkpoints"].items()}
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
-        return {}  # no server there; the disk tells what it can
+        return {}  # no server runs; the disk shows which checkpoints exist
 
 
-def _state(spec: CheckpointSpec | ChatSpec, loaded: Mapping[str, str]) -> str:
-    return loaded.get(spec.name) or ("on disk" if spec.path.exists() else "missing")
+def _state(spec: CheckpointSpec | ChatSpec, states: Mapping[str, str]) -> str:
+    return states.get(spec.name) or ("on disk" if spec.path.exists() else "missing")

@@ -1,12 +1,13 @@
-"""Another checkpoint, or another catalog, in a running server: inspected, loaded and warmed before it takes over.
+"""Another checkpoint, or another catalog, in a running server: inspected, loaded and warmed before it is served.
 
-Calls that are under way end on what they began with. Whatever is wrong with the new one, nothing has changed.
+Running calls keep the models they started with. If anything is wrong with the new catalog, nothing changes.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 import tomlkit
@@ -14,119 +15,142 @@ from tomlkit.exceptions import TOMLKitError
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe
 from pipelines.catalog.images import Catalog, CatalogError, load_catalog
-from pipelines.protocol.chat import ChatSpec
-from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import CheckpointState
-from server.backends.engine_host import WorkerDied
+from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
+from pipelines.protocol.engine import Engine
+from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
+from pipelines.protocol.messages import Spec
+from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.upstream import UpstreamClient
 from server.errors import BadRequest, Conflict, NotFound, StartError
-from server.services import Services
+from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.swap")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What a new catalog is to the callers: names of models, and what the new checkpoints are, by name."""
+class CatalogDiff:
+    """What a new catalog changed for callers: names of models, and a description of each new checkpoint, by name."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     loaded: dict[str, str]
-    saved: bool = True  # whether the catalog's files say the same, so that it outlives the server
+    saved: bool = True  # False: the catalog's files still have the old value, which a restart serves again
 
 
-async def swap_checkpoint(services: Services, name: str, checkpoint: str) -> Change:
-    """Give the models of a catalog file another checkpoint. Raises ApiError.
+class CatalogUpdater:
+    """Replaces the served catalog, one change at a time. `model_configs` and `weights` are the catalog's folders."""
 
-    `name` is one of the models, and `checkpoint` a path as catalog files have it: absolute, or below the weights.
-    """
-    async with services.catalog_lock:
-        model = services.catalog.find(name)
-        if model is None:
-            known = f"Image models here: {', '.join(services.catalog.models)}. Chat models change with chat.toml."
-            raise NotFound(f"There is no image model `{name}`. {known}", param="model", code="model_not_found")
-        catalog = await asyncio.to_thread(
-            services.catalog.with_checkpoint, model.source, checkpoint, services.settings.weights
-        )
-        change = await _take_over(services, catalog)
-        saved = await asyncio.to_thread(_save, model.source, checkpoint)
-        return replace(change, saved=saved)
+    def __init__(
+        self,
+        catalog: ServedCatalog,
+        image_engine: EngineHost[ImageJob, Event],
+        chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
+        upstreams: UpstreamClient,
+        *,
+        model_configs: Path,
+        weights: Path,
+        preload: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._image_engine = image_engine
+        self._chat_engine = chat_engine
+        self._upstreams = upstreams
+        self._model_configs = model_configs
+        self._weights = weights
+        self._preload = preload
 
+    async def swap(self, model: str, checkpoint: str) -> CatalogDiff:
+        """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
-async def reload_catalog(services: Services) -> Change:
-    """Take the catalog's files as they are now. Raises ApiError."""
-    settings = services.settings
-    async with services.catalog_lock:
-        try:
-            catalog = await asyncio.to_thread(load_catalog, settings.model_configs, settings.weights)
-        except CatalogError as error:
+        `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder.
+        """
+        async with self._catalog.lock:
+            before = self._catalog.current
+            image_model = before.find(model)
+            if image_model is None:
+                known = f"Image models here: {', '.join(before.models)}. Chat models change with chat.toml."
+                raise NotFound(f"There is no image model `{model}`. {known}", param="model", code="model_not_found")
+            after = await asyncio.to_thread(before.with_checkpoint, image_model.source, checkpoint, self._weights)
+            diff = await self._replace(before, after)
+            saved = await asyncio.to_thread(_save, image_model.source, checkpoint)
+            return replace(diff, saved=saved)
+
+    async def reload(self) -> CatalogDiff:
+        """Read the catalog's files again. Raises ApiError."""
+        async with self._catalog.lock:
+            try:
+                after = await asyncio.to_thread(load_catalog, self._model_configs, self._weights)
+            except CatalogError as error:
+                message = f"Nothing has changed. The catalog is refused:\n{error}"
+                raise BadRequest(message, code="invalid_catalog") from error
+            return await self._replace(self._catalog.current, after)
+
+    async def _replace(self, before: Catalog, after: Catalog) -> CatalogDiff:
+        """Load the new checkpoints, then serve the new catalog."""
+        images = [spec for spec in after.checkpoints if spec not in before.checkpoints]
+        chats = [spec for spec in after.chat.checkpoints if spec not in before.chat.checkpoints]
+        if chats and not before.chat.checkpoints:
             raise BadRequest(
-                f"Nothing has changed. The catalog is refused:\n{error}", code="invalid_catalog"
-            ) from error
-        return await _take_over(services, catalog)
+                "Nothing has changed. The server runs without local chat models; restart it to add the first one."
+            )
+        try:
+            self._upstreams.load_keys(after.chat.upstreams)
+        except StartError as error:
+            raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
+        try:
+            descriptions = await self._prepare_and_describe(images, chats)
+        except BaseException as error:
+            self._retain(before)
+            raise _to_api_error(error) from error
+        self._catalog.current = after
+        self._retain(after)
+        loaded = descriptions | {spec.name: str(spec.path) for spec in chats}
+        diff = _compare(before, after, loaded)
+        log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed, loaded=loaded)
+        return diff
+
+    async def _prepare_and_describe(
+        self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]
+    ) -> dict[str, str]:
+        """Both at once, since hashing takes as long as loading. Each is awaited even when the other fails."""
+        error, descriptions = await asyncio.gather(
+            self._prepare(images, chats), asyncio.to_thread(_describe, images), return_exceptions=True
+        )
+        if isinstance(error, BaseException):
+            raise error
+        if isinstance(descriptions, BaseException):
+            raise descriptions
+        return descriptions
+
+    async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]) -> None:
+        """Load and warm them all. Raises CheckpointError with every error, WorkerDied."""
+        errors = [*await _load(self._image_engine, images), *await _load(self._chat_engine, chats)]
+        if errors:
+            raise CheckpointError("; ".join(errors))
+
+    def _retain(self, catalog: Catalog) -> None:
+        """Let the engines evict checkpoints that this catalog does not name."""
+        self._image_engine.retain(catalog.checkpoints, preload=self._preload)
+        self._chat_engine.retain(catalog.chat.checkpoints, preload=self._preload)
 
 
-async def _take_over(services: Services, catalog: Catalog) -> Change:
-    """Prepare what is new in the catalog, then use it."""
-    before, preload = services.catalog, services.settings.preload
-    images = [spec for spec in catalog.checkpoints if spec not in before.checkpoints]
-    chats = [spec for spec in catalog.chat.checkpoints if spec not in before.chat.checkpoints]
-    if chats and not before.chat.checkpoints:
-        raise BadRequest("Nothing has changed. The first chat checkpoint of its own needs a restart of the server.")
-    try:
-        services.upstreams.take(catalog.chat.upstreams)
-    except StartError as error:
-        raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
-    try:
-        states, described = await _prepare_and_describe(services, images, chats)
-    except BaseException as error:
-        _keep(services, before, preload=preload)
-        raise _refusal(error) from error
-    services.catalog = catalog
-    _keep(services, catalog, preload=preload)
-    loaded = {state.spec.name: described.get(state.spec.name, state.detail) for state in states}
-    change = _compare(before, catalog, loaded)
-    log.info("catalog changed", added=change.added, removed=change.removed, changed=change.changed, loaded=loaded)
-    return change
+async def _load(engine: Engine[Any, Spec, Any], specs: Sequence[Spec]) -> list[str]:
+    """Load and warm up the checkpoints, one after another. Returns the errors. Raises WorkerDied."""
+    errors: list[str] = []
+    for spec in specs:
+        try:
+            await engine.prepare(spec)
+        except CheckpointError as error:
+            errors.append(str(error))
+    return errors
 
 
 def _describe(specs: Sequence[CheckpointSpec]) -> dict[str, str]:
     return {spec.name: describe(spec) for spec in specs}
 
 
-async def _prepare_and_describe(
-    services: Services, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]
-) -> tuple[list[CheckpointState], dict[str, str]]:
-    """Both at once, since hashing takes as long as loading. Neither is left behind when the other fails."""
-    states, described = await asyncio.gather(
-        _prepare(services, images, chats), asyncio.to_thread(_describe, images), return_exceptions=True
-    )
-    if isinstance(states, BaseException):
-        raise states
-    if isinstance(described, BaseException):
-        raise described
-    return states, described
-
-
-async def _prepare(
-    services: Services, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]
-) -> list[CheckpointState]:
-    """Load and warm them all. Raises CheckpointError, WorkerDied."""
-    states = await services.images.prepare(images) if images else []
-    if chats:
-        states += await services.chat.prepare(chats)
-    if faults := [state.detail for state in states if state.state == "failed"]:
-        raise CheckpointError("; ".join(faults))
-    return states
-
-
-def _keep(services: Services, catalog: Catalog, *, preload: bool) -> None:
-    services.images.keep(catalog.checkpoints, preload=preload)
-    services.chat.keep(catalog.chat.checkpoints, preload=preload)
-
-
-def _refusal(error: BaseException) -> BaseException:
-    """What the operator is told."""
+def _to_api_error(error: BaseException) -> BaseException:
     if isinstance(error, CheckpointError):
         return BadRequest(f"Nothing has changed. The new checkpoint can't be used: {error}", code="checkpoint_failed")
     if isinstance(error, WorkerDied):
@@ -134,9 +158,9 @@ def _refusal(error: BaseException) -> BaseException:
     return error
 
 
-def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> Change:
+def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> CatalogDiff:
     old, new = {**before.models, **before.chat.models}, {**after.models, **after.chat.models}
-    return Change(
+    return CatalogDiff(
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
         changed=tuple(name for name in new if name in old and new[name] != old[name]),
@@ -145,9 +169,9 @@ def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> Change:
 
 
 def _save(source: Path, checkpoint: str) -> bool:
-    """Write the swap into the catalog file, all else as it is there. False where that can't be done: somebody may have
-    broken the file since it was loaded."""
-    source = source.resolve()  # a link stays one
+    """Write the checkpoint into the catalog file and leave the rest of it unchanged. False if that fails: the file may
+    be read-only, or may have become invalid since it was loaded."""
+    source = source.resolve()  # a symbolic link stays one
     try:
         document = tomlkit.parse(source.read_text())
         document["checkpoint"] = checkpoint
@@ -155,8 +179,7 @@ def _save(source: Path, checkpoint: str) -> bool:
         part.write_text(tomlkit.dumps(document))
         part.replace(source)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        log.warning(
-            "the catalog can't be written to: the swap ends with the server", file=str(source), error=str(error)
-        )
+        message = "the catalog file can't be written: the swap is lost at the next restart"
+        log.warning(message, file=str(source), error=str(error))
         return False
     return True

@@ -1,4 +1,4 @@
-"""When two requests are the same: equal parameters and equal files, however they were written down. Pure."""
+"""Fingerprints of requests, by which retries are matched: equal parameters and files give equal fingerprints. Pure."""
 
 import hashlib
 import json
@@ -9,9 +9,9 @@ from server.flows.references import Reference
 
 
 def fingerprint(parameters: Mapping[str, Any], pictures: Iterable[Reference]) -> str:
-    """SHA-256 of the parameters in one canonical form and of the pictures' contents, by field.
+    """SHA-256 of the parameters in a canonical form and of the pictures' contents, by field.
 
-    What carries them does not count: key order, spaces, a form's boundary, file names and content types.
+    The encoding does not count: key order, spaces, a form's boundary, file names and content types.
     """
     digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
     for picture in pictures:

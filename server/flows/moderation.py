@@ -1,7 +1,7 @@
-"""Moderation of one call, before and after the work: the policy's words first, then its classifiers.
+"""Moderation of one call, before and after the work: the policy's terms first, then its classifiers.
 
 A breach is recorded for the operator, without the text or the picture, and refused by the policy's name. A classifier
-that can't answer refuses too, as a failure of the server: nothing passes unseen.
+that can't answer refuses too, as a failure of the server: nothing passes unchecked.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from datetime import UTC, datetime
 import structlog
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from pipelines.protocol.classify import Classified, ClassifyJob
+from pipelines.protocol.classify import Classified, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Started
+from server.accounts.db import Database
 from server.accounts.refusals import Refusal, record_refusals
-from server.backends.engine_host import QueueFull
-from server.errors import EngineFailure, ModerationBlocked, Overloaded, PictureBlocked, TimedOut
-from server.moderation.policy import Classifier, Finding, Stage
-from server.services import Services
+from server.backends.engine_host import EngineHost, QueueFull
+from server.errors import EngineFailure, ImageModerationBlocked, ModerationBlocked, Overloaded, TimedOut
+from server.moderation.policy import Classifier, Finding, Policy, Stage
 
 log = structlog.stdlib.get_logger("darkroom.moderation")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Whose call is looked at. `low`: it asks for OpenAI's moderation "low", which is less strict if the policy is."""
+class ModerationContext:
+    """Which call is moderated. `low`: it asks for OpenAI's moderation "low", which is less strict if the policy is."""
 
     call_id: str
     key_id: str
@@ -37,100 +37,107 @@ class Subject:
     low: bool = False
 
 
-async def check_texts(services: Services, subject: Subject, stage: Stage, texts: Sequence[str]) -> None:
-    """Raises ModerationBlocked for a breach; EngineFailure, Overloaded or TimedOut if a classifier does not answer."""
-    policy = services.policy
-    found = await asyncio.to_thread(policy.search, texts, subject.group, stage, low=subject.low)
-    for classifier in () if found or not texts else policy.readers("prompts", subject.group, stage):
-        job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=tuple(texts))
-        found += await _judge(services, classifier, job, subject)
-    await _refuse(services, subject, stage, found)
+class Moderator:
+    """Applies the policy. Every check raises ModerationBlocked for a breach; EngineFailure, Overloaded or TimedOut if a
+    classifier does not answer."""
 
+    def __init__(
+        self, policy: Policy, classifier_engine: EngineHost[ClassifyJob, ClassifyEvent], database: Database
+    ) -> None:
+        self._policy = policy
+        self._engine = classifier_engine
+        self._database = database
 
-async def check_pictures(
-    services: Services, subject: Subject, stage: Stage, pictures: Sequence[Picture | EncodedImage]
-) -> None:
-    """As check_texts, by the classifiers that read pictures."""
-    found: list[Finding] = []
-    for classifier in services.policy.readers("pictures", subject.group, stage) if pictures else ():
-        job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, pictures=tuple(pictures))
-        found += await _judge(services, classifier, job, subject)
-    await _refuse(services, subject, stage, found)
+    async def check_texts(self, context: ModerationContext, stage: Stage, texts: Sequence[str]) -> None:
+        findings = await asyncio.to_thread(self._policy.search, texts, context.group, stage, low=context.low)
+        classifiers = self._policy.classifiers_for("prompts", context.group, stage)
+        for classifier in classifiers if texts and not findings else ():
+            job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=tuple(texts))
+            findings += await self._judge(classifier, job, context)
+        await self._refuse(context, stage, findings)
 
+    async def check_pictures(
+        self, context: ModerationContext, stage: Stage, pictures: Sequence[Picture | EncodedImage]
+    ) -> None:
+        findings: list[Finding] = []
+        classifiers = self._policy.classifiers_for("pictures", context.group, stage)
+        for classifier in classifiers if pictures else ():
+            job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, pictures=tuple(pictures))
+            findings += await self._judge(classifier, job, context)
+        await self._refuse(context, stage, findings)
 
-async def guarded(
-    services: Services, subject: Subject, events: AsyncGenerator[ChatEvent, None]
-) -> AsyncGenerator[ChatEvent, None]:
-    """A chat's events. Where the policy reads what models say, nothing that is said passes before all of it was read.
+    async def moderate_stream(
+        self, context: ModerationContext, events: AsyncGenerator[ChatEvent, None]
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """A chat's events. Where the policy covers answers, events are buffered until the whole answer is checked.
 
-    Raises ModerationBlocked, or what `events` raises.
-    """
-    held: list[ChatEvent] = []
-    said: dict[tuple[int, str, int], str] = {}
-    reads = services.policy.reads_answers(subject.group)
-    async with aclosing(events):
-        async for event in events:
-            if not reads or isinstance(event, Admitted | Started):
-                yield event
-                continue
-            held.append(event)
-            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
-                part = (event.choice, type(event).__name__, event.index if isinstance(event, ToolCallDelta) else 0)
-                more = event.arguments if isinstance(event, ToolCallDelta) else event.text
-                said[part] = said.get(part, "") + more
-        await check_texts(services, subject, "output", list(said.values()))
-        for event in held:
-            yield event
-
-
-async def _judge(services: Services, classifier: Classifier, job: ClassifyJob, subject: Subject) -> list[Finding]:
-    scored = await _classify(services, job)
-    return [finding for scores in scored.scores for finding in classifier.judge(scores, low=subject.low)]
-
-
-async def _classify(services: Services, job: ClassifyJob) -> Classified:
-    try:
-        events = services.classifiers.submit(job)
-    except QueueFull as error:
-        raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
-    try:
-        async with asyncio.timeout(job.time_limit_s):
+        Raises what the checks raise, and what `events` raises.
+        """
+        buffered: list[ChatEvent] = []
+        texts: dict[tuple[int, str, int], str] = {}  # by choice, kind of delta and index of the tool call
+        covers_answers = self._policy.moderates_output(context.group)
+        async with aclosing(events):
             async for event in events:
-                if isinstance(event, Classified):
-                    return event
-                if isinstance(event, Failed):
-                    log.error("classifier failed", classifier=job.checkpoint.name, code=event.code, detail=event.detail)
-    except TimeoutError as error:
-        log.warning("classifier took too long", classifier=job.checkpoint.name)
-        raise TimedOut("The request could not be moderated in time; nothing was charged.") from error
-    finally:
-        services.classifiers.cancel(job.id)
-    raise EngineFailure("The request could not be moderated, so it was not run; nothing was charged.")
+                if not covers_answers or isinstance(event, Admitted | Started):
+                    yield event
+                    continue
+                buffered.append(event)
+                if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+                    part = (event.choice, type(event).__name__, event.index if isinstance(event, ToolCallDelta) else 0)
+                    delta = event.arguments if isinstance(event, ToolCallDelta) else event.text
+                    texts[part] = texts.get(part, "") + delta
+            await self.check_texts(context, "output", list(texts.values()))
+            for event in buffered:
+                yield event
+
+    async def _judge(self, classifier: Classifier, job: ClassifyJob, context: ModerationContext) -> list[Finding]:
+        classified = await self._classify(job)
+        return [finding for scores in classified.scores for finding in classifier.evaluate(scores, low=context.low)]
+
+    async def _classify(self, job: ClassifyJob) -> Classified:
+        try:
+            events = self._engine.submit(job)
+        except QueueFull as error:
+            raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+        try:
+            async with asyncio.timeout(job.time_limit_s):
+                async for event in events:
+                    if isinstance(event, Classified):
+                        return event
+                    if isinstance(event, Failed):
+                        classifier = job.checkpoint.name
+                        log.error("classifier failed", classifier=classifier, code=event.code, detail=event.detail)
+        except TimeoutError as error:
+            log.warning("classifier timed out", classifier=job.checkpoint.name)
+            raise TimedOut("The request could not be moderated in time; nothing was charged.") from error
+        finally:
+            self._engine.cancel(job.id)
+        raise EngineFailure("The request could not be moderated, so it was not run; nothing was charged.")
+
+    async def _refuse(self, context: ModerationContext, stage: Stage, findings: Sequence[Finding]) -> None:
+        """Record the findings, if there are any, and raise the caller's error."""
+        if not findings:
+            return
+        policies = list(dict.fromkeys(finding.policy for finding in findings))
+        log.warning("refused by moderation", call=context.call_id, key=context.key_id, stage=stage, policies=policies)
+        now = datetime.now(UTC)
+        refusals = [_refusal(context, stage, finding, now) for finding in dict.fromkeys(findings)]
+        await asyncio.to_thread(record_refusals, self._database, refusals)
+        what = "Your request was" if stage == "input" else "What came of your request was"
+        message = (
+            f"{what} rejected by this server's safety policy: {', '.join(policies)}. Nothing was charged. "
+            "Please change what you ask for."
+        )
+        blocked = ImageModerationBlocked if "images" in context.endpoint else ModerationBlocked
+        raise blocked(message, stage, list(dict.fromkeys(finding.category for finding in findings)))
 
 
-async def _refuse(services: Services, subject: Subject, stage: Stage, found: Sequence[Finding]) -> None:
-    if not found:
-        return
-    policies = list(dict.fromkeys(finding.policy for finding in found))
-    log.warning("refused by moderation", call=subject.call_id, key=subject.key_id, stage=stage, policies=policies)
-    now = datetime.now(UTC)
-    refusals = [_refusal(subject, stage, finding, now) for finding in dict.fromkeys(found)]
-    await asyncio.to_thread(record_refusals, services.database, refusals)
-    what = "Your request was" if stage == "input" else "What came of your request was"
-    message = (
-        f"{what} rejected by this server's safety policy: {', '.join(policies)}. Nothing was charged. "
-        "Please change what you ask for."
-    )
-    blocked = PictureBlocked if "images" in subject.endpoint else ModerationBlocked
-    raise blocked(message, stage, list(dict.fromkeys(finding.category for finding in found)))
-
-
-def _refusal(subject: Subject, stage: Stage, finding: Finding, now: datetime) -> Refusal:
+def _refusal(context: ModerationContext, stage: Stage, finding: Finding, now: datetime) -> Refusal:
     return Refusal(
-        call_id=subject.call_id,
-        key_id=subject.key_id,
-        endpoint=subject.endpoint,
-        model=subject.model,
+        call_id=context.call_id,
+        key_id=context.key_id,
+        endpoint=context.endpoint,
+        model=context.model,
         stage=stage,
         policy=finding.policy,
         category=finding.category,

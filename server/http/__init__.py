@@ -1,1 +1,8 @@
-"""server/http."""
+"""HTTP parts that all routes share.
+
+- `deps`: the services, the API key and the headers of a request
+- `delivery`: responses as JSON, as JSON with keep-alive, and cancelling on disconnect
+- `sse`: server-sent events
+- `openapi`, `openapi_document`, `examples`: what `/openapi.json` says beyond the routes' types
+- `observability`, `body_limit`: ASGI middleware
+"""

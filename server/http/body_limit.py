@@ -1,4 +1,4 @@
-"""A bound on request bodies, declared or not."""
+"""A limit on the size of request bodies, whether they declare their length or not."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from server.errors import TooLarge
 from server.http.observability import send_error
 
 
-class BodyLimit:
-    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has other limits, by a path's start."""
+class BodyLimitMiddleware:
+    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has other limits by path prefix."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, below: Mapping[str, int]) -> None:
         self.app = app
@@ -21,24 +21,25 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limit = next((most for start, most in self.below.items() if scope["path"].startswith(start)), self.max_bytes)
+        limits = (limit for prefix, limit in self.below.items() if scope["path"].startswith(prefix))
+        limit = next(limits, self.max_bytes)
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
-            await send_error(_refusal(limit), send)
+            await send_error(_too_large(limit), send)
             return
         received = 0
 
-        async def counted() -> Message:
+        async def receive_counted() -> Message:
             nonlocal received
             message = await receive()
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if received > limit:
-                    raise _refusal(limit)
+                    raise _too_large(limit)
             return message
 
-        await self.app(scope, counted, send)
+        await self.app(scope, receive_counted, send)
 
 
-def _refusal(limit: int) -> TooLarge:
+def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The request body is larger than {limit // 1024**2} MiB. Send fewer or smaller images.")

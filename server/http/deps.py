@@ -1,4 +1,4 @@
-"""What a route may ask for: the services, and the key that the request carries."""
+"""What routes take from a request: the services, its API key, and what its headers ask for."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from server.accounts.keys import Key, authenticate
 from server.errors import BadRequest, Unauthorized
-from server.flows.images.idempotency import Visit
+from server.flows.images.idempotency import RetryInfo
 from server.services import Services
 
 MAX_IDEMPOTENCY_KEY = 255
@@ -17,9 +17,8 @@ FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
 def services(request: Request) -> Services:
-    """What `create_app` built."""
-    found: Services = request.app.state.services
-    return found
+    app_services: Services = request.app.state.services
+    return app_services
 
 
 ServicesDep = Annotated[Services, Depends(services)]
@@ -57,33 +56,33 @@ def _masked(secret: str) -> str:
 
 
 def public_base(request: Request, services: Services) -> str:
-    """Where results are reached from outside, without a slash at the end."""
+    """The URL below which clients find results, without a trailing slash."""
     if services.settings.cdn_url:
         return services.settings.cdn_url.rstrip("/")
     return f"{request.url.scheme}://{request.url.netloc}/cdn"
 
 
-def visit(request: Request, fingerprint: str) -> Visit:
-    """What the request's headers say about earlier ones. Raises BadRequest for a key that is none."""
+def read_retry_info(request: Request, fingerprint: str) -> RetryInfo:
+    """Whether the request repeats an earlier one, by its headers. Raises BadRequest for an invalid Idempotency-Key."""
     count = request.headers.get("x-stainless-retry-count")
     retry_count = int(count) if count is not None and count.isdecimal() and len(count) < 10 else None
-    return Visit(fingerprint, _idempotency_key(request), retry_count)
+    return RetryInfo(fingerprint, _idempotency_key(request), retry_count)
 
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
-    """Fields that did nothing are named, for whoever wonders; those that no header can hold are not."""
+    """Names the fields of a request that had no effect, except names that no header can hold."""
     named = ", ".join(name for name in fields if FIELD_NAME.fullmatch(name))[:500]
     return {"x-darkroom-ignored": named} if named else {}
 
 
 def wants_keepalive(request: Request, key: Key) -> bool:
-    """Whether a JSON answer may be preceded by spaces: as `X-Keepalive: 1` or 0 asks, else as the key is set."""
-    asked = request.headers.get("x-keepalive", "").strip().lower()
-    return key.keepalive if not asked else asked not in {"0", "false", "no"}
+    """Whether spaces may precede a JSON answer: the header `X-Keepalive: 1` or 0 decides, else the key's setting."""
+    value = request.headers.get("x-keepalive", "").strip().lower()
+    return key.keepalive if not value else value not in {"0", "false", "no"}
 
 
 def _idempotency_key(request: Request) -> str | None:
-    """The header's value, bare or as the quoted string that the standard asks for."""
+    """The header's value, bare or as the quoted string of the IETF draft."""
     raw = request.headers.get("idempotency-key")
     if raw is None:
         return None

@@ -1,4 +1,4 @@
-"""The outermost layer: a request id, headers, a log line and metrics for every answer, and no exception past it."""
+"""The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
 
 import json
 import time
@@ -16,19 +16,17 @@ log = structlog.stdlib.get_logger("darkroom.http")
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
-class Observe:
-    """ASGI middleware around everything else."""
-
+class ObservabilityMiddleware:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request; answer 500 in OpenAI's body if anything got past the handlers."""
+        """Run the request; answer 500 in OpenAI's error format for an exception that no handler caught."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         request_id = f"req_{uuid.uuid4().hex}"
         status = 0
 
@@ -39,7 +37,7 @@ class Observe:
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id
                 headers["openai-version"] = "2020-10-01"
-                headers["openai-processing-ms"] = str(round((time.perf_counter() - began) * 1000))
+                headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request=request_id):
@@ -49,15 +47,15 @@ class Observe:
                 log.exception("unhandled error", path=scope["path"])
                 if status:
                     raise
-                fault = EngineFailure(
+                error = EngineFailure(
                     f"Something went wrong on the server (request {request_id}); nothing was charged."
                 )
-                await send_error(fault, send_with_headers)
+                await send_error(error, send_with_headers)
             finally:
-                self._account(scope, status or 499, time.perf_counter() - began)
+                self._record(scope, status or 499, time.perf_counter() - started_at)
 
-    def _account(self, scope: Scope, status: int, seconds: float) -> None:
-        # never the raw path, nor any word as a method: their values have no bound
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        # the raw path and arbitrary methods would make unbounded label values
         route = getattr(scope.get("route"), "path", "unknown")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.metrics.requests.labels(route, method, status).inc()
@@ -66,7 +64,7 @@ class Observe:
 
 
 async def send_error(error: ApiError, send: Send) -> None:
-    """Answer with an error from plain ASGI."""
+    """Send an error as an ASGI response, without the web framework."""
     body = json.dumps(error.body()).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     start = {

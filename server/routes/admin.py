@@ -1,4 +1,4 @@
-"""POST /admin/swap and /admin/reload: another checkpoint or catalog without a pause. For whoever has the admin key."""
+"""POST /admin/swap and /admin/reload: another checkpoint or catalog without a restart. They need the admin key."""
 
 import asyncio
 import secrets
@@ -6,33 +6,55 @@ import secrets
 from fastapi import APIRouter, Depends, Request
 
 from server.errors import Unauthorized
-from server.flows.catalog_update import reload_catalog, swap_checkpoint
+from server.http import examples
 from server.http.deps import ServicesDep, bearer
+from server.http.openapi import answer, json_body, openapi
 from server.schemas.admin import CatalogChange, SwapRequest
 from server.schemas.validation import parse_json, validate
 
 
-async def administrator(request: Request, services: ServicesDep) -> None:
-    """The admin key of the home. Raises Unauthorized."""
-    known = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
-    if not secrets.compare_digest(bearer(request).encode(), known.encode()):
+async def require_admin(request: Request, services: ServicesDep) -> None:
+    """Raises Unauthorized without the admin key of the server's home."""
+    admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
+    if not secrets.compare_digest(bearer(request).encode(), admin_key.encode()):
         raise Unauthorized(
             "This needs the admin key, which is in the file 'admin-key' of the server's home.", code="invalid_api_key"
         )
 
 
-router = APIRouter(prefix="/admin", dependencies=[Depends(administrator)])
+router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
 
 
-@router.post("/swap")
+@router.post(
+    "/swap",
+    **openapi(
+        "Swap a checkpoint",
+        "Loads another checkpoint for an image model, and for the models that share its catalog file. Running calls "
+        "end with the old one. If the new one can't be loaded, nothing changes.",
+        body=json_body(SwapRequest, examples.SWAP),
+        success=answer("What changed.", CatalogChange),
+        errors=[400, 401, 404, 409, 413, 500],
+        security="admin_key",
+    ),
+)
 async def swap(request: Request, services: ServicesDep) -> CatalogChange:
-    """Another checkpoint for a model, and for those that share its catalog file."""
+    """Another checkpoint for a model, and for the models that share its catalog file."""
     body = validate(SwapRequest, parse_json(await request.body()), strict=True)
-    change = await swap_checkpoint(services, body.model, body.checkpoint)
-    return CatalogChange.model_validate(change, from_attributes=True)
+    diff = await services.catalog_updater.swap(body.model, body.checkpoint)
+    return CatalogChange.model_validate(diff, from_attributes=True)
 
 
-@router.post("/reload")
+@router.post(
+    "/reload",
+    **openapi(
+        "Reload the catalog",
+        "Reads the catalog's files again and loads their new checkpoints. If a file or a checkpoint is invalid, "
+        "nothing changes.",
+        success=answer("What changed.", CatalogChange),
+        errors=[400, 401, 409, 500],
+        security="admin_key",
+    ),
+)
 async def reload(services: ServicesDep) -> CatalogChange:
-    """The catalog's files as they are now."""
-    return CatalogChange.model_validate(await reload_catalog(services), from_attributes=True)
+    """Read the catalog's files again."""
+    return CatalogChange.model_validate(await services.catalog_updater.reload(), from_attributes=True)

@@ -12,102 +12,123 @@ from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
-from pipelines.catalog.chat import Upstream
+from pipelines.catalog.chat import ChatModel, Upstream
 from pipelines.protocol.chat import ChatSpec
-from server.backends.upstream import Answer, Json
+from server.accounts.keys import Key
+from server.backends.upstream import Json, UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure
-from server.flows.chat.complete import new_head, start_chat
+from server.flows.chat.complete import new_completion_head
 from server.flows.chat.completion import chunks, collect
-from server.flows.chat.models import find_chat_model
-from server.flows.chat.moderation import check_chat
-from server.flows.chat.parse import read_chat, without_effect
-from server.flows.chat.request import ChatCall
-from server.flows.chat.run import Tally
-from server.flows.chat.upstream import ask_upstream, stream_upstream
-from server.flows.rate_limits import limit_headers, place, placed
-from server.http.delivery import KeptAlive, UntilGone
+from server.flows.chat.moderation import check_upstream_chat
+from server.flows.chat.parse import ineffective_fields, parse_chat
+from server.flows.chat.request import ChatRequest
+from server.flows.chat.run import UsageContext
+from server.flows.models import find_chat_model
+from server.http import examples
+from server.http.delivery import CancelOnDisconnect, KeepAliveJson
 from server.http.deps import Caller, ServicesDep, ignored_header, wants_keepalive
+from server.http.openapi import KEEPALIVE, RATE_HEADERS, RUN_ERRORS, answer, event_stream_of, json_body, openapi
 from server.http.sse import SEPARATOR, event, event_stream
+from server.schemas.chat import ChatBody
+from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
+from server.schemas.errors import ErrorBody
 from server.schemas.validation import parse_json
 from server.services import Services
 
 router = APIRouter(prefix="/v1/chat/completions")
 
 
-@router.post("")
+@router.post(
+    "",
+    **openapi(
+        "Create a chat completion",
+        "Continues a conversation. A field that is null counts as absent. With `stream`, the events have no names; the "
+        "last one is `data: [DONE]`, or the error that ended the stream. A model that another server runs gets the "
+        "body as it is, and that server's answer, whatever fields it has, is passed on.",
+        body=json_body(ChatBody, examples.CHAT),
+        success=answer("The completion, as JSON or as a stream of chunks.", ChatCompletion),
+        stream=event_stream_of(ChatCompletionChunk, ErrorBody, examples=examples.CHAT_EVENTS),
+        parameters=[KEEPALIVE],
+        headers=["x-darkroom-ignored", *RATE_HEADERS],
+        errors=RUN_ERRORS,
+        others={"default": answer("An error of the server that runs the model.", ErrorBody)},
+    ),
+)
 async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """An answer, or a stream of one, by the model that is named."""
+    """A completion, or a stream of its chunks, by the model that the body names."""
     values = await asyncio.to_thread(parse_json, await request.body())
-    model = find_chat_model(services.catalog, _model_name(values), key.groups)
-    services.calls.check_open()
-    tally = Tally(key, model.name)
+    model = find_chat_model(services.catalog.current, _model_name(values), key.groups)
+    services.drain.check_open()
     if isinstance(model.source, Upstream):
-        await check_chat(services, tally, values)
-        pass_on = _stream_on if values.get("stream") is True else _pass_on
-        return UntilGone(partial(pass_on, services, model.source, values, tally))
-    call = await asyncio.to_thread(read_chat, values)
-    headers, keepalive = ignored_header(without_effect(values)), wants_keepalive(request, key)
-    return UntilGone(partial(_answer, services, call, model.source, tally, headers, keepalive))
+        await check_upstream_chat(services.moderator, key, model, values)
+        respond = _respond_upstream_stream if values.get("stream") is True else _respond_upstream
+        return CancelOnDisconnect(partial(respond, services, model.source, values, UsageContext(key, model.name)))
+    chat = await asyncio.to_thread(parse_chat, values)
+    headers, keepalive = ignored_header(ineffective_fields(values)), wants_keepalive(request, key)
+    return CancelOnDisconnect(partial(_respond, services, chat, model, model.source, key, headers, keepalive))
 
 
-async def _answer(
+async def _respond(
     services: Services,
-    call: ChatCall,
+    chat: ChatRequest,
+    model: ChatModel,
     spec: ChatSpec,
-    tally: Tally,
+    key: Key,
     headers: dict[str, str],
     keepalive: bool,
     stack: AsyncExitStack,
 ) -> ASGIApp:
-    """The answer of a local model. It may begin once the engine has admitted the chat. Raises ApiError before that."""
-    head, every_s = new_head(tally.model, spec), services.settings.keepalive_s
-    running = placed(services, tally.key, start_chat(services, call, spec, head, tally))
+    """The response of a local model. It may begin once the engine has admitted the job. Raises ApiError before that."""
+    head, keepalive_s = new_completion_head(model.name, spec), services.settings.keepalive_s
+    running = services.limiter.with_slot(key, services.chat_completions.stream(chat, model, spec, head, key))
     events = await stack.enter_async_context(aclosing(running))
     await anext(events)
-    headers |= limit_headers(services, tally.key)
-    if call.stream:
-        told = chunks(head, events, logprobs=call.logprobs, include_usage=call.include_usage)
-        return event_stream(_events(told), every_s, headers)
+    headers |= services.limiter.headers(key)
+    if chat.stream:
+        stream = chunks(head, events, logprobs=chat.logprobs, include_usage=chat.include_usage)
+        return event_stream(_sse_events(stream), keepalive_s, headers)
 
     async def body() -> bytes:
-        return json.dumps(await collect(head, events, call.n, logprobs=call.logprobs)).encode()
+        return json.dumps(await collect(head, events, chat.n, logprobs=chat.logprobs)).encode()
 
     if keepalive:
-        return KeptAlive(body, every_s, headers)
+        return KeepAliveJson(body, keepalive_s, headers)
     return Response(await body(), media_type="application/json", headers=headers)
 
 
-async def _pass_on(services: Services, upstream: Upstream, values: Json, tally: Tally, _: AsyncExitStack) -> Response:
-    with place(services, tally.key):
-        answer = await ask_upstream(services, upstream, values, tally)
-        return _passed(answer, limit_headers(services, tally.key))
-
-
-async def _stream_on(
-    services: Services, upstream: Upstream, values: Json, tally: Tally, stack: AsyncExitStack
+async def _respond_upstream(
+    services: Services, upstream: Upstream, values: Json, usage: UsageContext, _: AsyncExitStack
 ) -> Response:
-    """The upstream's stream, once its first chunk is there, or what came instead. Raises ApiError before that."""
-    running = placed(services, tally.key, stream_upstream(services, upstream, values, tally))
+    with services.limiter.slot(usage.key):
+        answer = await services.upstream_chat.ask(upstream, values, usage)
+        return _forwarded(answer, services.limiter.headers(usage.key))
+
+
+async def _respond_upstream_stream(
+    services: Services, upstream: Upstream, values: Json, usage: UsageContext, stack: AsyncExitStack
+) -> Response:
+    """The upstream's stream once its first chunk is there, or the answer that came instead. Raises ApiError before."""
+    running = services.limiter.with_slot(usage.key, services.upstream_chat.stream(upstream, values, usage))
     items = await stack.enter_async_context(aclosing(running))
     first = await anext(items, None)
     if first is None:
-        message = f"The server behind model `{tally.model}` sent an empty stream."
+        message = f"The server behind model `{usage.model}` sent an empty stream."
         raise EngineFailure(message, code="upstream_failed")
-    headers = limit_headers(services, tally.key)
-    if isinstance(first, Answer):
-        return _passed(first, headers)
-    return event_stream(_events(_from_first(first, items)), services.settings.keepalive_s, headers)
+    headers = services.limiter.headers(usage.key)
+    if isinstance(first, UpstreamResponse):
+        return _forwarded(first, headers)
+    return event_stream(_sse_events(_prepend(first, items)), services.settings.keepalive_s, headers)
 
 
-async def _from_first(first: Json, rest: AsyncGenerator[Answer | Json, None]) -> AsyncIterator[Json]:
+async def _prepend(first: Json, rest: AsyncGenerator[UpstreamResponse | Json, None]) -> AsyncIterator[Json]:
     yield first
     async for item in rest:
-        if not isinstance(item, Answer):
+        if not isinstance(item, UpstreamResponse):
             yield item
 
 
-async def _events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
-    """Events without names. A failure on the way is the last of them, and the SDKs raise it."""
+async def _sse_events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
+    """Events without names, then [DONE]. An error is sent as the last event instead, which the SDKs raise."""
     try:
         async for item in items:
             yield event(item)
@@ -117,7 +138,7 @@ async def _events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
     yield ServerSentEvent("[DONE]", sep=SEPARATOR)
 
 
-def _passed(answer: Answer, headers: Mapping[str, str]) -> Response:
+def _forwarded(answer: UpstreamResponse, headers: Mapping[str, str]) -> Response:
     return JSONResponse(answer.body, status_code=answer.status, headers={**headers, **answer.headers})
 
 

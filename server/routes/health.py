@@ -1,4 +1,4 @@
-"""/healthz: the process lives. /readyz: it can draw. /metrics: for Prometheus."""
+"""/healthz: the process is alive. /readyz: it takes calls. /metrics: for Prometheus."""
 
 from typing import Any
 
@@ -7,38 +7,65 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from server.http.deps import ServicesDep
+from server.http.openapi import answer, openapi
+from server.schemas.health import Liveness, Readiness
 
 router = APIRouter()
 
 
-@router.get("/healthz")
+@router.get(
+    "/healthz",
+    **openapi(
+        "Check liveness",
+        "Answers while the process is alive. It says nothing of the models.",
+        success=answer("The process is alive.", Liveness),
+        security=None,
+    ),
+)
 async def live() -> dict[str, str]:
-    """200 while the event loop turns."""
+    """200 while the event loop runs."""
     return {"status": "live"}
 
 
-@router.get("/readyz")
+@router.get(
+    "/readyz",
+    **openapi(
+        "Check readiness",
+        "Tells whether the server takes calls, and what became of each checkpoint.",
+        success=answer("The server takes calls.", Readiness),
+        others={503: answer("The server starts, replaces a worker, or is about to stop.", Readiness)},
+        security=None,
+    ),
+)
 async def readiness(services: ServicesDep) -> JSONResponse:
-    """200 once the workers have loaded what they were asked to; 503 before, while a dead one is replaced, and when the
-    server is about to stop."""
-    host, chat, draining = services.images, services.chat, services.calls.closed
-    classifiers, moderated = services.classifiers, bool(services.policy.classifiers)
-    local_chat = bool(services.catalog.chat.checkpoints)
-    loaded = host.ready and (chat.ready or not local_chat) and (classifiers.ready or not moderated)
-    checkpoints = {**host.checkpoints, **chat.checkpoints, **classifiers.checkpoints}
+    """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, and while the
+    server drains."""
+    image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
+    draining, has_classifiers = services.drain.draining, bool(services.policy.classifiers)
+    has_local_chat = bool(services.catalog.current.chat.checkpoints)
+    loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
+    checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
     body: dict[str, Any] = {
         "status": "draining" if draining else "ready" if loaded else "starting",
-        "device": host.device,
-        "worker_pid": host.pid,
-        "jobs": host.jobs,
-        "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if local_chat else None,
+        "device": image.device,
+        "worker_pid": image.pid,
+        "jobs": image.jobs,
+        "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if has_local_chat else None,
         "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
     }
     ready = loaded and not draining
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    **openapi(
+        "Read metrics",
+        "Counters and gauges in the text format of Prometheus.",
+        success=answer("The metrics.", {"type": "string"}, "text/plain"),
+        security=None,
+    ),
+)
 async def metrics(services: ServicesDep) -> Response:
     """Counters and gauges in Prometheus' text format."""
     return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

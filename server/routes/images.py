@@ -12,15 +12,38 @@ from starlette.datastructures import FormData, UploadFile
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
 from server.flows.fingerprint import fingerprint
-from server.flows.images.idempotency import open_call
-from server.flows.images.request import ImageCall
-from server.flows.images.status import describe_job
-from server.flows.rate_limits import limit_headers
+from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
-from server.http.delivery import CallAnswer
-from server.http.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
+from server.http import examples
+from server.http.delivery import ImageCallResponse
+from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
+from server.http.openapi import (
+    CREATE_ERRORS,
+    CREATE_HEADERS,
+    IDEMPOTENCY_KEY,
+    KEEPALIVE,
+    answer,
+    event_stream_of,
+    form_body,
+    json_body,
+    openapi,
+    parameter,
+)
+from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.images import MAX_REFERENCES, UNSUPPORTED, EditForm, GenerationBody, ImageJobState, ImageOptions
+from server.schemas.images import (
+    MAX_REFERENCES,
+    UNSUPPORTED,
+    CompletedEvent,
+    EditForm,
+    EditUpload,
+    GenerationBody,
+    ImageAnswer,
+    ImageJobState,
+    ImageOptions,
+    PartialEvent,
+    SamplingOptions,
+)
 from server.schemas.validation import ignored_fields, parse_json, validate
 from server.services import Services
 
@@ -32,15 +55,45 @@ MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
+# Options that ImageRequest takes as they are.
+REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ImageOptions.model_fields.keys()
+PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
+CREATES_PICTURES: dict[str, Any] = {
+    "success": answer("The pictures, as JSON or as a stream.", ImageAnswer),
+    "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
+    "parameters": [IDEMPOTENCY_KEY, KEEPALIVE],
+    "headers": ["x-darkroom-job", *CREATE_HEADERS],
+}
 
 
-@router.get("/jobs/{job_id}")
+@router.get(
+    "/jobs/{job_id}",
+    **openapi(
+        "Show an image call",
+        "Tells whether a call is queued or running, how far it is, and how it ended. Only the key that made the call "
+        "can see it.",
+        parameters=[parameter("path", "job_id", "The id in the `x-darkroom-job` header of the call's answer.")],
+        success=answer("The state of the call.", ImageJobState),
+        errors=[401, 404, 500],
+    ),
+)
 async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobState:
     """What became of a call, by the id in its answer's `x-darkroom-job` header."""
-    return await describe_job(services, key, job_id)
+    return await services.call_status.describe(key, job_id)
 
 
-@router.post("/generations")
+@router.post(
+    "/generations",
+    **openapi(
+        "Generate pictures",
+        "Draws pictures from a text and, if the body has `image`, from reference pictures. A field that is null counts "
+        "as absent. With `stream`, each event has the `type` of its data as its name; an error after the first event "
+        "comes as the event `error`.",
+        body=json_body(GenerationBody, examples.GENERATION),
+        errors=CREATE_ERRORS,
+        **CREATES_PICTURES,
+    ),
+)
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Text to image, and image to image with references by URL or data URI."""
     raw = await request.body()
@@ -48,11 +101,26 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
     body = _options(GenerationBody, values, strict=True)
     references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
-    call = _call("images.generations", body, references, mask, public_base(request, services))
+    call = _image_request("images.generations", body, references, mask, public_base(request, services))
     return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values))
 
 
-@router.post("/edits")
+@router.post(
+    "/edits",
+    **openapi(
+        "Edit pictures",
+        "Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or "
+        "`image[]` for each. An alpha channel in `mask` marks where to paint. Streams are those of "
+        "/v1/images/generations.",
+        body=form_body(
+            EditUpload,
+            examples.EDIT,
+            {"image": PICTURE_TYPES, "mask": PICTURE_TYPES, "loras": "application/json"},
+        ),
+        errors=[*CREATE_ERRORS, 415],
+        **CREATES_PICTURES,
+    ),
+)
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Image to image with references as files."""
     _require_multipart(request)
@@ -66,7 +134,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         body = _options(EditForm, texts, files, strict=False)
         references = await _references(form)
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    call = _call("images.edits", body, references, mask, public_base(request, services))
+    call = _image_request("images.edits", body, references, mask, public_base(request, services))
     return await _answer(
         request,
         services,
@@ -78,15 +146,22 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
 
 
 async def _answer(
-    request: Request, services: Services, key: Key, body: ImageOptions, call: ImageCall, ignored: list[str]
+    request: Request, services: Services, key: Key, body: ImageOptions, image_request: ImageRequest, ignored: list[str]
 ) -> Response:
-    """The call's answer. Fields that nobody knows did no harm; a header names them for whoever wonders."""
+    """The answer of the call. A header names the fields that were ignored."""
     parameters = body.model_dump(mode="json", exclude={"image", "mask"})
-    pictures = [*call.references, call.mask] if call.mask else call.references
-    known_by = visit(request, await asyncio.to_thread(fingerprint, parameters, pictures))
-    running = await open_call(services, key, call, known_by)
-    headers = limit_headers(services, key) | ignored_header(ignored)
-    return CallAnswer(services, running, call, headers, keepalive=wants_keepalive(request, key))
+    pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
+    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
+    call = await services.image_calls.find_or_start(key, image_request, retry_info)
+    headers = services.limiter.headers(key) | ignored_header(ignored)
+    return ImageCallResponse(
+        services.storage,
+        call,
+        image_request,
+        headers,
+        keepalive=wants_keepalive(request, key),
+        keepalive_s=services.settings.keepalive_s,
+    )
 
 
 def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[str] = (), *, strict: bool) -> Options:
@@ -107,15 +182,16 @@ def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
     return {**values, **{name: text for name, text in texts.items() if not MEMBER.fullmatch(name)}}
 
 
-def _call(
+def _image_request(
     endpoint: str, body: ImageOptions, references: tuple[Reference, ...], mask: Reference | None, base: str
-) -> ImageCall:
-    return ImageCall(
+) -> ImageRequest:
+    return ImageRequest(
         endpoint=endpoint,
         results_base=base,
         references=references,
         mask=mask,
-        **body.model_dump(include={f.name for f in dataclasses.fields(ImageCall)} - {"mask"}),
+        sampling=SamplingOptions(**body.model_dump(include=set(SamplingOptions.model_fields))),
+        **body.model_dump(include=REQUEST_FIELDS),
     )
 
 

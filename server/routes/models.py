@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}: every model, whatever the key's groups allow."""
+"""GET /v1/models and /v1/models/{id}: every model of the catalog, also those that the key's groups do not allow."""
 
 from fastapi import APIRouter
 
@@ -8,32 +8,52 @@ from pipelines.protocol.chat import ChatSpec
 from server.accounts.money import format_money
 from server.errors import NotFound
 from server.http.deps import Caller, ServicesDep
+from server.http.openapi import answer, openapi, parameter, schema_of
 from server.schemas.models import ChatCard, ModelCard, ModelList
 
 router = APIRouter(prefix="/v1/models")
 
 
-@router.get("")
+@router.get(
+    "",
+    **openapi(
+        "List models",
+        "Lists every model of the catalog, also those that the key's groups do not allow.",
+        success=answer("The models.", ModelList),
+        errors=[401, 500],
+    ),
+)
 async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """The catalog."""
-    images, chats = services.catalog.models.values(), services.catalog.chat.models.values()
-    return ModelList(data=[*(_card(model) for model in images), *(_chat_card(model) for model in chats)])
+    catalog = services.catalog.current
+    images, chats = catalog.models.values(), catalog.chat.models.values()
+    return ModelList(data=[*(_image_card(model) for model in images), *(_chat_card(model) for model in chats)])
 
 
-@router.get("/{name:path}")
+@router.get(
+    "/{name:path}",
+    **openapi(
+        "Get a model",
+        "Returns one model, by its name or an alias. An alias of an image model and a chat model is the image model's.",
+        parameters=[parameter("path", "name", "The name of a model, or an alias.")],
+        success=answer("The model.", {"anyOf": [schema_of(card, "serialization") for card in (ModelCard, ChatCard)]}),
+        errors=[401, 404, 500],
+    ),
+)
 async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:
-    """One model, by its name or an alias. An alias of both kinds is the image model's here."""
-    model = services.catalog.find(name)
-    if model is not None:
-        return _card(model)
-    chat = services.catalog.chat.find(name)
+    """One model, by its name or an alias. An alias of an image model and a chat model is the image model's here."""
+    catalog = services.catalog.current
+    image = catalog.find(name)
+    if image is not None:
+        return _image_card(image)
+    chat = catalog.chat.find(name)
     if chat is not None:
         return _chat_card(chat)
     message = f"The model `{name}` does not exist or you do not have access to it."
     raise NotFound(message, param="model", code="model_not_found")
 
 
-def _card(model: ImageModel) -> ModelCard:
+def _image_card(model: ImageModel) -> ModelCard:
     return ModelCard(
         id=model.name,
         created=model.created,

@@ -16,54 +16,102 @@ from starlette.types import ASGIApp
 from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
 from server.flows.fingerprint import fingerprint
-from server.flows.images.idempotency import Visit
-from server.flows.rate_limits import limit_headers
-from server.flows.responses.count_tokens import count_input
-from server.flows.responses.create import open_response
-from server.flows.responses.retrieve import (
-    cancel_response,
-    delete_response,
-    list_inputs,
-    show_response,
-    stream_response,
+from server.flows.images.idempotency import RetryInfo
+from server.http import examples
+from server.http.delivery import CancelOnDisconnect, KeepAliveJson
+from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
+from server.http.openapi import (
+    CREATE_ERRORS,
+    CREATE_HEADERS,
+    IDEMPOTENCY_KEY,
+    KEEPALIVE,
+    RUN_ERRORS,
+    answer,
+    event_stream_of,
+    json_body,
+    openapi,
+    parameter,
 )
-from server.http.delivery import KeptAlive, UntilGone
-from server.http.deps import Caller, ServicesDep, ignored_header, public_base, visit, wants_keepalive
 from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.response_answers import DeletedResponse, InputItemList, InputTokenCount, ResponseObject
+from server.schemas.response_events import ResponseEvent
 from server.schemas.responses import UNSUPPORTED, ResponseBody
 from server.schemas.validation import ignored_fields, parse_json, validate
 from server.services import Services
-from server.state.active_responses import LiveResponse
+from server.state.active_responses import ActiveResponse
 
 router = APIRouter(prefix="/v1/responses")
 
 MAX_PAGE = 100
+RESPONSE_ID = parameter("path", "response_id", "The id of a response of this key that was created with `store`.")
+EVENTS = event_stream_of(ResponseEvent, examples=examples.RESPONSE_EVENTS)
+BODY = json_body(ResponseBody, examples.RESPONSE)
 
 
-@router.post("")
+@router.post(
+    "",
+    **openapi(
+        "Create a response",
+        "Answers a text or items, and draws pictures if the body has the image tool. A field that is null counts as "
+        "absent. With `stream`, each event has the `type` of its data as its name, and the last one is `data: [DONE]`. "
+        "With `background`, the answer comes at once and the response is read by its id.",
+        body=BODY,
+        success=answer("The response, as JSON or as a stream of events.", ResponseObject),
+        stream=EVENTS,
+        parameters=[IDEMPOTENCY_KEY, KEEPALIVE],
+        headers=CREATE_HEADERS,
+        errors=CREATE_ERRORS,
+    ),
+)
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """An answer, a stream of one, or a response that runs in the background."""
     values = await asyncio.to_thread(parse_json, await request.body())
     refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     headers = ignored_header(ignored_fields(ResponseBody, values))
-    known_by = visit(request, await asyncio.to_thread(fingerprint, body.model_dump(mode="json"), ()))
+    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, body.model_dump(mode="json"), ()))
     keepalive = wants_keepalive(request, key)
     base = public_base(request, services)
-    return UntilGone(partial(_answer, services, key, body, base, known_by, headers, keepalive))
+    return CancelOnDisconnect(partial(_answer, services, key, body, base, retry_info, headers, keepalive))
 
 
-@router.post("/input_tokens")
+@router.post(
+    "/input_tokens",
+    **openapi(
+        "Count input tokens",
+        "Counts the tokens that the model would read for this body, earlier rounds included. Nothing is generated.",
+        body=BODY,
+        success=answer("The count.", InputTokenCount),
+        errors=RUN_ERRORS,
+    ),
+)
 async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """How long the input would be."""
     values = await asyncio.to_thread(parse_json, await request.body())
     refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    return {"object": "response.input_tokens", "input_tokens": await count_input(services, key, body)}
+    return {"object": "response.input_tokens", "input_tokens": await services.token_counter.count(key, body)}
 
 
-@router.get("/{response_id}")
+@router.get(
+    "/{response_id}",
+    **openapi(
+        "Get a response",
+        "Returns a stored response. A background response can be read as a stream too, also again and after its end; "
+        "the last event is `data: [DONE]`.",
+        parameters=[
+            RESPONSE_ID,
+            parameter("query", "stream", "`true` for the stream.", enum=["true", "false"], default="false"),
+            parameter(
+                "query", "starting_after", "The stream begins after this `sequence_number`.", type="integer", default=-1
+            ),
+        ],
+        success=answer("The response, as JSON or as a stream of events.", ResponseObject),
+        stream=EVENTS,
+        errors=[400, 401, 404, 500],
+    ),
+)
 async def retrieve(
     response_id: str,
     key: Caller,
@@ -73,26 +121,58 @@ async def retrieve(
 ) -> Response:
     """A stored response, or its stream from an event on."""
     if stream == "false":
-        return await _json(await show_response(services, key, response_id), {})
+        return await _json(await services.responses.show(key, response_id), {})
     if not re.fullmatch(r"-?\d{1,12}", starting_after):
         raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
-    events = await stream_response(services, key, response_id, int(starting_after))
+    events = await services.responses.stream(key, response_id, int(starting_after))
     return event_stream(_events(events), services.settings.keepalive_s, {})
 
 
-@router.delete("/{response_id}")
+@router.delete(
+    "/{response_id}",
+    **openapi(
+        "Delete a response",
+        "Deletes a response and its items. If it still runs, it is cancelled.",
+        parameters=[RESPONSE_ID],
+        success=answer("The response is deleted.", DeletedResponse),
+        errors=[401, 404, 500],
+    ),
+)
 async def delete(response_id: str, key: Caller, services: ServicesDep) -> Response:
     """Forget a response and its items."""
-    return await _json(await delete_response(services, key, response_id), {})
+    return await _json(await services.responses.delete(key, response_id), {})
 
 
-@router.post("/{response_id}/cancel")
+@router.post(
+    "/{response_id}/cancel",
+    **openapi(
+        "Cancel a response",
+        "Cancels a background response. One that has ended stays as it is.",
+        parameters=[RESPONSE_ID],
+        success=answer("The response after that.", ResponseObject),
+        errors=[400, 401, 404, 500],
+    ),
+)
 async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Response:
     """End a background response."""
-    return await _json(await cancel_response(services, key, response_id), {})
+    return await _json(await services.responses.cancel(key, response_id), {})
 
 
-@router.get("/{response_id}/input_items")
+@router.get(
+    "/{response_id}/input_items",
+    **openapi(
+        "List input items",
+        "Returns a page of the items that a response was created with.",
+        parameters=[
+            RESPONSE_ID,
+            parameter("query", "limit", "Items a page.", type="integer", minimum=1, maximum=MAX_PAGE, default=20),
+            parameter("query", "order", "`desc` begins with the last item.", enum=["asc", "desc"], default="desc"),
+            parameter("query", "after", "The page begins after the item with this id.", type="string"),
+        ],
+        success=answer("A page of items.", InputItemList),
+        errors=[400, 401, 404, 500],
+    ),
+)
 async def input_items(
     response_id: str,
     key: Caller,
@@ -107,8 +187,9 @@ async def input_items(
         raise BadRequest(message, param="limit")
     if order not in {"asc", "desc"}:
         raise BadRequest("Invalid value: 'order'. Supported values are: 'asc', 'desc'.", param="order")
-    chosen: Literal["asc", "desc"] = "asc" if order == "asc" else "desc"
-    return await _json(await list_inputs(services, key, response_id, int(limit), chosen, after), {})
+    page_order: Literal["asc", "desc"] = "asc" if order == "asc" else "desc"
+    page = await services.responses.list_inputs(key, response_id, int(limit), page_order, after)
+    return await _json(page, {})
 
 
 async def _answer(
@@ -116,35 +197,35 @@ async def _answer(
     key: Key,
     body: ResponseBody,
     base: str,
-    known_by: Visit,
+    retry_info: RetryInfo,
     headers: dict[str, str],
     keepalive: bool,
     stack: AsyncExitStack,
 ) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
-    live = await open_response(services, key, body, base, known_by)
-    headers |= limit_headers(services, key) | ({"Idempotency-Replayed": "true"} if live.replayed else {})
-    stack.enter_context(live.listening())
+    response = await services.response_creator.find_or_start(key, body, base, retry_info)
+    headers |= services.limiter.headers(key) | ({"Idempotency-Replayed": "true"} if response.replayed else {})
+    stack.enter_context(response.listening())
     if body.stream:
         if not body.background:
-            await live.admission()
-        return event_stream(_events(live.follow()), services.settings.keepalive_s, headers)
+            await response.wait_admitted()
+        return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
-        return await _json(live.object(), headers)
+        return await _json(response.object(), headers)
     if keepalive:
-        await live.admission()
-        return KeptAlive(partial(_whole, live), services.settings.keepalive_s, headers)
-    return Response(await _whole(live), media_type="application/json", headers=headers)
+        await response.wait_admitted()
+        return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
+    return Response(await _body(response), media_type="application/json", headers=headers)
 
 
-async def _whole(live: LiveResponse) -> bytes:
+async def _body(response: ActiveResponse) -> bytes:
     """The body, once the response has ended. Raises ApiError."""
-    await live.end_of_it()
-    if live.failure is not None:
-        raise live.failure
-    if live.status == "cancelled":
+    await response.wait_done()
+    if response.failure is not None:
+        raise response.failure
+    if response.status == "cancelled":
         raise Overloaded("The response was stopped before its end. Please send the request again.", 2)
-    return await _encoded(live.object())
+    return await _encoded(response.object())
 
 
 async def _events(items: AsyncIterator[dict[str, Any]]) -> AsyncIterator[ServerSentEvent]:

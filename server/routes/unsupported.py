@@ -1,4 +1,4 @@
-"""Parts of OpenAI's API that this server does not have say so, instead of looking like a typing error."""
+"""OpenAI endpoints that this server does not have: a 404 that says so, instead of looking like a mistyped URL."""
 
 from fastapi import APIRouter, Request
 
@@ -26,7 +26,7 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 async def refuse(request: Request) -> None:
-    """404 unsupported_endpoint, in words."""
+    """404 unsupported_endpoint."""
     path = request.url.path.removeprefix("/v1/")
     family = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
     message = (

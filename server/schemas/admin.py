@@ -1,8 +1,10 @@
-"""What the admin routes take and answer."""
+"""Bodies and answers of the admin routes."""
 
 from typing import Literal
 
 from pydantic import BaseModel, Field
+
+from server.schemas.answer import Answer
 
 
 class SwapRequest(BaseModel):
@@ -12,8 +14,8 @@ class SwapRequest(BaseModel):
     checkpoint: str = Field(min_length=1)
 
 
-class CatalogChange(BaseModel):
-    """What a swap or a reload did."""
+class CatalogChange(Answer):
+    """What a swap or a reload changed. `loaded` describes each new checkpoint, by name."""
 
     object: Literal["catalog.change"] = "catalog.change"
     added: tuple[str, ...]

@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from server.schemas.chat_messages import FUNCTION_NAME, Message, Shape, Words
+from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel, Message
 from server.schemas.hosted_fields import HostedFields
 
 MAX_STOPS = 4
 MAX_TOOLS = 128
 MAX_CHOICES = 128
-NO_EFFECT = (  # accepted, and named in a header when they are sent: the answer is the same without them
+NO_EFFECT = (  # accepted, and named in a response header: the answer is the same without them
     "metadata",
     "prediction",
     "prompt_cache_key",
@@ -25,7 +25,7 @@ UNSUPPORTED = {  # field -> what to do instead
     "moderation": "leave it out",
     "reasoning_effort": "how long a model thinks can't be chosen here; leave it out",
     "web_search_options": "this server does not search the web",
-    # of other servers; sampling without them would be another
+    # of other servers; they would change the sampling
     "best_of": "use 'n'",
     "chat_template": "the model's own is used",
     "chat_template_kwargs": "the model's own template is used as it is",
@@ -49,83 +49,71 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _word_or_object(value: object) -> str | None:
+def _string_or_object(value: object) -> str | None:
     if isinstance(value, str):
-        return "word"
+        return "string"
     return "object" if isinstance(value, dict) else None
 
 
-class StreamOptions(Shape):
-    """What a stream tells besides the answer."""
-
+class ChatStreamOptions(LenientModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # nothing is added to events
 
 
-class FunctionShape(Shape):
+class FunctionDefinition(LenientModel):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
-    description: Words | None = None
+    description: BoundedText | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class FunctionTool(Shape):
-    """A tool."""
-
+class ChatTool(LenientModel):
     type: Literal["function"]
-    function: FunctionShape
+    function: FunctionDefinition
 
 
-class FunctionName(Shape):
-    """Which function."""
-
+class FunctionName(LenientModel):
     name: str
 
 
-class NamedTool(Shape):
-    """One of the tools."""
-
+class NamedTool(LenientModel):
     type: Literal["function"]
     function: FunctionName
 
 
-class AllowedTools(Shape):
-    """Some of the tools."""
-
+class ChatAllowedTools(LenientModel):
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1)]
 
 
-class AllowedChoice(Shape):
-    """A choice among some of the tools."""
+class AllowedChoice(LenientModel):
+    """The model may choose among some of the tools only."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    allowed_tools: ChatAllowedTools
 
 
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    Annotated[Literal["none", "auto", "required"], Tag("string")]
     | Annotated[Annotated[NamedTool | AllowedChoice, Field(discriminator="type")], Tag("object")],
-    Discriminator(_word_or_object, custom_error_type="word_or_object", custom_error_message="a word or an object"),
+    Discriminator(
+        _string_or_object, custom_error_type="string_or_object", custom_error_message="a string or an object"
+    ),
 ]
 
 
-class TextFormat(Shape):
-    """Plain text."""
-
+class TextFormat(LenientModel):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Shape):
-    """Any JSON object."""
-
+class JsonObjectFormat(LenientModel):
     type: Literal["json_object"]
 
 
-class NamedSchema(Shape):
-    """A JSON schema. Answers always match it; `strict` asks for OpenAI's rules about the schema itself too."""
+class NamedSchema(LenientModel):
+    """A JSON schema. Answers always match it; with `strict` the schema itself must follow OpenAI's rules too."""
 
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
     description: str | None = None
@@ -133,20 +121,20 @@ class NamedSchema(Shape):
     strict: bool | None = None
 
 
-class JsonSchemaFormat(Shape):
-    """JSON of a schema."""
-
+class JsonSchemaFormat(LenientModel):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
 
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Stop = Annotated[str, Field(min_length=1)]
+StopList = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class ChatBody(HostedFields):
-    """Every field that changes the answer, and those known to change nothing."""
+    """Every supported field. Those after `response_format` are accepted and have no effect."""
 
     model: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -157,16 +145,16 @@ class ChatBody(HostedFields):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: Annotated[
-        list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=MAX_STOPS)
-    ] = Field(default_factory=list)
+    stop: Annotated[StopList, BeforeValidator(_as_list, json_schema_input_type=Stop | StopList)] = Field(
+        default_factory=list
+    )
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    stream_options: ChatStreamOptions | None = None
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None

@@ -5,42 +5,36 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 FUNCTION_NAME = r"^[A-Za-z0-9_-]{1,64}$"
-MAX_TEXT = 10_485_760  # characters, as OpenAI has it
-Words = Annotated[str, Field(max_length=MAX_TEXT)]
+MAX_TEXT = 10_485_760  # characters, OpenAI's limit
+BoundedText = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
-class Shape(BaseModel):
-    """Keys that nobody knows are left alone: SDKs send back what other servers answered."""
+class LenientModel(BaseModel):
+    """Unknown keys are ignored: SDKs send back messages that other servers extended."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
-class TextPart(Shape):
-    """Words."""
-
+class TextPart(LenientModel):
     type: Literal["text"]
-    text: Words
+    text: BoundedText
 
 
-class ImageUrl(Shape):
-    """A picture by https URL or data URI. `detail` is a hint for models that have several resolutions."""
+class ImageUrl(LenientModel):
+    """A URL or data URI. `detail` is a hint for models that have several resolutions."""
 
     url: Annotated[str, Field(min_length=1)]
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(Shape):
-    """A picture."""
-
+class ImagePart(LenientModel):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-class RefusalPart(Shape):
-    """What an assistant said instead of an answer."""
-
+class RefusalPart(LenientModel):
     type: Literal["refusal"]
-    refusal: Words
+    refusal: BoundedText
 
 
 def _text_or_parts(value: object) -> str | None:
@@ -49,61 +43,57 @@ def _text_or_parts(value: object) -> str | None:
     return "parts" if isinstance(value, list) else None
 
 
-Text = Annotated[Words, Tag("text")]
-Switch = Discriminator(_text_or_parts, custom_error_type="text_or_parts", custom_error_message="text or parts")
+Text = Annotated[BoundedText, Tag("text")]
+TEXT_OR_PARTS = Discriminator(_text_or_parts, custom_error_type="text_or_parts", custom_error_message="text or parts")
 AnyUserPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 AnyAssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 AnyTextPart = Annotated[TextPart, Field()]
-TextContent = Annotated[Text | Annotated[list[AnyTextPart], Field(min_length=1), Tag("parts")], Switch]
-UserContent = Annotated[Text | Annotated[list[AnyUserPart], Field(min_length=1), Tag("parts")], Switch]
-AssistantContent = Annotated[Text | Annotated[list[AnyAssistantPart], Field(min_length=1), Tag("parts")], Switch]
+TextContent = Annotated[Text | Annotated[list[AnyTextPart], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
+UserContent = Annotated[Text | Annotated[list[AnyUserPart], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
+AssistantContent = Annotated[Text | Annotated[list[AnyAssistantPart], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
 
 
-class SystemMessage(Shape):
-    """Instructions; `developer` is the newer word."""
+class SystemMessage(LenientModel):
+    """Instructions; `developer` is OpenAI's newer name of the role."""
 
     role: Literal["system", "developer"]
     content: TextContent
     name: str | None = None
 
 
-class UserMessage(Shape):
-    """What a person says and shows."""
-
+class UserMessage(LenientModel):
     role: Literal["user"]
     content: UserContent
     name: str | None = None
 
 
-class CalledFunction(Shape):
-    """Which function, and with what: a JSON text, which may be as wrong as a model wrote it."""
+class CalledFunction(LenientModel):
+    """`arguments` is JSON as a model generated it, so it may be invalid."""
 
     name: Annotated[str, Field(min_length=1)]
-    arguments: Words
+    arguments: BoundedText
 
 
-class ToolCall(Shape):
-    """A call that an assistant made."""
-
+class ToolCall(LenientModel):
     id: Annotated[str, Field(min_length=1)]
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class AssistantMessage(Shape):
-    """What a model said. The last two are of kinds that this server can't show to a model."""
+class AssistantMessage(LenientModel):
+    """`function_call` and `audio` must be null: no chat template here has them."""
 
     role: Literal["assistant"]
     content: AssistantContent | None = None
-    refusal: Words | None = None
+    refusal: BoundedText | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     function_call: None = None
     audio: None = None
 
 
-class ToolMessage(Shape):
-    """What a call came to."""
+class ToolMessage(LenientModel):
+    """The result of a tool call."""
 
     role: Literal["tool"]
     content: TextContent
@@ -114,7 +104,7 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
-    """The message as the engine's contract has it: no absent keys, and a refusal is text like any other."""
+    """The message in the engine's protocol: without null keys, and with refusals as plain text."""
     plain = message.model_dump(exclude_none=True, exclude={"refusal"})
     if isinstance(message, AssistantMessage):
         plain.setdefault("content", message.refusal)
@@ -126,7 +116,7 @@ def plain_message(message: SystemMessage | UserMessage | AssistantMessage | Tool
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """An image's bytes travel as pixels, apart from the message that shows it."""
+    """Images are removed: they are decoded and sent to the engine beside the messages."""
     match part["type"]:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}

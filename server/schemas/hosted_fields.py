@@ -1,16 +1,16 @@
-"""Fields of OpenAI's own service: those that change nothing here, and those that are refused by name."""
+"""Fields of OpenAI's hosted service: those that have no effect here, and those that are refused by name."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from server.errors import BadRequest
-from server.schemas.chat_messages import Shape
+from server.schemas.chat_messages import LenientModel
 
 
-class HostedFields(Shape):
-    """How the hosted service serves and bills a call. Taken, since clients send them to every server."""
+class HostedFields(LenientModel):
+    """How the hosted service serves and bills a call. Accepted, since clients send them to every server."""
 
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None  # the answer says which
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None  # answers say "default"
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -19,8 +19,8 @@ class HostedFields(Shape):
 
 
 def refuse_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, str]) -> None:
-    """Raises BadRequest for a field that is known and not to be had, with what to do instead."""
-    for name, instead in unsupported.items():
+    """Raises BadRequest for the first field of `unsupported` that was sent, with its advice."""
+    for name, advice in unsupported.items():
         if values.get(name) is not None:
-            message = f"'{name}' is not supported by this server: {instead}."
+            message = f"'{name}' is not supported by this server: {advice}."
             raise BadRequest(message, param=name, code="unsupported_parameter")

@@ -3,7 +3,10 @@
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from server.schemas.answer import Answer
+from server.schemas.errors import ErrorDetail
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
@@ -31,14 +34,17 @@ def _from_form(value: object) -> object:
 
 
 Reference = Annotated[str, Field(min_length=1)]
+References = Annotated[list[Reference], Field(max_length=MAX_REFERENCES)]
+Upload = Annotated[bytes, WithJsonSchema({"type": "string", "contentMediaType": "application/octet-stream"})]
+CONFIG = ConfigDict(extra="ignore", allow_inf_nan=False)
 LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 
 
-class ImageOptions(BaseModel):
-    """What both routes share. Extensions of this server come last; SDKs send them through `extra_body`."""
+class OpenAIOptions(BaseModel):
+    """OpenAI's fields, but for the references and the mask."""
 
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model_config = CONFIG
 
     prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     model: str | None = None
@@ -57,18 +63,29 @@ class ImageOptions(BaseModel):
     user: str | None = None
     safety_identifier: str | None = None
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
+
+class SamplingOptions(BaseModel):
+    """Fields of `pipelines.protocol.images.Sampling` that a request may set, by the same names."""
+
+    model_config = CONFIG
+
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
     guidance: Annotated[float, Field(ge=0, le=50)] | None = None
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
+
+
+class ImageOptions(SamplingOptions, OpenAIOptions):
+    """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
 class GenerationBody(ImageOptions):
     """POST /v1/images/generations."""
 
-    image: Annotated[list[Reference], BeforeValidator(_as_list), Field(max_length=MAX_REFERENCES)] = []
+    image: Annotated[References, BeforeValidator(_as_list, json_schema_input_type=Reference | References)] = []
     mask: Reference | None = None
 
 
@@ -76,7 +93,14 @@ class EditForm(ImageOptions):
     """POST /v1/images/edits, without its files."""
 
 
-class ImageItem(BaseModel):
+class EditUpload(EditForm):
+    """The whole form, for /openapi.json. The route reads the files apart from the other fields."""
+
+    image: Annotated[list[Upload], Field(min_length=1, max_length=MAX_REFERENCES)]
+    mask: Upload | None = None
+
+
+class ImageItem(Answer):
     """One picture of an answer: where it is, or its bytes."""
 
     url: str | None = None
@@ -84,7 +108,7 @@ class ImageItem(BaseModel):
     seed: int
 
 
-class Usage(BaseModel):
+class Usage(Answer):
     """OpenAI's token counts. Billing here is per call, so these only describe: an image token is 16x16 pixels, a text
     token is estimated as four bytes of UTF-8."""
 
@@ -95,7 +119,7 @@ class Usage(BaseModel):
     total_tokens: int
 
 
-class ImageAnswer(BaseModel):
+class ImageAnswer(Answer):
     """What both image routes return; `parameters` is this server's own addition."""
 
     created: int
@@ -108,10 +132,9 @@ class ImageAnswer(BaseModel):
     parameters: dict[str, Any]
 
 
-class _ImageEvent(BaseModel):
+class _ImageEvent(Answer):
     """What both events of a stream say. `image_index`, which of n pictures, is this server's own addition."""
 
-    type: str
     b64_json: str
     created_at: int
     size: str
@@ -124,26 +147,28 @@ class _ImageEvent(BaseModel):
 class PartialEvent(_ImageEvent):
     """A picture on its way."""
 
+    type: Literal["image_generation.partial_image", "image_edit.partial_image"]
     partial_image_index: int
 
 
 class CompletedEvent(_ImageEvent):
     """A finished picture, with its part of the usage."""
 
+    type: Literal["image_generation.completed", "image_edit.completed"]
     usage: Usage
     url: str | None
     seed: int
     parameters: dict[str, Any]
 
 
-class ImageProgress(BaseModel):
+class ImageProgress(Answer):
     """How many of the denoising steps are done."""
 
     step: int
     steps: int
 
 
-class ImageJobState(BaseModel):
+class ImageJobState(Answer):
     """GET /v1/images/jobs/{id}. `result` is the answer that the call got or would have got, `error` its error."""
 
     id: str
@@ -152,4 +177,4 @@ class ImageJobState(BaseModel):
     state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
     progress: ImageProgress | None = None
     result: ImageAnswer | None = None
-    error: dict[str, Any] | None = None
+    error: ErrorDetail | None = None

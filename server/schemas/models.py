@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from pydantic import BaseModel
+from server.schemas.answer import Answer
 
 
-class ModelCard(BaseModel):
-    """One model, with what a caller needs to choose it beyond OpenAI's four fields."""
+class ModelCard(Answer):
+    """An image model: OpenAI's four fields, and what a caller needs to choose it."""
 
     id: str
     object: Literal["model"] = "model"
@@ -21,8 +21,8 @@ class ModelCard(BaseModel):
     currency: Literal["CNY"] = "CNY"
 
 
-class ChatCard(BaseModel):
-    """One chat model. What an upstream's model can do is not known here."""
+class ChatCard(Answer):
+    """A chat model. `tools` and `vision` are null for an upstream's model: its abilities are not known here."""
 
     id: str
     object: Literal["model"] = "model"
@@ -33,7 +33,7 @@ class ChatCard(BaseModel):
     vision: bool | None
 
 
-class ModelList(BaseModel):
+class ModelList(Answer):
     """GET /v1/models."""
 
     object: Literal["list"] = "list"

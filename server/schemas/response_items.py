@@ -1,23 +1,23 @@
-"""The input of a response: a text, or items as OpenAI's SDKs send them and send them back."""
+"""The input of a response: a text, or items as OpenAI's SDKs send them and return them in later rounds."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag
 
-from server.schemas.chat_messages import Shape, Switch, Text, Words
+from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
 
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class InputText(Shape):
-    """Words."""
+class InputText(LenientModel):
+    """A text part of a message."""
 
     type: Literal["input_text"]
-    text: Words
+    text: BoundedText
 
 
-class InputImage(Shape):
+class InputImage(LenientModel):
     """A picture by https URL, by the URL of one of this server's own results, or by data URI."""
 
     type: Literal["input_image"]
@@ -26,67 +26,67 @@ class InputImage(Shape):
     file_id: None = None
 
 
-class OutputText(Shape):
-    """What the model said in an earlier round."""
+class OutputText(LenientModel):
+    """A text part of an earlier answer."""
 
     type: Literal["output_text"]
-    text: Words
+    text: BoundedText
 
 
-class Refusal(Shape):
-    """What the model said instead of an answer."""
+class Refusal(LenientModel):
+    """A refusal in an earlier answer."""
 
     type: Literal["refusal"]
-    refusal: Words
+    refusal: BoundedText
 
 
 Part = Annotated[InputText | InputImage | OutputText | Refusal, Field(discriminator="type")]
 OutputPart = Annotated[InputText | InputImage, Field(discriminator="type")]
 
 
-class MessageItem(Shape):
-    """What somebody said."""
+class MessageItem(LenientModel):
+    """A message of the user, the developer or the assistant."""
 
-    type: Literal["message"]
+    type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[Text | Annotated[list[Part], Field(min_length=1), Tag("parts")], Switch]
+    content: Annotated[Text | Annotated[list[Part], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
     id: Id | None = None
     status: Status | None = None
 
 
-class FunctionCallItem(Shape):
-    """A call of a function of the caller's, which the model made."""
+class FunctionCallItem(LenientModel):
+    """A call of a client's function, made by the model in an earlier round."""
 
     type: Literal["function_call"]
     call_id: Id
     name: Annotated[str, Field(min_length=1)]
-    arguments: Words
+    arguments: BoundedText
     id: Id | None = None
     status: Status | None = None
 
 
-class FunctionOutputItem(Shape):
-    """What that call came to."""
+class FunctionOutputItem(LenientModel):
+    """The result of a function call."""
 
     type: Literal["function_call_output"]
     call_id: Id
-    output: Annotated[Text | Annotated[list[OutputPart], Field(min_length=1), Tag("parts")], Switch]
+    output: Annotated[Text | Annotated[list[OutputPart], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
     id: Id | None = None
     status: Status | None = None
 
 
-class ImageCallItem(Shape):
-    """A picture that was drawn. Its id is enough for one that this server stored."""
+class ImageCallItem(LenientModel):
+    """A generated picture. The id is enough if this server stored it."""
 
     type: Literal["image_generation_call"]
     id: Id
     status: str | None = None
     result: str | None = None
-    revised_prompt: Words | None = None
+    revised_prompt: BoundedText | None = None
 
 
-class ReasoningItem(Shape):
-    """What the model thought, sent back. Models here are not shown what they thought before."""
+class ReasoningItem(LenientModel):
+    """Reasoning of an earlier round. It is not part of the prompt."""
 
     type: Literal["reasoning"]
     id: Id
@@ -94,15 +94,15 @@ class ReasoningItem(Shape):
     content: list[dict[str, Any]] | None = None
 
 
-class ItemReference(Shape):
-    """An item that this server stored."""
+class ItemReference(LenientModel):
+    """A stored item, by its id."""
 
     type: Literal["item_reference"]
     id: Id
 
 
 def _with_type(value: object) -> object:
-    """Messages and references are often sent without their type."""
+    """Clients often leave out the type of messages and references."""
     if not isinstance(value, dict) or value.get("type") is not None:
         return value
     return {**value, "type": "message" if "role" in value else "item_reference"}

@@ -1,4 +1,4 @@
-"""What a response answers: its object, its items, and their parts, with every key that OpenAI's clients look for."""
+"""The response object, its items and their parts, with every key that OpenAI's clients require."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -16,7 +16,7 @@ def response_object(
     output: Sequence[Mapping[str, Any]] = (),
     ended: Mapping[str, Any] | None = None,
 ) -> Json:
-    """The object. `ended` has what the end alone knows: completed_at, usage, error, incomplete_details."""
+    """The object. `ended` has what is known only at the end: completed_at, usage, error, incomplete_details."""
     end = ended or {}
     return {
         "id": response_id,
@@ -33,7 +33,7 @@ def response_object(
 
 
 def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -> Json:
-    """Token counts of all that the chat model read and wrote; pictures are not counted in tokens."""
+    """Tokens of all turns of the chat model. Pictures are not counted."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -44,17 +44,17 @@ def usage_object(input_tokens: int, output_tokens: int, reasoning_tokens: int) -
 
 
 def message_item(item_id: str, status: str, content: Sequence[Json]) -> Json:
-    """What the model said."""
+    """An answer of the model."""
     return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(content)}
 
 
 def text_part(text: str, logprobs: Sequence[Json] = ()) -> Json:
-    """A message's only part."""
+    """The text part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
 def function_item(item_id: str, status: str, call_id: str, name: str, arguments: str) -> Json:
-    """A call of a function of the caller's."""
+    """A call of a client's function."""
     return {
         "id": item_id,
         "type": "function_call",
@@ -66,18 +66,17 @@ def function_item(item_id: str, status: str, call_id: str, name: str, arguments:
 
 
 def reasoning_item(item_id: str, status: str, text: str) -> Json:
-    """What the model thought."""
+    """The reasoning of the model."""
     content = [{"type": "reasoning_text", "text": text}] if text else []
     return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": content}
 
 
-def image_item(item_id: str, status: str, told: Mapping[str, Any] | None = None) -> Json:
-    """A picture. `told` is what is known of it: its prompt, size, quality, background, format, url, or its error."""
-    return {"id": item_id, "type": "image_generation_call", "status": status, "result": None, **(told or {})}
+def image_item(item_id: str, status: str, details: Mapping[str, Any] | None = None) -> Json:
+    """A picture. `details`: prompt, size, quality, background, format and url, or its error."""
+    return {"id": item_id, "type": "image_generation_call", "status": status, "result": None, **(details or {})}
 
 
 def item_list(items: Sequence[Json], *, has_more: bool) -> Json:
-    """A page of items."""
     return {
         "object": "list",
         "data": list(items),

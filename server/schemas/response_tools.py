@@ -1,31 +1,31 @@
-"""The tools of a response: functions of the caller's, and the image tool."""
+"""The tools of a response: functions of the client, and the image tool."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from server.schemas.chat_messages import FUNCTION_NAME, Shape, Words
+from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 
 
-class FunctionTool(Shape):
+class FunctionTool(LenientModel):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     type: Literal["function"]
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
-    description: Words | None = None
+    description: BoundedText | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Mask(Shape):
-    """Where to paint."""
+class Mask(LenientModel):
+    """The mask of an edit."""
 
     image_url: Annotated[str, Field(min_length=1)]
     file_id: None = None
 
 
-class ImageTool(Shape):
-    """The image tool; what is left out is the image model's own default. `seed` is this server's own addition."""
+class ImageTool(LenientModel):
+    """The image tool. Unset fields are the image model's defaults. `seed` is an extension of this server."""
 
     type: Literal["image_generation"]
     model: str | None = None
@@ -46,15 +46,15 @@ class ImageTool(Shape):
 Tool = Annotated[FunctionTool | ImageTool, Field(discriminator="type")]
 
 
-class NamedFunction(Shape):
-    """One of the functions."""
+class NamedFunction(LenientModel):
+    """A tool choice: this function."""
 
     type: Literal["function"]
     name: str
 
 
-class HostedTool(Shape):
-    """The image tool."""
+class HostedTool(LenientModel):
+    """A tool choice: the image tool."""
 
     type: Literal["image_generation"]
 
@@ -62,8 +62,8 @@ class HostedTool(Shape):
 NamedTool = Annotated[NamedFunction | HostedTool, Field(discriminator="type")]
 
 
-class AllowedTools(Shape):
-    """Some of the tools."""
+class AllowedTools(LenientModel):
+    """A tool choice: some of the tools."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -79,14 +79,14 @@ def _word_or_object(value: object) -> str | None:
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[Annotated[NamedFunction | HostedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
-    Discriminator(_word_or_object, custom_error_type="word_or_object", custom_error_message="a word or an object"),
+    Discriminator(_word_or_object, custom_error_type="string_or_object", custom_error_message="a word or an object"),
 ]
 
 
 def echo_tool(tool: FunctionTool | ImageTool) -> dict[str, Any]:
-    """The tool as a response tells it: with the defaults that OpenAI fills in."""
+    """The tool as the response object repeats it: with the defaults that OpenAI fills in."""
     if isinstance(tool, FunctionTool):
-        plain = tool.model_dump()
-        return {**plain, "strict": True if tool.strict is None else tool.strict}
+        fields = tool.model_dump()
+        return {**fields, "strict": True if tool.strict is None else tool.strict}
     defaults = {"background": "auto", "moderation": "auto", "n": 1, "output_compression": 100, "output_format": "png"}
     return {**defaults, "quality": "auto", "size": "auto", **tool.model_dump(exclude_none=True)}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from server.schemas.chat_messages import FUNCTION_NAME, Shape, Switch, Text, Words
+from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice, echo_tool
@@ -29,20 +29,20 @@ Include = Literal[
 ]
 
 
-class PlainText(Shape):
+class PlainText(LenientModel):
     """Any text."""
 
     type: Literal["text"]
 
 
-class JsonObject(Shape):
+class JsonObject(LenientModel):
     """Any JSON object."""
 
     type: Literal["json_object"]
 
 
-class JsonSchema(Shape):
-    """JSON of a schema."""
+class JsonSchema(LenientModel):
+    """JSON that matches a schema."""
 
     type: Literal["json_schema"]
     name: Annotated[str, Field(pattern=FUNCTION_NAME)]
@@ -51,24 +51,24 @@ class JsonSchema(Shape):
     strict: bool | None = None
 
 
-class TextOptions(Shape):
-    """What the answer's text must look like."""
+class TextOptions(LenientModel):
+    """The format of the answer's text."""
 
     format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class Reasoning(Shape):
-    """How long a model thinks can't be chosen here."""
+class Reasoning(LenientModel):
+    """Reasoning effort can't be chosen here."""
 
     effort: None = None
     summary: None = None
 
 
-class StreamOptions(Shape):
-    """What a stream tells besides the answer."""
+class StreamOptions(LenientModel):
+    """Options of a stream."""
 
-    include_obfuscation: bool | None = None  # nothing is added to events
+    include_obfuscation: bool | None = None  # accepted; events are never padded
 
 
 MetaKey = Annotated[str, Field(max_length=64)]
@@ -76,11 +76,11 @@ MetaValue = Annotated[str, Field(max_length=512)]
 
 
 class ResponseBody(HostedFields):
-    """Every field that changes the answer, and those that are only told again."""
+    """Every field that changes the answer, and those that are only repeated in it."""
 
     model: str | None = None
-    input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], Switch]
-    instructions: Words | None = None
+    input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], TEXT_OR_PARTS]
+    instructions: BoundedText | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
@@ -104,7 +104,7 @@ class ResponseBody(HostedFields):
 
 
 def echo(body: ResponseBody, model: str) -> dict[str, Any]:
-    """What every object of this response says again of the request."""
+    """The fields of the request that every object of the response repeats."""
     choice = body.tool_choice
     text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
     return {

@@ -1,38 +1,34 @@
-"""The chunks of a chat's stream, as other servers send them: what they agree on, and nothing that one could lack."""
+"""The chunks of a chat's stream from another server. Only fields that servers agree on; each may be absent."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from server.schemas.chat_messages import Shape
+from server.schemas.chat_messages import LenientModel
 
 
-class FunctionPiece(Shape):
-    """A function's name, or more of its arguments."""
-
+class FunctionChunk(LenientModel):
     name: str | None = None
     arguments: str | None = None
 
 
-class CallPiece(Shape):
-    """More of a tool call."""
-
+class ToolCallChunk(LenientModel):
     index: int = 0
     id: str | None = None
-    function: FunctionPiece = Field(default_factory=FunctionPiece)
+    function: FunctionChunk = Field(default_factory=FunctionChunk)
 
 
-class Delta(Shape):
-    """More of what is said. What a model thinks has two names."""
+class Delta(LenientModel):
+    """Servers use `reasoning_content` or `reasoning` for the same text."""
 
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[CallPiece] | None = None
+    tool_calls: list[ToolCallChunk] | None = None
 
 
-class TopLogprob(Shape):
-    """A token that could have come."""
+class TopLogprob(LenientModel):
+    """A candidate token."""
 
     token: str
     logprob: float
@@ -40,41 +36,31 @@ class TopLogprob(Shape):
 
 
 class Logprob(TopLogprob):
-    """One that came."""
+    """The sampled token, with the most likely candidates."""
 
     top_logprobs: list[TopLogprob] = Field(default_factory=list)
 
 
-class Logprobs(Shape):
-    """Those of a delta's text."""
-
+class Logprobs(LenientModel):
     content: list[Logprob] | None = None
 
 
-class ChoicePiece(Shape):
-    """More of a choice."""
-
+class ChoiceChunk(LenientModel):
     delta: Delta = Field(default_factory=Delta)
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
 
 
-class TokenDetails(Shape):
-    """What some of the tokens were for."""
-
+class TokenDetails(LenientModel):
     reasoning_tokens: int | None = None
 
 
-class Usage(Shape):
-    """Token counts."""
-
+class Usage(LenientModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     completion_tokens_details: TokenDetails | None = None
 
 
-class Chunk(Shape):
-    """One event of the stream."""
-
-    choices: list[ChoicePiece] = Field(default_factory=list)
+class Chunk(LenientModel):
+    choices: list[ChoiceChunk] = Field(default_factory=list)
     usage: Usage | None = None

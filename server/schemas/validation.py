@@ -1,20 +1,21 @@
-"""From a body to a typed value, or to the error that OpenAI gives for it."""
+"""From a body to a typed value, or to the error that OpenAI's API gives for it."""
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from server.errors import BadRequest
+from server.schemas.chat_messages import MAX_TEXT
 
 Body = TypeVar("Body", bound=BaseModel)
 
 MAX_DEPTH = 100
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # a half of a character, if its other half is missing
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # a lone one is invalid
 TYPE_NAMES = {
     str: "a string",
     bool: "a boolean",
@@ -39,7 +40,7 @@ EXPECTED = {
     "model_type": "an object",
     "model_attributes_type": "an object",
     "text_or_parts": "a string or an array of parts",
-    "word_or_object": "a string or an object",
+    "string_or_object": "a string or an object",
 }
 BOUNDS = {
     "greater_than": ("below_min", "Expected a value > {gt}"),
@@ -58,40 +59,61 @@ class MalformedBody(BadRequest):
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises MalformedBody, also for numbers that no other server could be sent."""
+    """The JSON object in a body. Raises MalformedBody, also for numbers that can't be forwarded as JSON."""
     try:
-        value = json.loads(raw, parse_float=_finite, parse_constant=_finite)
+        value = json.loads(raw, parse_float=_parse_finite, parse_constant=_parse_finite)
         if SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise MalformedBody(f"We could not parse the JSON body of your request: {error}") from error
     if not isinstance(value, dict):
         raise MalformedBody("The body of your request must be a JSON object.")
-    if _is_deep(value):
+    if _is_too_deep(value):
         raise MalformedBody(f"The body of your request is nested more than {MAX_DEPTH} levels deep.")
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    """Whether it is nested deeper than libraries write again."""
+def iter_strings(value: Any) -> Iterator[str]:
+    """Every string of a JSON value, and its objects' keys. Not recursive: values may be nested to any depth."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, Mapping):
+            for name, inner in reversed(list(part.items())):
+                stack += [inner, name]
+        elif isinstance(part, list | tuple):
+            stack += reversed(part)
+
+
+def check_text_length(texts: Iterable[str]) -> None:
+    """Raises BadRequest for more text than any model's context holds, before it is tokenized, which takes minutes."""
+    if (length := sum(map(len, texts))) > MAX_TEXT:
+        message = f"The texts of this request have {length} characters together. Expected at most {MAX_TEXT}."
+        raise BadRequest(message, code="string_above_max_length")
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether it is nested deeper than JSON libraries serialize."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        held = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
-        level = [inner for parts in held for inner in parts]
+        nested = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = [inner for parts in nested for inner in parts]
     return bool(level)
 
 
-def _finite(text: str) -> float:
-    """NaN and Infinity are no JSON, and 1e999 is an infinity too."""
+def _parse_finite(text: str) -> float:
+    """JSON has no NaN and no Infinity, and 1e999 is read as an infinity."""
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text[:40]} is no finite number")
     return value
 
 
 def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> Body:
-    """The typed body. A null is as good as absent. Raises BadRequest for the first thing that is wrong.
+    """The typed body. Null means absent. Raises BadRequest for the first invalid field.
 
-    strict is for JSON, where "2" is not a number; form fields are always strings and are read leniently.
+    `strict` is for JSON, where "2" is not a number; form fields are always strings and are parsed.
     """
     present = {name: value for name, value in values.items() if value is not None}
     try:
@@ -101,7 +123,7 @@ def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> B
 
 
 def ignored_fields(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
-    """Fields that this server does not know and leaves alone."""
+    """Fields that the model does not have."""
     return sorted(str(name) for name in values if name not in model.model_fields)
 
 
@@ -130,8 +152,8 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
         return _out_of_bounds(param, kind, value, context)
     if kind in TOO_LONG:
         what, items = TOO_LONG[kind]
-        most = f"Expected at most {context['max_length']} {items}, but got {len(value)}."
-        return BadRequest(f"Invalid '{param}': {what} too long. {most}", param=param, code=f"{what}_above_max_length")
+        limit = f"Expected at most {context['max_length']} {items}, but got {len(value)}."
+        return BadRequest(f"Invalid '{param}': {what} too long. {limit}", param=param, code=f"{what}_above_max_length")
     if kind in TOO_SHORT:
         code = f"{TOO_SHORT[kind]}_below_min_length"
         return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code=code)
@@ -141,22 +163,22 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
 def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, Any]) -> BadRequest:
     side, wording = BOUNDS[kind]
     number = "decimal" if isinstance(value, float) else "integer"
-    where = f"{number} {side.replace('_', ' ')}imum value"
-    message = f"Invalid '{param}': {where}. {wording.format(**context)}, but got {_short(value)} instead."
+    problem = f"{number} {side.replace('_', ' ')}imum value"
+    message = f"Invalid '{param}': {problem}. {wording.format(**context)}, but got {_short(value)} instead."
     return BadRequest(message, param=param, code=f"{number}_{side}_value")
 
 
 def _path(location: tuple[int | str, ...], values: Mapping[str, Any], *, missing: bool) -> str:
-    """('messages', 3, 'user', 'content') -> 'messages[3].content': a name that is not in the body is of a union's
-    member, pydantic's and not the caller's, unless it is the last one and missing."""
-    path, here = "", cast("Any", values)
+    """('messages', 3, 'user', 'content') -> 'messages[3].content'. A name that the body does not have is one that
+    pydantic gave to a member of a union, and is left out, unless it is the last one and names a missing field."""
+    path, value = "", cast("Any", values)
     for position, part in enumerate(location, 1):
         if isinstance(part, int):
             path += f"[{part}]"
-            here = here[part] if isinstance(here, list) and part < len(here) else None
-        elif isinstance(here, Mapping) and (part in here or (missing and position == len(location))):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        elif isinstance(value, Mapping) and (part in value or (missing and position == len(location))):
             path += f".{part}" if path else part
-            here = here.get(part)
+            value = value.get(part)
     return path
 
 

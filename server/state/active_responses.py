@@ -1,16 +1,27 @@
-"""Responses that run. A response tells events; clients listen from any of them on, leave, and come back."""
+"""Responses that run.
+
+A response moves through the phases below, each move made by one method of ActiveResponse:
+
+    QUEUED ──start──> STARTING ──admit──> ADMITTED ──mark_charged──> CHARGED
+       └────────────────┴──────── end ───────┴──────────────────────────┘──> ENDED
+
+`start`, `admit` and `end` are called by the tool loop alone, `mark_charged` by the image tool alone.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from server.accounts.calls import CallId
 from server.accounts.responses import StoredResponse
-from server.errors import ApiError
+from server.errors import ApiError, Overloaded
 from server.schemas.response_object import Json, ResponseStatus, response_object
-from server.state.detached_task import FOREVER, Listened
-from server.state.expected_retries import Same
+from server.state.active_job import ActiveJob, ActiveJobs
+from server.state.detached_task import FOREVER
 
+ENDPOINT = "responses"
 TERMINAL: Mapping[ResponseStatus, str] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -19,150 +30,138 @@ TERMINAL: Mapping[ResponseStatus, str] = {
 }
 
 
-def same_response(key_id: str, fingerprint: str) -> Same:
-    """What equal responses have in common."""
-    return key_id, "responses", fingerprint
+class Phase(Enum):
+    """How far a response has come."""
+
+    QUEUED = "queued"  # in the background: recorded, not begun
+    STARTING = "starting"  # its request is being checked
+    ADMITTED = "admitted"  # the request is sound: the answer has status 200
+    CHARGED = "charged"  # a picture of it is stored and paid for, so the response must be delivered
+    ENDED = "ended"
 
 
-class LiveResponse(Listened):
-    """One response and what it has told so far. Everything on one event loop."""
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.QUEUED: frozenset({Phase.STARTING, Phase.ENDED}),
+    Phase.STARTING: frozenset({Phase.ADMITTED, Phase.ENDED}),
+    Phase.ADMITTED: frozenset({Phase.CHARGED, Phase.ENDED}),
+    Phase.CHARGED: frozenset({Phase.CHARGED, Phase.ENDED}),
+    Phase.ENDED: frozenset(),
+}
 
-    def __init__(
-        self, record: StoredResponse, *, recorded: bool, patience_s: float = 0.0, replayed: bool = False
-    ) -> None:
-        super().__init__(FOREVER if record.lasting else patience_s)
+
+class IllegalMove(RuntimeError):
+    """A phase that can't follow the present one: a defect of the server's."""
+
+
+class ActiveResponse(ActiveJob[Json]):
+    """One response, its output items and its events so far.
+
+    `recorded`: it has, or will have, a row in the database, since it is stored or a retry may ask for it.
+    """
+
+    def __init__(self, record: StoredResponse, *, recorded: bool, grace_s: float = 0.0, replayed: bool = False) -> None:
+        call = CallId(record.id, record.key_id, ENDPOINT, record.fingerprint or "", record.idempotency_key)
+        super().__init__(call, FOREVER if record.survives_disconnect else grace_s, replayed=replayed)
         self.record = record
-        self.recorded = recorded  # in the database: it is stored, or a retry may ask for it
-        self.replayed = replayed
+        self.recorded = recorded
+        self.phase = Phase.QUEUED if record.background else Phase.STARTING
         self.status: ResponseStatus = "queued" if record.background else "in_progress"
         self.output: list[Json] = []
-        self.events: list[Json] = []
-        self.ended: Mapping[str, Any] | None = None
-        self.failure: ApiError | None = None  # why it failed, for who still waits for the status of an answer
-        self.charged = False  # a picture of it is stored and paid for, so it must be delivered
-        self.cancelled = False  # but the picture that was being paid for is delivered first
-        self.admitted = False
-        self.stopping = False  # the server ends, and this with it
-        self._news = asyncio.Event()
+        self.ended: Mapping[str, Any] | None = None  # what only the end knows: usage, error, completed_at
+
+    @classmethod
+    def replay(cls, record: StoredResponse, output: list[Json], events: list[Json]) -> "ActiveResponse":
+        """A response that ended before, to be followed like one that runs."""
+        replayed = cls(record, recorded=True, replayed=True)
+        replayed.output, replayed.events, replayed.ended = output, events, record.ended
+        replayed.phase, replayed.status = Phase.ENDED, cast(ResponseStatus, record.state)
+        return replayed
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether it has ended."""
-        return self.ended is not None
+        return self.phase is Phase.ENDED
 
     @property
-    def same(self) -> Same:
-        """What it has in common with responses that ask for the same."""
-        return same_response(self.record.key_id, self.record.fingerprint or "")
+    def admitted(self) -> bool:
+        """Whether the request is sound."""
+        return self.phase in {Phase.ADMITTED, Phase.CHARGED}
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run the work in a task of the server's."""
-        task = self._task = asyncio.create_task(work, name=self.record.id)
-        return task
+    @property
+    def charged(self) -> bool:
+        """Whether a picture of it is paid for."""
+        return self.phase is Phase.CHARGED
+
+    @property
+    def joinable_by_key(self) -> bool:
+        """Also one that is being cancelled: its end is what the key names."""
+        return True
+
+    @property
+    def joinable_by_fingerprint(self) -> bool:
+        """Not one that is asked for by its Idempotency-Key or, in the background, by its id."""
+        return not self.cancelled and not self.record.survives_disconnect
 
     def object(self) -> Json:
-        """The response as it is now."""
+        """The response object as it is now."""
         record = self.record
         return response_object(record.id, record.created_at, record.echo, self.status, self.output, self.ended)
 
-    def tell(self, kind: str, **fields: Any) -> None:
-        """The next event."""
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Append an event; it gets the next sequence number."""
         self.events.append({"type": kind, "sequence_number": len(self.events), **fields})
         self._notify()
 
-    def tell_state(self, kind: str) -> None:
-        """An event that carries the whole response."""
-        self.tell(kind, response=self.object())
+    def emit_snapshot(self, kind: str) -> None:
+        """Append an event that carries the whole response object."""
+        self.emit(kind, response=self.object())
+
+    def start(self) -> None:
+        """A background response leaves the queue."""
+        self._move(Phase.STARTING)
+        self.status = "in_progress"
 
     def admit(self) -> None:
-        """The request is sound; from here on it is a matter of time."""
-        self.admitted = True
+        """The request is sound."""
+        self._move(Phase.ADMITTED)
         self._notify()
 
+    def mark_charged(self, index: int, item: Json) -> None:
+        """The picture of this output item is stored and paid for."""
+        self._move(Phase.CHARGED)
+        self.output[index] = item
+
     def end(self, status: ResponseStatus, ended: Mapping[str, Any], failure: ApiError | None = None) -> None:
-        """Nothing more will happen."""
+        """Set the end and emit its events."""
+        self._move(Phase.ENDED)
         self.status, self.ended, self.failure = status, ended, failure
         if failure is not None:
             error = failure.body()["error"]
-            self.tell("error", code=error["code"], message=error["message"], param=error["param"], error=error)
-        self.tell_state(TERMINAL[status])
+            self.emit("error", code=error["code"], message=error["message"], param=error["param"], error=error)
+        self.emit_snapshot(TERMINAL[status])
 
-    async def admission(self) -> None:
-        """Until the status of an answer is known. Raises ApiError."""
-        while not self.admitted and self.ended is None:
-            await self._news.wait()
-        if self.failure is not None:
-            raise self.failure
+    def _move(self, phase: Phase) -> None:
+        if phase not in MOVES[self.phase]:
+            raise IllegalMove(f"{self.call.id}: {self.phase.value} -> {phase.value}")
+        self.phase = phase
 
-    async def end_of_it(self) -> None:
-        """Until it has ended."""
-        while self.ended is None:
-            await self._news.wait()
-
-    async def follow(self, after: int = -1) -> AsyncIterator[Json]:
-        """Every event after the one of that number, as soon as it is there, to the last."""
-        told = max(0, after + 1)
-        while True:
-            for event in self.events[told:]:
-                told += 1
-                yield event
-            if self.ended is not None:
-                return
-            if told >= len(self.events):
-                await self._news.wait()
-
-    def _notify(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        if not self.done:  # cancelled before its first step
+            self.end("failed", {}, Overloaded("The response was stopped before it began. Please send it again.", 2))
 
 
-class LiveResponses:
-    """All responses that have not ended."""
+class ActiveResponses(ActiveJobs[ActiveResponse]):
+    """Registry of responses."""
 
     def __init__(self) -> None:
-        self._responses: dict[str, LiveResponse] = {}
-        self._openings: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        super().__init__()
+        self._opening: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    def __len__(self) -> int:
-        return len(self._responses)
+    def find_stored(self, response_id: str, key_id: str) -> ActiveResponse | None:
+        """The response with this id, if it is this key's and is stored: others can't be asked for."""
+        response = self.find(response_id, key_id)
+        return response if response is not None and response.record.stored else None
 
-    def start(self, live: LiveResponse, work: Coroutine[Any, Any, None]) -> None:
-        """Run the response; it is found here until it has ended."""
-        response_id = live.record.id
-        self._responses[response_id] = live
-        live.begin(work).add_done_callback(lambda _: self._responses.pop(response_id, None))
-
-    def of_key(self, key_id: str) -> int:
-        """How many a key has running."""
-        return sum(live.record.key_id == key_id and live.ended is None for live in self._responses.values())
-
-    def find(self, response_id: str, key_id: str) -> LiveResponse | None:
-        """The response with this id, if it is this key's and may be asked for."""
-        live = self._responses.get(response_id)
-        return live if live is not None and live.record.stored and live.record.key_id == key_id else None
-
-    def find_keyed(self, idempotency_key: str, key_id: str) -> LiveResponse | None:
-        """The response that an Idempotency-Key of this key names."""
-        wanted = (idempotency_key, key_id)
-        running = self._responses.values()
-        return next((one for one in running if (one.record.idempotency_key, one.record.key_id) == wanted), None)
-
-    def find_alike(self, same: Same) -> LiveResponse | None:
-        """The response that a retry without a key is about: of equal ones that nobody listens to, else of all equal
-        ones, the newest."""
-        alike = [live for live in self._responses.values() if live.same == same and not live.abandoned]
-        unkeyed = [live for live in alike if not live.record.lasting]
-        return max(reversed(unkeyed), key=lambda live: not live.heard, default=None)
-
-    def opening(self, known_by: str, key_id: str) -> asyncio.Lock:
-        """Held while a request with this Idempotency-Key or fingerprint looks for an earlier one and may begin."""
-        return self._openings.setdefault((known_by, key_id), asyncio.Lock())
-
-    async def stop(self) -> None:
-        """End every response and wait until the books say so."""
-        running = list(self._responses.values())
-        for live in running:
-            live.stopping = True
-            live.cancel()
-        for live in running:
-            await live.end_of_it()
+    def opening(self, retry_key: str, key_id: str) -> asyncio.Lock:
+        """Lock while a request with this Idempotency-Key or fingerprint looks for an earlier one and may start."""
+        return self._opening.setdefault((retry_key, key_id), asyncio.Lock())

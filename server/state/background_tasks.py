@@ -1,4 +1,4 @@
-"""Money and files are never left halfway."""
+"""Work that a cancelled request must not leave half done."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,8 +10,8 @@ log = structlog.stdlib.get_logger("darkroom.flows")
 Result = TypeVar("Result")
 
 
-async def finish_even_if_cancelled(work: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for the work, then let the cancellation through."""
+async def run_to_completion(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await the work to its end even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -21,24 +21,24 @@ async def finish_even_if_cancelled(work: Coroutine[Any, Any, Result]) -> Result:
         raise
 
 
-class LooseEnds:
-    """What is to be written down after the request that it belongs to has gone. `tie_up` before the books close."""
+class BackgroundTasks:
+    """Records that are written after their request has gone. `join` before the database closes."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def leave(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it by and by."""
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the work without waiting for it; a failure is logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    async def tie_up(self) -> None:
-        """Until all of it is done."""
+    async def join(self) -> None:
+        """Until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("something was left undone", exc_info=error)
+            log.error("background task failed", exc_info=error)

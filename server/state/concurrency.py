@@ -1,27 +1,27 @@
-"""Places among a key's calls, for what is no call or response yet, or never becomes one: chats, above all."""
+"""Slots among a key's concurrent calls, for requests that are not a running call or response (yet): chats above all."""
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Places:
-    """How many of them each key has."""
+class KeyConcurrency:
+    """How many slots each key has in use."""
 
     def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
+        self._in_use: Counter[str] = Counter()
 
-    def of_key(self, key_id: str) -> int:
-        """Those of one key."""
-        return self._taken[key_id]
+    def count(self, key_id: str) -> int:
+        """Slots that this key has in use."""
+        return self._in_use[key_id]
 
     @contextmanager
-    def taken(self, key_id: str) -> Iterator[None]:
-        """One of them, while this is entered."""
-        self._taken[key_id] += 1
+    def acquire(self, key_id: str) -> Iterator[None]:
+        """Hold one slot while this is entered."""
+        self._in_use[key_id] += 1
         try:
             yield
         finally:
-            self._taken[key_id] -= 1
-            if not self._taken[key_id]:
-                del self._taken[key_id]
+            self._in_use[key_id] -= 1
+            if not self._in_use[key_id]:
+                del self._in_use[key_id]

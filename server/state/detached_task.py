@@ -1,56 +1,71 @@
-"""Work that somebody listens to. Without a listener it goes on for as long as its patience lasts: one may come back."""
+"""A task that belongs to the server, not to a request: clients attach to it, leave, and may come back."""
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Any
 
 FOREVER = math.inf
 
 
-class Listened(ABC):
-    """A task of the server's, and who listens to it. Everything on one event loop."""
+class CancelReason(Enum):
+    """Why a task was cancelled."""
 
-    def __init__(self, patience_s: float) -> None:
-        self.abandoned = False
-        self._patience_s = patience_s
+    ABANDONED = auto()  # no client is attached, and the grace period is over
+    REQUESTED = auto()  # by the route that cancels or deletes it
+    SHUTDOWN = auto()  # the server stops
+
+
+class DetachedTask(ABC):
+    """Without a listener the task runs on for `grace_s` seconds, then it is cancelled. Everything on one event loop."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.cancel_reason: CancelReason | None = None
+        self._grace_s = grace_s
         self._task: asyncio.Task[Any] | None = None
         self._listeners = 0
-        self._last_wait: asyncio.TimerHandle | None = None
+        self._grace_timer: asyncio.TimerHandle | None = None
 
     @property
     @abstractmethod
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether nothing more will happen."""
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody listens."""
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called. What was stored and charged before remains."""
+        return self.cancel_reason is not None
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether a client is attached."""
         return self._listeners > 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While this is entered, somebody waits."""
+        """Attach a client while this is entered."""
         self._listeners += 1
-        if self._last_wait is not None:
-            self._last_wait.cancel()
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
         try:
             yield
         finally:
             self._listeners -= 1
-            if not self._listeners and not self.over:
-                self._wait_for_another()
+            if not self._listeners and not self.done:
+                self._start_grace()
 
-    def cancel(self) -> None:
-        """End it now. What is stored and charged by then stays so."""
-        self.abandoned = True
-        if self._task is not None and not self.over:
+    def cancel(self, reason: CancelReason = CancelReason.REQUESTED) -> None:
+        """Cancel the task at its next await."""
+        self.cancel_reason = reason
+        if self._task is not None and not self.done:
             self._task.cancel()
 
-    def _wait_for_another(self) -> None:
-        if self._patience_s <= 0:
-            self.cancel()
-        elif self._patience_s < FOREVER:
-            self._last_wait = asyncio.get_running_loop().call_later(self._patience_s, self.cancel)
+    def _start_grace(self) -> None:
+        if self._grace_s <= 0:
+            self.cancel(CancelReason.ABANDONED)
+        elif self._grace_s < FOREVER:
+            loop = asyncio.get_running_loop()
+            self._grace_timer = loop.call_later(self._grace_s, self.cancel, CancelReason.ABANDONED)

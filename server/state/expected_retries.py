@@ -1,42 +1,42 @@
-"""Answers like "busy, try again". A retry after one of them is about a call that never ran, and gets a run of its own.
+"""Answers such as "busy, try again". A retry after one of them is for a call that never ran, and gets a run of its own.
 
-Without this, whoever sends the same prompt twice, has the second call refused for now and tries again, would be given
-the first call's picture instead of a second one.
+Without this, a client that sends one prompt twice, has the second call refused for now and retries it, would get the
+first call's picture instead of a second one.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable
 
-Same = tuple[str, str, str]  # key, endpoint, fingerprint: what equal calls have in common
+CallIdentity = tuple[str, str, str]  # key, endpoint, fingerprint: equal for equal calls
 
-MOST = 10_000  # answers remembered
+MAX_REMEMBERED = 10_000
 
 
-class ToldToRetry:
-    """How many such answers have been given to equal calls lately, less the retries that have come since."""
+class ExpectedRetries:
+    """How many such answers equal calls got within the last `window_s`, less the retries that came since."""
 
-    def __init__(self, within_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._within_s = within_s
+    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
         self._clock = clock
-        self._told: deque[tuple[Same, float]] = deque(maxlen=MOST)  # the oldest first
+        self._expected: deque[tuple[CallIdentity, float]] = deque(maxlen=MAX_REMEMBERED)  # oldest first
 
-    def note(self, same: Same) -> None:
-        """Somebody has just been told to try again."""
-        self._told.append((same, self._clock()))
+    def add(self, identity: CallIdentity) -> None:
+        """A client was asked to retry this call."""
+        self._expected.append((identity, self._clock()))
 
-    def expects(self, same: Same) -> bool:
-        """Whether a retry may come for that reason."""
-        return any(told == same for told, _ in self._lately())
+    def contains(self, identity: CallIdentity) -> bool:
+        """Whether a retry of this call is expected."""
+        return any(expected == identity for expected, _ in self._recent())
 
-    def settle(self, same: Same) -> None:
-        """It has come, if it was expected."""
-        oldest = next((entry for entry in self._lately() if entry[0] == same), None)
+    def consume(self, identity: CallIdentity) -> None:
+        """A retry of this call came: it is no longer expected."""
+        oldest = next((entry for entry in self._recent() if entry[0] == identity), None)
         if oldest is not None:
-            self._told.remove(oldest)
+            self._expected.remove(oldest)
 
-    def _lately(self) -> deque[tuple[Same, float]]:
-        oldest = self._clock() - self._within_s
-        while self._told and self._told[0][1] < oldest:
-            self._told.popleft()
-        return self._told
+    def _recent(self) -> deque[tuple[CallIdentity, float]]:
+        oldest = self._clock() - self._window_s
+        while self._expected and self._expected[0][1] < oldest:
+            self._expected.popleft()
+        return self._expected

@@ -1,4 +1,4 @@
-"""How much work waits. A bound on it tells ten drafts from ten 4K pictures, which one on the number of jobs can't."""
+"""The queue of image jobs in seconds of device time: its limit tells ten drafts from ten 4K pictures."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.protocol.images import CheckpointSpec, ImageJob
 from server.errors import Overloaded
-from server.state.active_calls import RunningCall
+from server.state.active_calls import ActiveCall
 
 UnitSeconds = Callable[[CheckpointSpec], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A job that waits or runs, and its call, which knows how far it is."""
+class _Entry:
+    """A job that is queued or runs, and its call, which knows the progress."""
 
     job: ImageJob
-    call: RunningCall
+    call: ActiveCall
     units: float
 
     @property
@@ -28,56 +28,59 @@ class _Place:
 
 
 class Backlog:
-    """The image jobs of a server by their estimated device time. `warmed` is what a unit of work took while a
-    checkpoint was warmed, if it was; what jobs report later counts more."""
+    """The image jobs of a server by estimated device time.
 
-    def __init__(self, most_jobs: int, most_s: float, warmed: UnitSeconds = lambda _: None) -> None:
-        self._most_jobs = most_jobs
-        self._most_s = most_s
-        self._warmed = warmed
+    `warmup_unit_s` gives the seconds that a unit of work took during warmup, if that was measured. What finished jobs
+    report replaces it.
+    """
+
+    def __init__(self, max_jobs: int, max_s: float, warmup_unit_s: UnitSeconds = lambda _: None) -> None:
+        self._max_jobs = max_jobs
+        self._max_s = max_s
+        self._warmup_unit_s = warmup_unit_s
         self._unit_s: dict[CheckpointSpec, float] = {}
-        self._places: dict[str, _Place] = {}
+        self._entries: dict[str, _Entry] = {}
 
     @contextmanager
-    def place(self, job: ImageJob, call: RunningCall) -> Iterator[None]:
-        """A place for the call's job while this is entered. Raises Overloaded."""
-        place = _Place(job, call, work_units(job))
-        wait_s = self._wait_s(place)
+    def reserve(self, job: ImageJob, call: ActiveCall) -> Iterator[None]:
+        """Count the job while this is entered. Raises Overloaded."""
+        entry = _Entry(job, call, work_units(job))
+        wait_s = self._wait_s(entry)
         if wait_s is not None:
             raise Overloaded(
-                f"The server is busy: {len(self._places)} jobs with about {self.left_s():.0f} s of work are before "
-                f"this one, and with it there would be more than it takes on. Try again in {math.ceil(wait_s)} s.",
+                f"The server is busy: {len(self._entries)} jobs with about {self.remaining_s():.0f} s of work are "
+                f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
-        self._places[job.id] = place
+        self._entries[job.id] = entry
         try:
             yield
         finally:
-            del self._places[job.id]
+            del self._entries[job.id]
 
-    def measured(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
-        """Take note of what a unit of work lately takes."""
+    def record_unit_s(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
+        """A finished job measured the seconds of a unit of work."""
         self._unit_s[checkpoint] = unit_s
 
-    def left_s(self, key_id: str | None = None) -> float:
-        """Device time that the jobs still need: all of them, or one key's."""
-        return sum(self._left_s(place) for place in self._of(key_id))
+    def remaining_s(self, key_id: str | None = None) -> float:
+        """Estimated device time of all jobs, or of one key's."""
+        return sum(self._remaining_s(entry) for entry in self._of(key_id))
 
     def next_end_s(self, key_id: str | None = None) -> float:
-        """When the first of these jobs may end: the engine lets the shortest go first."""
-        return min((self._left_s(place) for place in self._of(key_id)), default=0.0)
+        """When the first of these jobs may end: the engine runs the shortest first."""
+        return min((self._remaining_s(entry) for entry in self._of(key_id)), default=0.0)
 
-    def _of(self, key_id: str | None) -> Iterator[_Place]:
-        return (place for place in self._places.values() if key_id in {None, place.call.ticket.call.key_id})
+    def _of(self, key_id: str | None) -> Iterator[_Entry]:
+        return (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
 
-    def _wait_s(self, place: _Place) -> float | None:
-        """In how many seconds there will be room; None if there is. An idle server takes a job of any length."""
-        if not self._places:
+    def _wait_s(self, entry: _Entry) -> float | None:
+        """Seconds until there is room; None if there is. An idle server takes a job of any length."""
+        if not self._entries:
             return None
-        for_work_s = self.left_s() - max(0.0, self._most_s - self._left_s(place))
-        full = len(self._places) >= self._most_jobs
+        for_work_s = self.remaining_s() - max(0.0, self._max_s - self._remaining_s(entry))
+        full = len(self._entries) >= self._max_jobs
         return max(for_work_s, self.next_end_s() if full else 0.0) if full or for_work_s > 0 else None
 
-    def _left_s(self, place: _Place) -> float:
-        spec = place.job.checkpoint
-        return place.units_left * (self._unit_s.get(spec) or self._warmed(spec) or FIRST_UNIT_S)
+    def _remaining_s(self, entry: _Entry) -> float:
+        spec = entry.job.checkpoint
+        return entry.units_left * (self._unit_s.get(spec) or self._warmup_unit_s(spec) or FIRST_UNIT_S)

@@ -1,1 +1,11 @@
-"""server/flows/chat."""
+"""Chat completions, on the local chat worker or on an upstream server.
+
+- `parse`: from the body to a `ChatRequest`
+- `request`: `ChatRequest`, what its model supports, and the engine job that it becomes
+- `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
+- `moderation`: which texts of a chat are moderated
+- `complete`: one completion on a local model, from its checks to its events
+- `run`: jobs on the chat worker, and the count of their tokens
+- `completion`: from events to OpenAI's objects
+- `upstream`: completions that another server answers
+"""

@@ -1,4 +1,4 @@
-"""One chat completion on a local model: what it needs is looked up, its job is run."""
+"""One chat completion on a local model: check the request, load its images, moderate it, run the job."""
 
 import asyncio
 import hashlib
@@ -8,41 +8,61 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from importlib.metadata import version
 
+from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatSpec
-from server.flows.chat.completion import Head
-from server.flows.chat.moderation import chat_subject, chat_texts
-from server.flows.chat.request import ChatCall, check_abilities, to_job
-from server.flows.chat.run import Tally, run_chat
-from server.flows.moderation import check_pictures, check_texts, guarded
-from server.flows.references import load_references
-from server.services import Services
+from server.accounts.keys import Key
+from server.flows.chat.completion import CompletionHead
+from server.flows.chat.moderation import chat_moderation_context, chat_texts
+from server.flows.chat.request import ChatRequest, build_job, check_abilities
+from server.flows.chat.run import ChatRunner, UsageContext
+from server.flows.moderation import Moderator
+from server.flows.references import ReferenceLoader
+from server.state.served_catalog import ServedCatalog
 
-SOFTWARE = version("darkroom")  # looked up once: it reads files
+SOFTWARE = version("darkroom")  # at import: it reads files
 
 
-def new_head(model: str, spec: ChatSpec) -> Head:
+def new_completion_head(model: str, spec: ChatSpec) -> CompletionHead:
     """The head of a new answer. Its fingerprint changes with the checkpoint's folder and with this software."""
-    made_by = f"{spec.path}:{spec.dtype}:{SOFTWARE}"
-    return Head(
+    backend = f"{spec.path}:{spec.dtype}:{SOFTWARE}"
+    return CompletionHead(
         id=f"chatcmpl-{uuid.uuid4().hex}",
         created=int(time.time()),
         model=model,
-        fingerprint=f"fp_{hashlib.sha256(made_by.encode()).hexdigest()[:10]}",
+        fingerprint=f"fp_{hashlib.sha256(backend.encode()).hexdigest()[:10]}",
     )
 
 
-async def start_chat(
-    services: Services, call: ChatCall, spec: ChatSpec, head: Head, tally: Tally
-) -> AsyncGenerator[ChatEvent, None]:
-    """The events of the answer, from its `Admitted` on. Raises ApiError, also on the way."""
-    check_abilities(call, spec, services.catalog)
-    pictures = await load_references(services, call.images)
-    images = tuple(decoded.picture for decoded in pictures)
-    subject = chat_subject(services, head.id, tally)
-    texts = await asyncio.to_thread(chat_texts, call.messages, call.tools)
-    await check_texts(services, subject, "input", texts)
-    await check_pictures(services, subject, "input", images)
-    job = to_job(call, spec, head.id, images, services.settings.job_time_limit_s)
-    async with aclosing(guarded(services, subject, run_chat(services, job, tally))) as events:
-        async for event in events:
-            yield event
+class ChatCompletions:
+    """Runs chat completions on the local chat worker."""
+
+    def __init__(
+        self,
+        catalog: ServedCatalog,
+        moderator: Moderator,
+        references: ReferenceLoader,
+        runner: ChatRunner,
+        *,
+        time_limit_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._moderator = moderator
+        self._references = references
+        self._runner = runner
+        self._time_limit_s = time_limit_s
+
+    async def stream(
+        self, request: ChatRequest, model: ChatModel, spec: ChatSpec, head: CompletionHead, key: Key
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """The events of the answer, from its `Admitted` on. Raises ApiError, also between events."""
+        check_abilities(request, spec, self._catalog.current)
+        images = tuple(decoded.picture for decoded in await self._references.load(request.images))
+        context = chat_moderation_context(head.id, key, model)
+        texts = await asyncio.to_thread(chat_texts, request.messages, request.tools)
+        await self._moderator.check_texts(context, "input", texts)
+        await self._moderator.check_pictures(context, "input", images)
+        job = build_job(request, spec, head.id, images, self._time_limit_s)
+        events = self._moderator.moderate_stream(context, self._runner.run(job, UsageContext(key, model.name)))
+        async with aclosing(events):
+            async for event in events:
+                yield event

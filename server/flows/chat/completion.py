@@ -1,4 +1,4 @@
-"""What a chat answers, in OpenAI's shapes: one completion, or the chunks of a stream."""
+"""From a chat's events to OpenAI's objects: one completion, or the chunks of a stream."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ Delta = TextDelta | ReasoningDelta | ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What all chunks of an answer begin with."""
+class CompletionHead:
+    """The fields that all chunks of an answer share."""
 
     id: str
     created: int  # Unix seconds
@@ -31,13 +31,12 @@ class Head:
 
     def chunk(self, choices: list[Json]) -> Json:
         """One chunk, without usage."""
-        return self._with("chat.completion.chunk", choices)
+        return self._object("chat.completion.chunk", choices)
 
     def completion(self, choices: list[Json], usage: ChatUsage) -> Json:
-        """A whole answer."""
-        return {**self._with("chat.completion", choices), "usage": usage_json(usage)}
+        return {**self._object("chat.completion", choices), "usage": usage_json(usage)}
 
-    def _with(self, kind: str, choices: list[Json]) -> Json:
+    def _object(self, kind: str, choices: list[Json]) -> Json:
         return {
             "id": self.id,
             "object": kind,
@@ -51,17 +50,17 @@ class Head:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice that is being collected."""
+    """The deltas of one choice, collected."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, Json] = field(default_factory=dict)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    reason: str | None = None
+    finish_reason: str | None = None
 
 
-async def collect(head: Head, events: AsyncIterator[ChatEvent], n: int, *, logprobs: bool) -> Json:
-    """The whole answer, once it is there."""
+async def collect(head: CompletionHead, events: AsyncIterator[ChatEvent], n: int, *, logprobs: bool) -> Json:
+    """The completion, when all events have come."""
     choices = [_Choice() for _ in range(n)]
     usage = ChatUsage(0, 0)
     async for event in events:
@@ -69,32 +68,32 @@ async def collect(head: Head, events: AsyncIterator[ChatEvent], n: int, *, logpr
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 _add(choices[event.choice], event)
             case ChoiceFinished():
-                choices[event.choice].reason = event.reason
+                choices[event.choice].finish_reason = event.reason
             case ChatFinished():
                 usage = event.usage
     return head.completion([_choice_json(i, choice, logprobs) for i, choice in enumerate(choices)], usage)
 
 
 async def chunks(
-    head: Head, events: AsyncIterator[ChatEvent], *, logprobs: bool, include_usage: bool
+    head: CompletionHead, events: AsyncIterator[ChatEvent], *, logprobs: bool, include_usage: bool
 ) -> AsyncIterator[Json]:
-    """The stream: the role first, then what is said, then why it ended; at last the usage, if it was asked for."""
-    begun: set[int] = set()
+    """For each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
+    started: set[int] = set()
     usage = {"usage": None} if include_usage else {}
     async for event in events:
         if isinstance(event, ChatFinished) and include_usage:
             yield {**head.chunk([]), "usage": usage_json(event.usage)}
         if not isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | ChoiceFinished):
             continue
-        if event.choice not in begun:
-            begun.add(event.choice)
+        if event.choice not in started:
+            started.add(event.choice)
             role = {"role": "assistant", "content": None if isinstance(event, ToolCallDelta) else "", "refusal": None}
             yield {**head.chunk([_chunk_choice(event.choice, role)]), **usage}
         yield {**head.chunk([_event_choice(event, logprobs)]), **usage}
 
 
 def usage_json(usage: ChatUsage) -> Json:
-    """Token counts. Nothing is cached between calls, heard or predicted here, so these are zero."""
+    """Token counts. This server has no prompt cache, audio or predicted outputs, so their counts are zero."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -112,12 +111,12 @@ def usage_json(usage: ChatUsage) -> Json:
 def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
     match event:
         case TextDelta():
-            told = _logprobs_json(event.logprobs) if logprobs else None
-            return _chunk_choice(event.choice, {"content": event.text}, told)
+            tokens = _logprobs_json(event.logprobs) if logprobs else None
+            return _chunk_choice(event.choice, {"content": event.text}, tokens)
         case ReasoningDelta():
             return _chunk_choice(event.choice, {"reasoning_content": event.text})
         case ToolCallDelta():
-            return _chunk_choice(event.choice, {"tool_calls": [_call_delta(event)]})
+            return _chunk_choice(event.choice, {"tool_calls": [_tool_call_delta(event)]})
         case ChoiceFinished():
             return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
 
@@ -126,7 +125,7 @@ def _chunk_choice(index: int, delta: Json, logprobs: Json | None = None) -> Json
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
 
-def _call_delta(event: ToolCallDelta) -> Json:
+def _tool_call_delta(event: ToolCallDelta) -> Json:
     if event.call_id is None:
         return {"index": event.index, "function": {"arguments": event.arguments}}
     function = {"name": event.name, "arguments": event.arguments}
@@ -159,7 +158,7 @@ def _choice_json(index: int, choice: _Choice, logprobs: bool) -> Json:
         "index": index,
         "message": message,
         "logprobs": _logprobs_json(choice.logprobs) if logprobs else None,
-        "finish_reason": choice.reason,
+        "finish_reason": choice.finish_reason,
     }
 
 

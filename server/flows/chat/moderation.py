@@ -1,4 +1,4 @@
-"""What there is to moderate in a chat."""
+"""Which texts of a chat are moderated."""
 
 import asyncio
 import json
@@ -6,74 +6,74 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from server.flows.chat.run import Tally
-from server.flows.moderation import Subject, check_texts
-from server.flows.text_limits import check_length, strings_of
-from server.services import Services
+from pipelines.catalog.chat import ChatModel
+from server.accounts.keys import Key
+from server.flows.moderation import ModerationContext, Moderator
+from server.schemas.validation import check_text_length, iter_strings
 
-SHOWN = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "response_format")
+# fields of other servers, besides messages, that reach the model through its template
+TEMPLATE_FIELDS = ("tools", "functions", "documents", "chat_template", "chat_template_kwargs", "response_format")
 
 
-def chat_subject(services: Services, chat_id: str, tally: Tally) -> Subject:
-    """Whose chat is looked at."""
-    group = services.catalog.chat.models[tally.model].group
-    return Subject(chat_id, tally.key.id, "chat.completions", tally.model, group)
+def chat_moderation_context(chat_id: str, key: Key, model: ChatModel) -> ModerationContext:
+    return ModerationContext(chat_id, key.id, "chat.completions", model.name, model.group)
 
 
 def chat_texts(messages: Sequence[Mapping[str, Any]], tools: Iterable[Any] = ()) -> list[str]:
-    """All words that the model is shown: what the messages say and call, and each tool's as one text.
+    """All texts in the model's prompt: contents and tool calls of the messages, and each tool as one text.
 
-    Raises BadRequest if that is more than any model reads.
+    Raises BadRequest if that is longer than any model's context.
     """
-    said = [_said(message) for message in messages]
-    found = [text for texts in said for text in texts]
-    found += [text for message in messages for text in (*_besides(message), *_called(message))]
-    found += ["\n".join(strings_of(tool)) for tool in tools]
-    check_length(found)
-    return [*found, *("".join(texts) for texts in said if len(texts) > 1)]  # as templates put parts together
+    contents = [_content_texts(message) for message in messages]
+    texts = [text for parts in contents for text in parts]
+    texts += [text for message in messages for text in (*_other_texts(message), *_tool_call_texts(message))]
+    texts += ["\n".join(iter_strings(tool)) for tool in tools]
+    check_text_length(texts)
+    return [*texts, *("".join(parts) for parts in contents if len(parts) > 1)]  # templates concatenate parts
 
 
-def _said(message: Mapping[str, Any]) -> list[str]:
+def _content_texts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [part.get(name) for part in parts if isinstance(part, Mapping) for name in ("text", "refusal")]
     return [text for text in texts if isinstance(text, str)]
 
 
-def _besides(message: Mapping[str, Any]) -> list[str]:
+def _other_texts(message: Mapping[str, Any]) -> list[str]:
     texts = [message.get(name) for name in ("name", "refusal", "reasoning_content", "reasoning")]
     return [text for text in texts if isinstance(text, str)]
 
 
-def _called(message: Mapping[str, Any]) -> Iterator[str]:
-    """Each call as one text, its arguments as the template reads them: JSON can spell any letter otherwise."""
+def _tool_call_texts(message: Mapping[str, Any]) -> Iterator[str]:
+    """Each call as one text. Its arguments are parsed, as templates do: JSON can escape any letter."""
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
-            yield "\n".join(strings_of({**function, "arguments": _read(function.get("arguments"))}))
+            yield "\n".join(iter_strings({**function, "arguments": _parse(function.get("arguments"))}))
 
 
-def _read(arguments: Any) -> Any:
+def _parse(arguments: Any) -> Any:
     try:
         return json.loads(arguments)
     except (TypeError, ValueError, RecursionError):
         return arguments
 
 
-async def check_chat(services: Services, tally: Tally, values: Mapping[str, Any]) -> None:
-    """Moderate a chat that another server answers, as far as its body can be read: only what goes in, and only words.
+async def check_upstream_chat(moderator: Moderator, key: Key, model: ChatModel, values: Mapping[str, Any]) -> None:
+    """Moderate the input of a chat that another server answers. Its body is not validated, so whatever has the shape
+    of a text is checked; pictures and answers are not.
 
     Raises ModerationBlocked.
     """
     messages = values.get("messages")
     readable = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, list) else []
-    subject = chat_subject(services, f"chatcmpl-{uuid.uuid4().hex}", tally)
-    await check_texts(services, subject, "input", await asyncio.to_thread(chat_texts, readable, _shown(values)))
+    context = chat_moderation_context(f"chatcmpl-{uuid.uuid4().hex}", key, model)
+    texts = await asyncio.to_thread(chat_texts, readable, _template_values(values))
+    await moderator.check_texts(context, "input", texts)
 
 
-def _shown(values: Mapping[str, Any]) -> Iterator[Any]:
-    """What other servers' templates show besides messages."""
-    for name in SHOWN:
+def _template_values(values: Mapping[str, Any]) -> Iterator[Any]:
+    for name in TEMPLATE_FIELDS:
         value = values.get(name)
         yield from value if isinstance(value, list) else () if value is None else (value,)

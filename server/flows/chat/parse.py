@@ -1,19 +1,19 @@
-"""From the body of a chat completion to a ChatCall: fields that only make sense together are looked at here."""
+"""From the body of a chat completion to a ChatRequest. Rules between several fields are checked here."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatSampling, JsonFormat
 from server.errors import BadRequest
-from server.flows.chat.request import ChatCall
-from server.flows.chat.tools import check_any, check_names, function_tool, json_format, known_tool
+from server.flows.chat.request import ChatRequest
+from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
 from server.flows.references import Reference
 from server.schemas.chat import (
     NO_EFFECT,
     UNSUPPORTED,
     AllowedChoice,
     ChatBody,
-    FunctionShape,
+    FunctionDefinition,
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedTool,
@@ -23,14 +23,14 @@ from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.validation import ignored_fields, validate
 
 
-def read_chat(values: dict[str, Any]) -> ChatCall:
-    """Raises BadRequest for the first thing that is wrong."""
+def parse_chat(values: dict[str, Any]) -> ChatRequest:
+    """Raises BadRequest for the first invalid field."""
     refuse_unsupported(values, UNSUPPORTED)
     body = validate(ChatBody, values, strict=True)
     _check_messages(body)
-    _check_pairs(body)
+    _check_combinations(body)
     choice, allowed = _tool_choice(body)
-    return ChatCall(
+    return ChatRequest(
         model=body.model,
         messages=tuple(plain_message(message) for message in body.messages),
         images=tuple(_images(body)),
@@ -57,8 +57,8 @@ def read_chat(values: dict[str, Any]) -> ChatCall:
     )
 
 
-def without_effect(values: Mapping[str, Any]) -> list[str]:
-    """Fields that were sent and do nothing here."""
+def ineffective_fields(values: Mapping[str, Any]) -> list[str]:
+    """The sent fields that are accepted and have no effect."""
     return [*(name for name in NO_EFFECT if values.get(name)), *ignored_fields(ChatBody, values)]
 
 
@@ -71,9 +71,9 @@ def _check_messages(body: ChatBody) -> None:
             raise BadRequest(text, param=f"messages[{index}].content", code="missing_required_parameter")
 
 
-def _check_pairs(body: ChatBody) -> None:
-    both = (body.max_tokens, body.max_completion_tokens)
-    if None not in both and both[0] != both[1]:
+def _check_combinations(body: ChatBody) -> None:
+    limits = {body.max_tokens, body.max_completion_tokens} - {None}
+    if len(limits) > 1:
         message = "'max_tokens' and 'max_completion_tokens' are two names for one limit: send one of them."
         raise BadRequest(message, param="max_tokens", code="invalid_parameter_combination")
     if body.top_logprobs and not body.logprobs:
@@ -87,26 +87,26 @@ def _check_pairs(body: ChatBody) -> None:
 def _images(body: ChatBody) -> Iterable[Reference]:
     for index, message in enumerate(body.messages):
         if isinstance(message, UserMessage) and isinstance(message.content, list):
-            for place, part in enumerate(message.content):
+            for position, part in enumerate(message.content):
                 if isinstance(part, ImagePart):
-                    yield Reference(f"messages[{index}].content[{place}].image_url", part.image_url.url)
+                    yield Reference(f"messages[{index}].content[{position}].image_url", part.image_url.url)
 
 
-def _tool(function: FunctionShape, index: int) -> Mapping[str, Any]:
-    where = f"tools[{index}].function.parameters"
-    return function_tool(function.name, function.description, function.parameters, strict=function.strict, param=where)
+def _tool(function: FunctionDefinition, index: int) -> Mapping[str, Any]:
+    param = f"tools[{index}].function.parameters"
+    return function_tool(function.name, function.description, function.parameters, strict=function.strict, param=param)
 
 
 def _tool_choice(body: ChatBody) -> tuple[Literal["none", "auto", "required"], tuple[str, ...]]:
     names = [tool.function.name for tool in body.tools]
-    check_names(names, "tools[{}].function.name")
+    check_unique_names(names, "tools[{}].function.name")
     match body.tool_choice:
         case NamedTool(function=function):
-            return "required", (known_tool(function.name, names),)
+            return "required", (require_known_tool(function.name, names),)
         case AllowedChoice(allowed_tools=allowed):
-            return allowed.mode, tuple(known_tool(tool.function.name, names) for tool in allowed.tools)
+            return allowed.mode, tuple(require_known_tool(tool.function.name, names) for tool in allowed.tools)
         case "required":
-            check_any(names)
+            require_tools(names)
     return body.tool_choice or "auto", ()
 
 

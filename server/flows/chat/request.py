@@ -1,4 +1,4 @@
-"""One chat completion as it was asked, and the job it becomes."""
+"""A validated chat completion request, and the engine job that it becomes."""
 
 import secrets
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ MAX_IMAGES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCall:
-    """The fields of a request that is sound by itself; what its model can do is not yet looked at."""
+class ChatRequest:
+    """A valid request. Whether its model supports everything in it is checked by `check_abilities`."""
 
     model: str | None
     messages: tuple[Message, ...]
@@ -38,50 +38,52 @@ class ChatCall:
     include_usage: bool
 
 
-def check_abilities(call: ChatCall, spec: ChatSpec, catalog: Catalog) -> None:
-    """Refuse what this model can't do, by field. Raises BadRequest."""
+def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
+    """Raises BadRequest for the first field that this model does not support."""
     if not spec.tools:
-        able = _able(catalog, "tools")
-        if call.tools:
-            message = f"'tools' is not supported with this model; models here that call tools: {able}."
-            raise BadRequest(message, param="tools", code="unsupported_parameter")
-        for index, said in enumerate(call.messages):
-            if said["role"] == "tool" or said.get("tool_calls"):
-                message = f"This model can't read messages about tool calls; models here that can: {able}."
-                raise BadRequest(message, param=f"messages[{index}]", code="unsupported_parameter")
-    if call.images and not spec.vision:
-        able = _able(catalog, "vision")
-        message = f"This model does not see images; models here that do: {able}. Send text parts alone."
-        raise BadRequest(message, param=call.images[0].field, code="unsupported_parameter")
-    if len(call.images) > MAX_IMAGES:
-        message = f"Invalid 'messages': too many images. Expected at most {MAX_IMAGES}, but got {len(call.images)}."
-        raise BadRequest(message, param="messages", code="array_above_max_length")
+        capable = _models_with(catalog, "tools")
+        if request.tools:
+            text = f"'tools' is not supported with this model; models here that call tools: {capable}."
+            raise BadRequest(text, param="tools", code="unsupported_parameter")
+        for index, message in enumerate(request.messages):
+            if message["role"] == "tool" or message.get("tool_calls"):
+                text = f"This model can't read messages about tool calls; models here that can: {capable}."
+                raise BadRequest(text, param=f"messages[{index}]", code="unsupported_parameter")
+    if request.images and not spec.vision:
+        capable = _models_with(catalog, "vision")
+        text = f"This model does not see images; models here that do: {capable}. Send text parts alone."
+        raise BadRequest(text, param=request.images[0].field, code="unsupported_parameter")
+    if len(request.images) > MAX_IMAGES:
+        text = f"Invalid 'messages': too many images. Expected at most {MAX_IMAGES}, but got {len(request.images)}."
+        raise BadRequest(text, param="messages", code="array_above_max_length")
 
 
-def to_job(call: ChatCall, spec: ChatSpec, job_id: str, images: tuple[Picture, ...], time_limit_s: float) -> ChatJob:
-    """The job, in which nothing is left to default."""
+def build_job(
+    request: ChatRequest, spec: ChatSpec, job_id: str, images: tuple[Picture, ...], time_limit_s: float
+) -> ChatJob:
+    """The job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
         checkpoint=spec,
-        messages=call.messages,
-        seed=secrets.randbelow(MAX_SEED) if call.seed is None else call.seed % 2**63,
+        messages=request.messages,
+        seed=secrets.randbelow(MAX_SEED) if request.seed is None else request.seed % 2**63,
         time_limit_s=time_limit_s,
         images=images,
-        tools=call.tools,
-        tool_choice=call.tool_choice,
-        allowed_tools=call.allowed_tools,
-        parallel_tool_calls=call.parallel_tool_calls,
-        format=call.format,
-        max_tokens=2**31 if call.max_tokens is None else min(call.max_tokens, 2**31),
-        sampling=call.sampling,
-        stop=call.stop,
-        n=call.n,
-        logprobs=call.logprobs,
-        top_logprobs=call.top_logprobs,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        allowed_tools=request.allowed_tools,
+        parallel_tool_calls=request.parallel_tool_calls,
+        format=request.format,
+        max_tokens=2**31 if request.max_tokens is None else min(request.max_tokens, 2**31),
+        sampling=request.sampling,
+        stop=request.stop,
+        n=request.n,
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
     )
 
 
-def _able(catalog: Catalog, ability: Literal["tools", "vision"]) -> str:
-    served = catalog.chat.models.values()
-    able = [model.name for model in served if isinstance(model.source, ChatSpec) and getattr(model.source, ability)]
-    return ", ".join(able) or "none"
+def _models_with(catalog: Catalog, ability: Literal["tools", "vision"]) -> str:
+    models = catalog.chat.models.values()
+    names = [model.name for model in models if isinstance(model.source, ChatSpec) and getattr(model.source, ability)]
+    return ", ".join(names) or "none"

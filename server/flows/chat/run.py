@@ -1,4 +1,4 @@
-"""One chat job on the local chat worker: its events, or the error that the caller gets; its tokens counted."""
+"""Chat jobs on the local chat worker: their events, or the error that the caller gets; their tokens counted."""
 
 import asyncio
 import time
@@ -13,19 +13,20 @@ from pipelines.protocol.chat import (
     ChatJob,
     Counted,
     CountJob,
+    PartialUsage,
     ReasoningDelta,
-    Spent,
     TextDelta,
     ToolCallDelta,
 )
 from pipelines.protocol.images import Failed, Queued
-from server.accounts.chat_usage import add_chat
+from server.accounts.chat_usage import add_chat_usage
+from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.engine_host import JobEvents, QueueFull
+from server.backends.engine_host import EngineHost, JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
-from server.flows.text_limits import check_length, strings_of
-from server.services import Services
-from server.state.background_tasks import finish_even_if_cancelled
+from server.schemas.validation import check_text_length, iter_strings
+from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 
@@ -33,101 +34,113 @@ SCHEMA_CODES = {"response_format": "invalid_json_schema", "tools": "invalid_func
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Under whose name a chat runs and its tokens are counted: a key, and the model as it is served."""
+class UsageContext:
+    """Whose usage a chat's tokens are: a key, and the model by its served name."""
 
     key: Key
     model: str
 
 
-async def run_chat(services: Services, job: ChatJob, tally: Tally) -> AsyncGenerator[ChatEvent, None]:
-    """The job's events from `Admitted` to `ChatFinished`. Raises ApiError, also on the way.
+class ChatRunner:
+    """Runs chat jobs and counts their tokens."""
 
-    Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step. What the job has used is
-    counted then too.
-    """
-    told: JobEvents[ChatEvent] | None = None
-    outcome = "client_left"
-    began = time.perf_counter()
-    heard = False
-    try:
-        told = await _submit(services, job)
-        async for event in _checked(told, job.id):
-            if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not heard:
-                heard = True
-                services.metrics.chat_first_token_seconds.labels(tally.model).observe(time.perf_counter() - began)
-            if isinstance(event, ChatFinished | Spent):
-                await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
-            if isinstance(event, ChatFinished):
-                services.metrics.chat_run_seconds.labels(tally.model).observe(event.run_s)
-                outcome = "finished"
-            if not isinstance(event, Spent):
-                yield event
-    except ApiError as error:
-        outcome = error.code or type(error).__name__
-        raise
-    finally:
-        services.chat.cancel(job.id)
-        if told is not None and not told.ended:
-            services.loose_ends.leave(_count_rest(services, tally, told))
-        services.metrics.chats.labels(tally.model, outcome).inc()
+    def __init__(
+        self,
+        engine: EngineHost[ChatJob | CountJob, ChatEvent],
+        metrics: Metrics,
+        database: Database,
+        background: BackgroundTasks,
+    ) -> None:
+        self._engine = engine
+        self._metrics = metrics
+        self._database = database
+        self._background = background
 
+    async def run(self, job: ChatJob, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        """The job's events from `Admitted` to `ChatFinished`. Raises ApiError, also between events.
 
-async def count_tokens(services: Services, job: CountJob) -> Counted:
-    """How long the conversation is as a prompt. Raises ApiError."""
-    try:
-        async with asyncio.timeout(job.time_limit_s):
-            async for event in _checked(await _submit(services, job), job.id):
-                if isinstance(event, Counted):
-                    return event
-    except TimeoutError as error:
-        raise TimedOut("The tokens could not be counted in time.") from error
-    finally:
-        services.chat.cancel(job.id)
-    raise EngineFailure("The chat engine ended without an answer.")
+        Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step. The tokens used until
+        then are counted in the background.
+        """
+        events: JobEvents[ChatEvent] | None = None
+        outcome = "client_left"
+        started_at = time.perf_counter()
+        first_token_sent = False
+        try:
+            events = await self._submit(job)
+            async for event in _checked(events, job.id):
+                if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not first_token_sent:
+                    first_token_sent = True
+                    first_token_s = time.perf_counter() - started_at
+                    self._metrics.chat_first_token_seconds.labels(usage.model).observe(first_token_s)
+                if isinstance(event, ChatFinished | PartialUsage):
+                    await self.record_usage(usage, event.usage.prompt_tokens, event.usage.completion_tokens)
+                if isinstance(event, ChatFinished):
+                    self._metrics.chat_run_seconds.labels(usage.model).observe(event.run_s)
+                    outcome = "finished"
+                if not isinstance(event, PartialUsage):
+                    yield event
+        except ApiError as error:
+            outcome = error.code or type(error).__name__
+            raise
+        finally:
+            self._engine.cancel(job.id)
+            if events is not None and not events.ended:
+                self._background.spawn(self._record_remaining(usage, events))
+            self._metrics.chats.labels(usage.model, outcome).inc()
 
+    async def count_tokens(self, job: CountJob) -> Counted:
+        """How long the conversation is as a prompt. Raises ApiError."""
+        try:
+            async with asyncio.timeout(job.time_limit_s):
+                async for event in _checked(await self._submit(job), job.id):
+                    if isinstance(event, Counted):
+                        return event
+        except TimeoutError as error:
+            raise TimedOut("The tokens could not be counted in time.") from error
+        finally:
+            self._engine.cancel(job.id)
+        raise EngineFailure("The chat engine ended without an answer.")
 
-async def count_chat(services: Services, tally: Tally, prompt_tokens: int, completion_tokens: int) -> None:
-    """Record what a chat that ended had: for the operator's report and for /metrics. No chat fails by that."""
-    counts = (tally.key.id, tally.model, prompt_tokens, completion_tokens)
-    try:
-        services.metrics.chat_tokens.labels(tally.model, "prompt").inc(prompt_tokens)
-        services.metrics.chat_tokens.labels(tally.model, "completion").inc(completion_tokens)
-        await finish_even_if_cancelled(asyncio.to_thread(add_chat, services.database, *counts))
-    except Exception:
-        log.exception("tokens were not counted", key=tally.key.id, model=tally.model)
+    async def record_usage(self, usage: UsageContext, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count an ended chat's tokens in the operator's report and in /metrics. An error is logged, never raised."""
+        try:
+            self._metrics.chat_tokens.labels(usage.model, "prompt").inc(prompt_tokens)
+            self._metrics.chat_tokens.labels(usage.model, "completion").inc(completion_tokens)
+            counts = (usage.key.id, usage.model, prompt_tokens, completion_tokens)
+            await run_to_completion(asyncio.to_thread(add_chat_usage, self._database, *counts))
+        except Exception:
+            log.exception("tokens were not counted", key=usage.key.id, model=usage.model)
 
+    async def _record_remaining(self, usage: UsageContext, events: JobEvents[ChatEvent]) -> None:
+        """Count a cancelled job's tokens: its usage comes after the caller has stopped reading."""
+        async for event in events:
+            if isinstance(event, ChatFinished | PartialUsage):
+                await self.record_usage(usage, event.usage.prompt_tokens, event.usage.completion_tokens)
 
-async def _count_rest(services: Services, tally: Tally, told: JobEvents[ChatEvent]) -> None:
-    """The job's last words, which nobody waits for any more."""
-    async for event in told:
-        if isinstance(event, ChatFinished | Spent):
-            await count_chat(services, tally, event.usage.prompt_tokens, event.usage.completion_tokens)
-
-
-async def _submit(services: Services, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
-    """Raises Overloaded, and BadRequest for a conversation that no model reads."""
-    await asyncio.to_thread(check_length, strings_of((job.messages, job.tools)))
-    try:
-        return services.chat.submit(job)
-    except QueueFull as error:
-        raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+    async def _submit(self, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
+        """Raises Overloaded, and BadRequest for a conversation longer than any model's context."""
+        await asyncio.to_thread(check_text_length, iter_strings((job.messages, job.tools)))
+        try:
+            return self._engine.submit(job)
+        except QueueFull as error:
+            raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
 
 
 async def _checked(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:
-    """What the worker says, without its waiting; its last word is none of Failed. Raises ApiError."""
+    """The worker's events except `Queued`. Raises ApiError for `Failed`, and for a stream without a final event."""
     last: ChatEvent | None = None
     async for event in events:
         last = event
         if isinstance(event, Failed):
-            raise _failure(event, job_id)
+            raise _to_api_error(event, job_id)
         if not isinstance(event, Queued):
             yield event
     if not isinstance(last, ChatFinished | Counted):
         raise EngineFailure("The chat engine ended without an answer.")
 
 
-def _failure(event: Failed, job_id: str) -> ApiError:
+def _to_api_error(event: Failed, job_id: str) -> ApiError:
     field = (event.param or "").partition(".")[0].partition("[")[0]
     match event.code:
         case "context_length_exceeded":

@@ -9,43 +9,43 @@ SINGLES = ("items", "not")
 MAX_DEPTH = 64
 
 
-def strict_fault(schema: Mapping[str, Any]) -> str | None:
-    """The first rule that the schema breaks, in OpenAI's words; None for a good one."""
+def find_strict_violation(schema: Mapping[str, Any]) -> str | None:
+    """OpenAI's error message for the first rule that the schema violates; None for a valid schema."""
     if schema.get("type") != "object":
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {schema.get('type')!r}'."
-    return next(_faults(schema, ()), None)
+    return next(_violations(schema, ()), None)
 
 
-def _faults(schema: object, where: tuple[str, ...]) -> Iterator[str]:
+def _violations(schema: object, path: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(schema, Mapping):
         return
-    if len(where) > MAX_DEPTH:
-        yield f"In context={where[:3]}..., the schema is nested more than {MAX_DEPTH} levels deep."
+    if len(path) > MAX_DEPTH:
+        yield f"In context={path[:3]}..., the schema is nested more than {MAX_DEPTH} levels deep."
         return
     if schema.get("type") == "object" or "properties" in schema:
-        yield from _object_faults(schema, where)
+        yield from _object_violations(schema, path)
     for key in BRANCHES:
-        for name, inner in _items(schema.get(key)):
-            yield from _faults(inner, (*where, key, name))
+        for name, inner in _entries(schema.get(key)):
+            yield from _violations(inner, (*path, key, name))
     for key in LISTS:
         branches = schema.get(key)
         for number, inner in enumerate(branches if isinstance(branches, list) else ()):
-            yield from _faults(inner, (*where, key, str(number)))
+            yield from _violations(inner, (*path, key, str(number)))
     for key in SINGLES:
-        yield from _faults(schema.get(key), (*where, key))
+        yield from _violations(schema.get(key), (*path, key))
 
 
-def _object_faults(schema: Mapping[str, Any], where: tuple[str, ...]) -> Iterator[str]:
+def _object_violations(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     if schema.get("additionalProperties") is not False:
-        yield f"In context={where}, 'additionalProperties' is required to be supplied and to be false."
-    listed = schema.get("required")
-    required = listed if isinstance(listed, list) else []
-    if missing := [name for name, _ in _items(schema.get("properties")) if name not in required]:
+        yield f"In context={path}, 'additionalProperties' is required to be supplied and to be false."
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    if missing := [name for name, _ in _entries(schema.get("properties")) if name not in required]:
         yield (
-            f"In context={where}, 'required' is required to be supplied and to be an array including every key in "
+            f"In context={path}, 'required' is required to be supplied and to be an array including every key in "
             f"properties. Missing '{missing[0]}'."
         )
 
 
-def _items(value: object) -> list[tuple[str, Any]]:
+def _entries(value: object) -> list[tuple[str, Any]]:
     return list(value.items()) if isinstance(value, Mapping) else []

@@ -1,1 +1,8 @@
-"""server/flows/images."""
+"""Image calls, in the order in which one runs:
+
+- `idempotency`: which call a request is for: running, recorded or new
+- `request`: the fields of a request, what a model refuses of them, and the job that they become
+- `create`: check, hold, draw, store, capture
+- `results`: the answer and the stream events of a call
+- `status`: a call by its id
+"""

@@ -1,187 +1,167 @@
-"""From what the caller asked to a frozen job in which nothing is left to default. Pure."""
+"""From a request to a job in which every field has a value. Pure, except `check_loras`."""
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.catalog.images import Catalog, ImageModel
+from pipelines.catalog.conditioning import Task, find_task
+from pipelines.catalog.images import ImageModel
 from pipelines.catalog.sizes import SizeError, resolve_size
-from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture
+from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities
 from server.backends.image_decoding import DecodedPicture
-from server.errors import BadImageRequest, BadRequest, Forbidden, NotFound
+from server.errors import BadImageRequest, BadRequest
 from server.flows.references import Reference
+from server.schemas.images import SamplingOptions
 
 MAX_SEED = 2**53  # seeds that survive JSON in every language
 
 
-@dataclass(frozen=True, slots=True)
-class ImageCall:
-    """One call of an image route, its fields as they were sent and of the right types; None is absent."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """A validated request for pictures. Fields with the name of a field of ImageOptions have its meaning."""
 
     endpoint: str
-    results_base: str  # where results are reached, without a slash at the end
+    results_base: str = ""  # the URL of results, without a slash at the end
     prompt: str
-    references: tuple[Reference, ...]
-    mask: Reference | None
-    model: str | None
-    n: int
-    size: str | None
-    quality: str | None
-    response_format: Literal["url", "b64_json"]
-    output_format: ImageFormat
-    output_compression: int | None
-    background: str
-    moderation: str
-    stream: bool
-    partial_images: int
-    seed: int | None
-    negative_prompt: str | None
-    steps: int | None
-    guidance: float | None
-    strength: float | None
-    loras: Mapping[str, float]
+    references: tuple[Reference, ...] = ()
+    mask: Reference | None = None
+    model: str | None = None
+    n: int = 1
+    size: str | None = None
+    quality: str | None = None
+    response_format: Literal["url", "b64_json"] = "url"
+    output_format: ImageFormat = "png"
+    output_compression: int | None = None
+    background: str = "auto"
+    moderation: str = "auto"
+    stream: bool = False
+    partial_images: int = 0
+    seed: int | None = None
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+
+    def task(self, model: ImageModel) -> Task:
+        return find_task(model.checkpoint, has_references=bool(self.references), has_mask=self.mask is not None)
 
 
-def find_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
-    """The model of a name, an alias or no name. Raises NotFound or Forbidden."""
-    model = catalog.find(name)
-    if model is None:
-        known = ", ".join(catalog.models)
-        message = f"The model `{name}` does not exist or you do not have access to it. Image models here: {known}."
-        raise NotFound(message, param="model", code="model_not_found")
-    if model.group not in groups:
-        raise Forbidden(
-            f"Your API key does not have access to model `{model.name}`: it lacks the group '{model.group}'. "
-            "Ask the operator for a key with that group (darkroom keys create --group).",
-            param="model",
-        )
-    return model
-
-
-def check_options(call: ImageCall, model: ImageModel, max_n: int, abilities: Abilities | None) -> None:
+def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilities: Abilities | None) -> None:
     """Refuse what this model or this server can't do, by field. Raises BadRequest.
 
-    `abilities` is None until the checkpoint has been loaded; what it can't do is then found out by the job.
+    `abilities` is None until the checkpoint has been loaded; until then the job itself fails.
     """
-    if not call.prompt.strip():
+    if not request.prompt.strip():
         raise BadRequest("Invalid 'prompt': it must not be empty.", param="prompt", code="string_below_min_length")
-    if call.n > max_n:
-        message = f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {call.n} instead."
+    if request.n > max_n:
+        message = f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {request.n} instead."
         raise BadRequest(message, param="n", code="integer_above_max_value")
-    if call.quality is not None and model.quality is None:
+    if request.quality is not None and model.quality is None:
         message = f"'quality' is not supported with model `{model.name}`: leave it out."
         raise BadRequest(message, param="quality", code="unsupported_parameter")
-    if call.partial_images and not call.stream:
+    if request.partial_images and not request.stream:
         message = "'partial_images' works with a stream only: send 'stream': true too, or leave it out."
         raise BadRequest(message, param="partial_images", code="unsupported_parameter")
-    if call.background == "transparent":
+    if request.background == "transparent":
         message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
         raise BadRequest(message, param="background", code="unsupported_value")
-    if call.output_compression not in {None, 100} and call.output_format == "png":  # 100 is OpenAI's default
+    if request.output_compression not in {None, 100} and request.output_format == "png":  # 100 is OpenAI's default
         message = "'output_compression' works with the output formats jpeg and webp only: PNG is lossless."
         raise BadRequest(message, param="output_compression", code="unsupported_parameter")
-    if call.strength is not None and not _heeds_strength(call, model):
+    if request.sampling.strength is not None and request.task(model).starts_from_noise:
         message = (
-            f"'strength' means nothing here: model `{model.name}` heeds it with a mask alone. Leave it out."
-            if call.references
+            f"'strength' has no effect here: model `{model.name}` uses it with a mask only. Leave it out."
+            if request.references
             else "'strength' is how far a reference image is redrawn: send 'image' too, or leave it out."
         )
         raise BadRequest(message, param="strength", code="unsupported_parameter")
     if abilities is not None:
-        _check_abilities(call, model, abilities)
-    most = model.checkpoint.max_references
-    if len(call.references) > most:
-        noun = "reference image" if most == 1 else "reference images"
-        message = f"Model `{model.name}` takes at most {most} {noun}, but got {len(call.references)}."
+        _check_abilities(request, model, abilities)
+    max_references = model.checkpoint.max_references
+    if len(request.references) > max_references:
+        noun = "reference image" if max_references == 1 else "reference images"
+        message = f"Model `{model.name}` takes at most {max_references} {noun}, but got {len(request.references)}."
         raise BadRequest(message, param="image", code="array_above_max_length")
 
 
-def _heeds_strength(call: ImageCall, model: ImageModel) -> bool:
-    """Whether this is redrawn from a picture; native references are only looked at."""
-    return bool(call.references) and (call.mask is not None or model.checkpoint.conditioning == "img2img")
-
-
-def _check_abilities(call: ImageCall, model: ImageModel, abilities: Abilities) -> None:
-    if call.negative_prompt and not abilities.negative_prompt:
+def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
+    if request.sampling.negative_prompt and not abilities.negative_prompt:
         message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
-    if call.guidance is not None and not abilities.guidance:
+    if request.sampling.guidance is not None and not abilities.guidance:
         message = f"Model `{model.name}` draws without guidance: leave it out."
         raise BadRequest(message, param="guidance", code="unsupported_parameter")
-    if call.mask is not None and not abilities.inpaint:
+    if request.mask is not None and not abilities.inpaint:
         message = f"Model `{model.name}` takes no mask: leave it out."
         raise BadRequest(message, param="mask", code="unsupported_parameter")
-    redrawn = call.references and call.mask is None and model.checkpoint.conditioning == "img2img"
-    if redrawn and not abilities.img2img:
+    if request.task(model) is Task.REDRAW and not abilities.img2img:
         message = f"Model `{model.name}` takes no reference images."
         raise BadRequest(message, param="image", code="unsupported_parameter")
 
 
-def check_loras(call: ImageCall, model: ImageModel) -> None:
+def check_loras(request: ImageRequest, model: ImageModel) -> None:
     """Refuse adapters that the operator does not offer. Reads a folder. Raises BadRequest."""
     folder = model.checkpoint.runtime.lora_folder
-    if not call.loras:
+    if not request.sampling.loras:
         return
     if folder is None:
         message = f"Model `{model.name}` takes no LoRA adapters by request."
         raise BadRequest(message, param="loras", code="unsupported_parameter")
     offered = sorted(file.stem for file in folder.glob("*.safetensors"))
-    if unknown := [name for name in call.loras if name not in offered]:
+    if unknown := [name for name in request.sampling.loras if name not in offered]:
         message = (
             f"There is no adapter '{unknown[0]}' for model `{model.name}`. Adapters: {', '.join(offered) or 'none'}."
         )
         raise BadRequest(message, param="loras")
 
 
-def resolve(
-    call: ImageCall,
+def build_job(
+    request: ImageRequest,
     model: ImageModel,
     call_id: str,
     references: tuple[DecodedPicture, ...],
     mask: Picture | None,
     time_limit_s: float,
 ) -> ImageJob:
-    """The job. Raises BadRequest for a size that the model can't draw."""
-    sampling = model.checkpoint.sampling
+    """The job. Raises BadRequest for a size that the model does not draw."""
     first = (references[0].original_width_px, references[0].original_height_px) if references else None
     try:
-        size = resolve_size(model.sizes, call.size, first)
+        size = resolve_size(model.sizes, request.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size") from error
-    seed = call.seed if call.seed is not None else secrets.randbelow(MAX_SEED)
-    steps = call.steps or model.steps_for(call.quality)
-    guidance = sampling.guidance if call.guidance is None else call.guidance
-    usual = sampling.strength if mask is None else 1.0  # what is masked is to be painted anew
-    strength = usual if call.strength is None else call.strength
-    negative_prompt = sampling.negative_prompt if call.negative_prompt is None else call.negative_prompt
-    used = {
-        "model": model.name,
-        "checkpoint": model.checkpoint.name,
-        "steps": steps,
-        "guidance": guidance,
-        "strength": strength if _heeds_strength(call, model) else None,
-        "negative_prompt": negative_prompt,
-        "loras": dict(sorted(call.loras.items())),
-    }
+    sampling = _resolve_sampling(request, model)
+    used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
+    if request.task(model).starts_from_noise:
+        used["strength"] = None
     return ImageJob(
         id=call_id,
         checkpoint=model.checkpoint,
-        prompt=call.prompt,
-        negative_prompt=negative_prompt,
+        prompt=request.prompt,
+        sampling=sampling,
         width_px=size.width_px,
         height_px=size.height_px,
-        n=call.n,
-        steps=steps,
-        guidance=guidance,
-        strength=strength,
-        seed=seed,
+        n=request.n,
+        seed=request.seed if request.seed is not None else secrets.randbelow(MAX_SEED),
         references=tuple(reference.picture for reference in references),
         mask=mask,
-        encoding=Encoding(call.output_format, 100 if call.output_compression is None else call.output_compression),
-        metadata={"prompt": call.prompt, **used, "software": "Darkroom"},
+        encoding=Encoding(
+            request.output_format, 100 if request.output_compression is None else request.output_compression
+        ),
+        metadata={
+            "prompt": request.prompt,
+            "model": model.name,
+            "checkpoint": model.checkpoint.name,
+            **used,
+            "software": "Darkroom",
+        },
         time_limit_s=time_limit_s,
-        loras=tuple(sorted(call.loras.items())),
-        previews=call.partial_images,
+        previews=request.partial_images,
     )
+
+
+def _resolve_sampling(request: ImageRequest, model: ImageModel) -> Sampling:
+    """The checkpoint's defaults, replaced by what the request sets."""
+    defaults = model.checkpoint.sampling
+    if request.mask is not None:
+        defaults = replace(defaults, strength=1.0)  # the masked area is repainted completely
+    overrides = request.sampling.model_dump(exclude_none=True)
+    overrides["loras"] = tuple(sorted(request.sampling.loras.items()))
+    return defaults.resolve(**{"steps": model.steps_for(request.quality), **overrides})

@@ -1,4 +1,4 @@
-"""What a call answers: built from what was drawn and stored. Bytes are read back from storage by whoever needs them."""
+"""The answer of an image call, from its job and its stored pictures. Pictures are read back from the storage."""
 
 import asyncio
 import base64
@@ -9,67 +9,71 @@ from typing import Literal
 from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import EncodedImage, ImageJob, Preview
 from server.accounts.ledger import StoredResult
+from server.backends.storage import Storage
 from server.errors import NotFound
-from server.flows.images.request import ImageCall
+from server.flows.images.request import ImageRequest
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
-from server.services import Services
-from server.state.active_calls import RunningCall
+from server.state.active_calls import ActiveCall
 from server.state.image_result import ImageResult, ImageShape
 
-IN_FILES_ALONE = frozenset({"prompt", "software"})  # of a job's metadata
+FILE_ONLY = frozenset({"prompt", "software"})  # of a job's metadata: not repeated in the answer
 EventKind = Literal["image_generation", "image_edit"]
 
 
-def shape_of(call: ImageCall, model: ImageModel, job: ImageJob) -> ImageShape:
-    """What the job will draw, in the words of an answer."""
-    return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(call.quality), call.output_format)
+def shape_of(request: ImageRequest, model: ImageModel, job: ImageJob) -> ImageShape:
+    """Size, quality and format as the answer names them."""
+    return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(request.quality), request.output_format)
 
 
 def build_result(
-    call: ImageCall, model: ImageModel, job: ImageJob, images: Sequence[EncodedImage], stored: Sequence[StoredResult]
+    request: ImageRequest,
+    model: ImageModel,
+    job: ImageJob,
+    images: Sequence[EncodedImage],
+    stored: Sequence[StoredResult],
 ) -> ImageResult:
-    """The result of a job whose pictures are on disk."""
-    shape = shape_of(call, model, job)
+    """The result of a job whose pictures are stored."""
+    shape = shape_of(request, model, job)
     answer = ImageAnswer(
         created=int(time.time()),
         data=[
-            ImageItem(url=f"{call.results_base}/{result.name}", seed=image.seed)
+            ImageItem(url=f"{request.results_base}/{result.name}", seed=image.seed)
             for image, result in zip(images, stored, strict=True)
         ],
         output_format=shape.output_format,
         quality=shape.quality,
         size=shape.size,
         usage=_usage(job),
-        parameters={"seed": job.seed} | {n: value for n, value in job.metadata.items() if n not in IN_FILES_ALONE},
+        parameters={"seed": job.seed} | {n: value for n, value in job.metadata.items() if n not in FILE_ONLY},
     )
-    return ImageResult(job.id, answer, tuple(result.name for result in stored), call.response_format)
+    return ImageResult(job.id, answer, tuple(result.name for result in stored), request.response_format)
 
 
-async def answer_of(services: Services, result: ImageResult) -> ImageAnswer:
-    """The answer as it was asked for. Raises NotFound if that is bytes and a file is gone."""
+async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
+    """The answer with URLs or, if the request asks for it, with base64. Raises NotFound if a file is gone."""
     if result.response_format == "url":
         return result.answer
-    pictures = [await asyncio.to_thread(_read_base64, services, name) for name in result.files]
+    pictures = [await asyncio.to_thread(_read_base64, storage, name) for name in result.files]
     data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, result.answer.data, strict=True)]
     return result.answer.model_copy(update={"data": data})
 
 
 async def image_events(
-    services: Services, call: RunningCall, kind: EventKind
+    storage: Storage, call: ActiveCall, kind: EventKind
 ) -> AsyncIterator[PartialEvent | CompletedEvent]:
     """The call's previews as they come, then each finished picture. Raises ApiError."""
     shape = await call.admission()
-    async for preview in call.previews():
+    async for preview in call.follow():
         yield _partial(preview, shape, kind)
     result = await call.result()
     for position, name in enumerate(result.files):
-        data = await asyncio.to_thread(_read_base64, services, name)
+        data = await asyncio.to_thread(_read_base64, storage, name)
         yield _completed(result, position, data, kind)
 
 
-def _read_base64(services: Services, name: str) -> str:
+def _read_base64(storage: Storage, name: str) -> str:
     try:
-        return base64.b64encode(services.storage.read(name)).decode()
+        return base64.b64encode(storage.read(name)).decode()
     except FileNotFoundError as error:
         raise NotFound(f"The picture '{name}' has been deleted.", code="result_not_found") from error
 
@@ -111,18 +115,18 @@ def _usage(job: ImageJob) -> Usage:
 
 
 def _share(whole: Usage, position: int, n: int) -> Usage:
-    """One picture's part, so that the parts add up: what went in is counted with the first picture."""
-    went_in = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
-    return _count(went_in["text_tokens"], went_in["image_tokens"], whole.output_tokens // n)
+    """One picture's share. The shares add up: the input is counted with the first picture."""
+    inputs = whole.input_tokens_details if position == 0 else {"text_tokens": 0, "image_tokens": 0}
+    return _count(inputs["text_tokens"], inputs["image_tokens"], whole.output_tokens // n)
 
 
-def _count(text: int, image: int, drawn: int) -> Usage:
+def _count(text: int, image: int, output: int) -> Usage:
     return Usage(
         input_tokens=text + image,
         input_tokens_details={"text_tokens": text, "image_tokens": image},
-        output_tokens=drawn,
-        output_tokens_details={"image_tokens": drawn, "text_tokens": 0},
-        total_tokens=text + image + drawn,
+        output_tokens=output,
+        output_tokens_details={"image_tokens": output, "text_tokens": 0},
+        total_tokens=text + image + output,
     )
 
 

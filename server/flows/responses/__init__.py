@@ -1,2 +1,11 @@
-"""One response, read in order: `opening` looks up what it needs, `converse` runs it, `drawing` is its image tool,
-`scribe` tells what happens, `live` lets clients listen, and `stored` answers for responses of the past."""
+"""Responses, in the order in which one runs:
+
+- `create`: which response a request is for; a new one is recorded and started
+- `planner`, `plan`: everything that the response needs, looked up and checked
+- `history`, `context`, `items`: earlier rounds from the database, the prompt made of them, items and their pictures
+- `tool_loop`: turns of the chat model, and the pictures between them
+- `upstream_turn`: a turn of a model on another server
+- `stream_events`: deltas of the model -> output items and events
+- `image_tool`: one picture, as the image routes draw it
+- `retrieve`: responses by their id; `count_tokens`: the length of an input
+"""

@@ -1,4 +1,4 @@
-"""What the chat model is shown of a chain of rounds, and which pictures there are to edit. Pure."""
+"""The prompt of the chat model for a chain of responses, and the pictures that can be edited. Pure."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from server.accounts.responses import StoredItem
 from server.schemas.response_object import Json
 
 IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
-DRAWN = "The picture is done."  # what the model is told of a picture that was drawn
+IMAGE_TOOL_SUCCESS = "The picture is done."  # the image tool's result, as the model reads it
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PictureRef:
     """A picture of the chain: the name of a stored file, or the URL or data URI that was sent."""
 
     source: str
@@ -26,19 +26,19 @@ class Context:
     """The conversation as OpenAI's chat messages, and the pictures that its image_url parts show, in order."""
 
     messages: tuple[Json, ...]
-    pictures: tuple[Shown, ...]
+    pictures: tuple[PictureRef, ...]
 
 
 def build_context(items: Iterable[StoredItem], instructions: str | None, *, tools: bool, vision: bool) -> Context:
-    """Where a model does not call tools or see pictures, words stand for calls and pictures."""
+    """For a model that does not call tools or see pictures, text stands for calls and pictures."""
     messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
-    pictures: list[Shown] = []
+    pictures: list[PictureRef] = []
     for item in items:
         body = item.body
         match body["type"]:
             case "message":
-                found = pictures_of(item)
-                pictures += found if vision else []
+                shown = pictures_of(item)
+                pictures += shown if vision else []
                 messages.append({"role": body["role"], "content": _content(body["content"], vision=vision)})
             case "function_call":
                 _add_call(messages, body["call_id"], body["name"], body["arguments"])
@@ -47,25 +47,25 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 text = output if isinstance(output, str) else _content(output, vision=False)
                 messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})
             case "image_generation_call" if tools:
-                add_drawing(messages, body["id"], drawing_arguments(body), _drawing_result(body))
+                add_image_call(messages, body["id"], image_call_arguments(body), _image_call_result(body))
             case "image_generation_call":
                 messages.append({"role": "assistant", "content": "[image]"})
     return Context(tuple(messages), tuple(pictures))
 
 
-def add_drawing(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
-    """A call of the image tool and what came of it."""
+def add_image_call(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
+    """Append a call of the image tool and its result."""
     _add_call(messages, call_id, IMAGE_FUNCTION, arguments)
     messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
 
 
-def drawing_arguments(body: Any) -> str:
-    """What the image tool was called with."""
+def image_call_arguments(body: Any) -> str:
+    """The arguments of an image_generation_call item, as JSON."""
     prompt = body.get("revised_prompt") or ""
     return json.dumps({"prompt": prompt, "action": body.get("action") or "generate"}, ensure_ascii=False)
 
 
-def newest_picture(items: Sequence[StoredItem]) -> Shown | None:
+def newest_picture(items: Sequence[StoredItem]) -> PictureRef | None:
     """The last picture that was drawn or sent."""
     for item in reversed(items):
         if found := pictures_of(item):
@@ -73,21 +73,21 @@ def newest_picture(items: Sequence[StoredItem]) -> Shown | None:
     return None
 
 
-def pictures_of(item: StoredItem) -> list[Shown]:
+def pictures_of(item: StoredItem) -> list[PictureRef]:
     """The pictures of one item."""
     if item.picture is not None:
-        return [Shown(item.picture, is_file=True)]
+        return [PictureRef(item.picture, is_file=True)]
     if item.body["type"] == "image_generation_call" and "image_url" in item.body:
-        return [Shown(item.body["image_url"], is_file=False)]
+        return [PictureRef(item.body["image_url"], is_file=False)]
     content = item.body.get("content")
     if item.body["type"] != "message" or not isinstance(content, list):
         return []
     parts = [part for part in content if part["type"] == "input_image"]
-    return [Shown(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
+    return [PictureRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
 
 
-def last_words(messages: Sequence[Json]) -> str:
-    """What the user said last, without marks for pictures."""
+def last_user_text(messages: Sequence[Json]) -> str:
+    """The text of the last user message, without marks for pictures."""
     for message in reversed(messages):
         if message["role"] == "user":
             content = message["content"]
@@ -97,9 +97,9 @@ def last_words(messages: Sequence[Json]) -> str:
     return ""
 
 
-def _drawing_result(body: Any) -> str:
+def _image_call_result(body: Any) -> str:
     error = body.get("error")
-    return f"error: {error['message']}" if error else DRAWN
+    return f"error: {error['message']}" if error else IMAGE_TOOL_SUCCESS
 
 
 def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:
@@ -119,7 +119,7 @@ def _text(part: Json) -> str:
 
 
 def _add_call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
-    """Calls that were made together belong to one message."""
+    """Parallel calls belong to one message."""
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant":

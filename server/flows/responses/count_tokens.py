@@ -1,32 +1,48 @@
-"""How long a response's input would be for its model."""
+"""How many tokens a response's input would be for its model."""
 
 import uuid
 
-from pipelines.protocol.chat import CountJob
+from pipelines.protocol.chat import ChatSpec, CountJob
 from server.accounts.keys import Key
-from server.flows.chat.run import count_tokens
-from server.flows.rate_limits import place
-from server.flows.references import load_references
+from server.errors import BadRequest
+from server.flows.chat.run import ChatRunner
+from server.flows.models import find_chat_model
+from server.flows.rate_limits import RateLimiter
 from server.flows.responses.context import build_context
-from server.flows.responses.create import chat_tools, find_local_model
-from server.flows.responses.history import read_chain, read_inputs, to_references
+from server.flows.responses.history import History
+from server.flows.responses.planner import Planner, chat_tools
 from server.schemas.responses import ResponseBody
-from server.services import Services
+from server.state.served_catalog import ServedCatalog
 
 
-async def count_input(services: Services, key: Key, body: ResponseBody) -> int:
-    """Tokens of the whole chain, the instructions and the tools among them. Raises ApiError."""
-    _, spec = find_local_model(services, key, body)
-    chain = await read_chain(services, key, body.previous_response_id)
-    inputs = await read_inputs(services, key, body.input)
-    context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
-    pictures = await load_references(services, await to_references(services, context.pictures))
-    job = CountJob(
-        id=f"count_{uuid.uuid4().hex}",
-        checkpoint=spec,
-        messages=context.messages,
-        images=tuple(decoded.picture for decoded in pictures),
-        tools=chat_tools(body),
-    )
-    with place(services, key):
-        return (await count_tokens(services, job)).tokens
+class TokenCounter:
+    """Counts without running the model."""
+
+    def __init__(
+        self, catalog: ServedCatalog, history: History, planner: Planner, runner: ChatRunner, limiter: RateLimiter
+    ) -> None:
+        self._catalog = catalog
+        self._history = history
+        self._planner = planner
+        self._runner = runner
+        self._limiter = limiter
+
+    async def count(self, key: Key, body: ResponseBody) -> int:
+        """Tokens of the whole chain, with instructions and tools. Raises ApiError."""
+        model = find_chat_model(self._catalog.current, body.model, key.groups)
+        spec = model.source
+        if not isinstance(spec, ChatSpec):
+            message = f"Tokens of model `{model.name}` can't be counted here: it runs on another server."
+            raise BadRequest(message, param="model", code="unsupported_value")
+        chain = await self._history.read_chain(key, body.previous_response_id)
+        inputs = await self._history.read_inputs(key, body.input)
+        context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
+        job = CountJob(
+            id=f"count_{uuid.uuid4().hex}",
+            checkpoint=spec,
+            messages=context.messages,
+            images=await self._planner.decode(context.pictures),
+            tools=chat_tools(body),
+        )
+        with self._limiter.slot(key):
+            return (await self._runner.count_tokens(job)).tokens

@@ -10,102 +10,145 @@ from functools import partial
 from typing import Any, Literal
 
 from pipelines.catalog.images import ImageModel
-from server.accounts.calls import Write
+from server.accounts.calls import CallStore, Write
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem
+from server.backends.storage import Storage
 from server.errors import ApiError, BadRequest
-from server.flows.images.create import Also
-from server.flows.images.idempotency import start_part
-from server.flows.images.request import ImageCall, check_options
+from server.flows.images.create import ImageCreator
+from server.flows.images.idempotency import ImageCalls
+from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
-from server.flows.responses.context import DRAWN
+from server.flows.responses.context import IMAGE_TOOL_SUCCESS
 from server.flows.responses.plan import ImagePlan
-from server.flows.responses.stream_events import Call
+from server.flows.responses.stream_events import ToolCall
 from server.schemas.response_object import Json, image_item
 from server.schemas.response_tools import ImageTool
-from server.services import Services
-from server.state.active_calls import RunningCall
-from server.state.active_responses import LiveResponse
-from server.state.background_tasks import finish_even_if_cancelled
+from server.state.active_calls import ActiveCall
+from server.state.active_responses import ActiveResponse
+from server.state.background_tasks import run_to_completion
 from server.state.image_result import ImageResult
 
 ENDPOINT = "responses.images"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the model asked the image tool for."""
+class ToolArguments:
+    """The arguments with which the model called the tool."""
 
     prompt: str
     action: Literal["generate", "edit"]
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What became of a call: the item, whether it is charged (and recorded with that), and what the model is told."""
+class ToolResult:
+    """The outcome of a tool call.
+
+    A charged item was recorded in the transaction that charged it. `message` is what the model reads. `interrupted`:
+    the response was cancelled while the picture was captured, so the picture is delivered and the response ends.
+    """
 
     item: Json
     charged: bool
-    told: str
+    message: str
+    interrupted: bool = False
 
 
-Record = Callable[[StoredItem], Write]
+RecordItem = Callable[[StoredItem], Write]
 
 
-async def draw(
-    services: Services,
-    key: Key,
-    plan: ImagePlan,
-    live: LiveResponse,
-    call: Call,
-    instead: str | None,
-    record: Record,
-) -> Drawn:
-    """Draw for one call, and tell how it goes. `instead` is the prompt where the model's call can't be read.
+class ImageToolRunner:
+    """Runs calls of the image tool. One for the whole server."""
 
-    `record` writes down a picture's item in the transaction that charges it, so that there is never one without the
-    other.
+    def __init__(self, calls: ImageCalls, creator: ImageCreator, call_store: CallStore, storage: Storage) -> None:
+        self._calls = calls
+        self._creator = creator
+        self._call_store = call_store
+        self._storage = storage
 
-    A refusal is told to the model and stands in the item. Raises ApiError for what is nobody's wish (a full queue, an
-    empty budget, a dead engine), unless a picture of this response is paid for already: then that stands there too.
-    """
-    wish = None
-    try:
-        wish = read_wish(call.arguments, instead, can_edit=bool(plan.explicit or plan.newest))
-        asked = image_call(plan, wish)
-        item = partial(_item, call, wish, asked)
+    async def run(
+        self,
+        key: Key,
+        plan: ImagePlan,
+        response: ActiveResponse,
+        call: ToolCall,
+        fallback_prompt: str | None,
+        record_item: RecordItem,
+    ) -> ToolResult:
+        """Draw for one call and emit its events. `fallback_prompt` is used if the model's arguments can't be read.
 
-        def also(result: ImageResult) -> Write:
-            return record(StoredItem("output", item(result), result.files[0]))
+        A refusal goes into the item and to the model. Raises ApiError for what no other arguments could mend (a full
+        queue, an exhausted budget, a dead engine), unless a picture of this response is charged already: then that
+        goes into the item too.
+        """
+        arguments = None
+        try:
+            arguments = parse_tool_arguments(
+                call.arguments, fallback_prompt, can_edit=bool(plan.explicit or plan.newest)
+            )
+            request = build_image_request(plan, arguments)
+            self._creator.check(request, plan.model)
+            to_item = partial(_item, call, arguments, request)
 
-        result = await _run(services, key, plan, live, call, asked, also)
-    except ApiError as error:
-        if not isinstance(error, BadRequest) and not live.charged:
-            raise
-        return Drawn(_failed_item(call, wish, error), charged=False, told=f"error: {error.message}")
-    live.output[call.index] = item(result)  # it is paid for, whatever happens now
-    data = await asyncio.to_thread(services.storage.read, result.files[0])
-    return Drawn({**item(result), "result": base64.b64encode(data).decode()}, charged=True, told=DRAWN)
+            def extra_writes(result: ImageResult) -> Write:
+                return record_item(StoredItem("output", to_item(result), result.files[0]))
+
+            fields = {"item_id": call.item_id, "output_index": call.index}
+            response.emit("response.image_generation_call.generating", **fields)
+            running = self._calls.start_nested(key, request, extra_writes)
+            result, interrupted = await self._follow(key, running, response, fields, request)
+        except ApiError as error:
+            if not isinstance(error, BadRequest) and not response.charged:
+                raise
+            return ToolResult(_failed_item(call, arguments, error), charged=False, message=f"error: {error.message}")
+        response.mark_charged(call.index, to_item(result))
+        response.emit("response.image_generation_call.completed", **fields)
+        data = await asyncio.to_thread(self._storage.read, result.files[0])
+        item = {**to_item(result), "result": base64.b64encode(data).decode()}
+        return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
+
+    async def _follow(
+        self, key: Key, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
+    ) -> tuple[ImageResult, bool]:
+        """The result, and whether the response was cancelled meanwhile but the picture had been captured."""
+        try:
+            with running.listening():
+                await _emit_previews(response, running, fields, request)
+                return await running.result(), False
+        except asyncio.CancelledError:
+            captured = await run_to_completion(self._captured_result(key, running))
+            if captured is None:
+                raise
+            return captured, True
+
+    async def _captured_result(self, key: Key, running: ActiveCall) -> ImageResult | None:
+        """The result of a cancelled call, if it was captured before the cancellation reached it."""
+        with suppress(ApiError):
+            await running.result()
+        record = await asyncio.to_thread(self._call_store.find, running.call.id, key.id)
+        if record is None or record.state != "succeeded" or record.answer is None:
+            return None
+        return ImageResult.from_record(running.call.id, record.answer)
 
 
-def read_wish(arguments: str, instead: str | None, *, can_edit: bool) -> Wish:
-    """Raises BadRequest for arguments that are none, where there is nothing instead of them."""
+def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edit: bool) -> ToolArguments:
+    """Raises BadRequest for arguments without a prompt, if there is no fallback."""
     value: Any = None
     with suppress(ValueError):
         value = json.loads(arguments)
-    found = value if isinstance(value, dict) else {}
-    prompt = found.get("prompt")
+    fields = value if isinstance(value, dict) else {}
+    prompt = fields.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
-        if not instead:
+        if not fallback_prompt:
             raise BadRequest("The model called the image tool without a prompt that can be read.")
-        prompt = instead
-    return Wish(prompt, "edit" if can_edit and found.get("action") != "generate" else "generate")
+        prompt = fallback_prompt
+    return ToolArguments(prompt, "edit" if can_edit and fields.get("action") != "generate" else "generate")
 
 
-def image_call(plan: ImagePlan, wish: Wish) -> ImageCall:
-    """The call as an image route would have it. The tool's own action wins over the model's."""
+def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageRequest:
+    """The image request of a tool call. An action in the tool's definition wins over the model's."""
     tool = plan.tool
-    action = wish.action if tool.action in {None, "auto"} else tool.action
+    action = arguments.action if tool.action in {None, "auto"} else tool.action
     references: tuple[Reference, ...] = ()
     if tool.action != "generate" and plan.explicit:
         references = plan.explicit
@@ -113,10 +156,12 @@ def image_call(plan: ImagePlan, wish: Wish) -> ImageCall:
         references = (plan.newest,) if plan.newest else ()
         if not references:
             raise BadRequest("There is no picture to edit: send one, or continue a response that has one.")
-    return blank_call(tool, plan.model, wish.prompt, plan.results_base, references, plan.mask, plan.partial_images)
+    return request_from_tool(
+        tool, plan.model, arguments.prompt, plan.results_base, references, plan.mask, plan.partial_images
+    )
 
 
-def blank_call(
+def request_from_tool(
     tool: ImageTool,
     model: ImageModel,
     prompt: str,
@@ -124,19 +169,17 @@ def blank_call(
     references: tuple[Reference, ...] = (),
     mask: Reference | None = None,
     partial_images: int = 0,
-) -> ImageCall:
+) -> ImageRequest:
     """The tool's options as an image call."""
-    return ImageCall(
+    return ImageRequest(
         endpoint=ENDPOINT,
         results_base=results_base,
         prompt=prompt,
         references=references,
         mask=mask if references else None,
         model=model.name,
-        n=1,
         size=tool.size,
         quality=tool.quality if model.quality is not None or tool.quality != "auto" else None,
-        response_format="url",
         output_format=tool.output_format or "png",
         output_compression=tool.output_compression,
         background=tool.background or "auto",
@@ -144,57 +187,13 @@ def blank_call(
         stream=partial_images > 0,
         partial_images=partial_images,
         seed=tool.seed,
-        negative_prompt=None,
-        steps=None,
-        guidance=None,
-        strength=None,
-        loras={},
     )
 
 
-async def _run(
-    services: Services,
-    key: Key,
-    plan: ImagePlan,
-    live: LiveResponse,
-    call: Call,
-    asked: ImageCall,
-    also: Also,
-) -> ImageResult:
-    abilities = services.images.abilities(plan.model.checkpoint)
-    check_options(asked, plan.model, services.settings.max_n, abilities)
-    fields = {"item_id": call.item_id, "output_index": call.index}
-    live.tell("response.image_generation_call.generating", **fields)
-    running = start_part(services, key, asked, also)
-    try:
-        with running.listening():
-            await _tell_previews(live, running, fields, asked)
-            result = await running.result()
-    except asyncio.CancelledError:
-        paid_for = await finish_even_if_cancelled(_paid_for(services, key, running))
-        if paid_for is None:
-            raise
-        result, live.cancelled = paid_for, True
-    live.charged = True
-    live.tell("response.image_generation_call.completed", **fields)
-    return result
-
-
-async def _paid_for(services: Services, key: Key, running: RunningCall) -> ImageResult | None:
-    """The picture of a call that was cancelled while it was being captured: then it is the caller's."""
-    with suppress(ApiError):
-        await running.result()
-    call_id = running.ticket.call.id
-    record = await asyncio.to_thread(services.book.find, call_id, key.id)
-    if record is None or record.state != "succeeded" or record.answer is None:
-        return None
-    return ImageResult.from_record(call_id, record.answer)
-
-
-async def _tell_previews(live: LiveResponse, running: RunningCall, fields: Json, asked: ImageCall) -> None:
+async def _emit_previews(response: ActiveResponse, running: ActiveCall, fields: Json, request: ImageRequest) -> None:
     shape = await running.admission()
-    async for preview in running.previews():
-        live.tell(
+    async for preview in running.follow():
+        response.emit(
             "response.image_generation_call.partial_image",
             **fields,
             partial_image_index=preview.number,
@@ -202,25 +201,25 @@ async def _tell_previews(live: LiveResponse, running: RunningCall, fields: Json,
             size=shape.size,
             quality=shape.quality or "auto",
             background="opaque",
-            output_format=asked.output_format,
+            output_format=request.output_format,
         )
 
 
-def _item(call: Call, wish: Wish, asked: ImageCall, result: ImageResult) -> Json:
-    """The item of a picture, without its bytes."""
+def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, result: ImageResult) -> Json:
+    """The output item of a picture, without its bytes."""
     answer = result.answer
-    told = {
-        "revised_prompt": wish.prompt,
+    details = {
+        "revised_prompt": arguments.prompt,
         "size": answer.size,
         "quality": answer.quality or "auto",
         "background": answer.background,
         "output_format": answer.output_format,
-        "action": "edit" if asked.references else "generate",
+        "action": "edit" if request.references else "generate",
         "url": answer.data[0].url,
     }
-    return image_item(call.item_id, "completed", told)
+    return image_item(call.item_id, "completed", details)
 
 
-def _failed_item(call: Call, wish: Wish | None, error: ApiError) -> Json:
-    told = {"revised_prompt": wish.prompt} if wish else {}
-    return image_item(call.item_id, "failed", {**told, "error": error.body()["error"]})
+def _failed_item(call: ToolCall, arguments: ToolArguments | None, error: ApiError) -> Json:
+    prompt = {"revised_prompt": arguments.prompt} if arguments else {}
+    return image_item(call.item_id, "failed", {**prompt, "error": error.body()["error"]})

@@ -1,4 +1,4 @@
-"""Items between the wire and the database. A picture is kept as the name of a stored file, and shown as its bytes."""
+"""Items between clients and the database. The database has the file name of a picture; clients get its bytes."""
 
 import base64
 import re
@@ -37,7 +37,7 @@ def new_id(kind: str) -> str:
 
 
 def user_text(text: str) -> StoredItem:
-    """What a plain string as `input` stands for."""
+    """The user message that a plain string as `input` stands for."""
     return StoredItem("input", _message("user", [{"type": "input_text", "text": text}]))
 
 
@@ -65,12 +65,12 @@ def render(item: StoredItem, storage: Storage) -> Json:
         body["result"] = _base64(storage, item.picture) if item.picture else None
         body.pop("image_url", None)
     elif isinstance(body.get("content"), list):
-        body["content"] = [_shown(part, storage) for part in body["content"]]
+        body["content"] = [_with_bytes(part, storage) for part in body["content"]]
     return body
 
 
 def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
-    """JSON in which every drawn picture has its bytes from `pictures`, by its item's id; null where they are not."""
+    """JSON in which every image_generation_call has its bytes from `pictures` (by item id), or null."""
     if isinstance(value, list):
         return [with_pictures(one, pictures) for one in value]
     if not isinstance(value, Mapping):
@@ -80,29 +80,29 @@ def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
     return {name: with_pictures(one, pictures) for name, one in value.items()}
 
 
-def keep_pictures(item: StoredItem, storage: Storage) -> StoredItem:
+def store_pictures(item: StoredItem, storage: Storage) -> StoredItem:
     """The item with its data URIs written to files. Blocks. Raises PictureError, OSError.
 
-    A part that is kept has a `file` in place of its image_url: no client can send one, since `to_stored` drops it.
+    A stored part has a `file` instead of an image_url. No client can send one: `to_stored` drops it.
     """
 
-    def kept(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    def stored(part: Mapping[str, Any]) -> Mapping[str, Any]:
         match = DATA_URI.match(str(part.get("image_url", "")))
         if match is None:
             return part
-        name = _keep(part["image_url"], (match[1] or "png").lower(), storage)
+        name = _store(part["image_url"], (match[1] or "png").lower(), storage)
         return {"type": "input_image", "detail": part["detail"], "file": name}
 
     if item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body:
         body = {name: value for name, value in item.body.items() if name != "image_url"}
-        return StoredItem(item.side, body, _keep(item.body["image_url"], "png", storage))
+        return StoredItem(item.side, body, _store(item.body["image_url"], "png", storage))
     content = item.body.get("content")
     if item.body["type"] == "message" and isinstance(content, list):
-        return replace(item, body={**item.body, "content": [kept(part) for part in content]})
+        return replace(item, body={**item.body, "content": [stored(part) for part in content]})
     return item
 
 
-def _keep(data_uri: str, extension: str, storage: Storage) -> str:
+def _store(data_uri: str, extension: str, storage: Storage) -> str:
     name = storage.new_name(extension)
     storage.write(name, decode_data_uri(data_uri))
     return name
@@ -135,7 +135,7 @@ def _with_annotations(part: Json) -> Json:
     return {**part, "annotations": [], "logprobs": []} if part["type"] == "output_text" else part
 
 
-def _shown(part: Mapping[str, Any], storage: Storage) -> Mapping[str, Any]:
+def _with_bytes(part: Mapping[str, Any], storage: Storage) -> Mapping[str, Any]:
     if "file" not in part:
         return part
     name = str(part["file"])

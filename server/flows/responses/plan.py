@@ -1,4 +1,4 @@
-"""What one response needs to run, looked up and checked: nothing in it is left to default."""
+"""What one response needs to run, looked up and checked. Every field has its final value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,43 +10,45 @@ from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem
-from server.flows.chat.run import Tally
-from server.flows.moderation import Subject
+from server.flows.chat.run import UsageContext
+from server.flows.moderation import ModerationContext
 from server.flows.references import Reference
 from server.flows.responses.context import IMAGE_FUNCTION
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 
+ToolMode = Literal["none", "auto", "required"]
+
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """The image tool of this round. `explicit` are the pictures sent with this request, `newest` the chain's last."""
+    """The image tool of this round."""
 
     tool: ImageTool
     model: ImageModel
     results_base: str
-    explicit: tuple[Reference, ...]
-    newest: Reference | None
+    explicit: tuple[Reference, ...]  # the pictures in the request's last user message
+    newest: Reference | None  # the last picture of the chain
     mask: Reference | None
     partial_images: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A response."""
+    """One response."""
 
     key: Key
     source: ChatSpec | Upstream
-    tally: Tally
-    subject: Subject
-    inputs: tuple[StoredItem, ...]  # as they are kept; none if they aren't
+    usage_context: UsageContext
+    moderation: ModerationContext
+    inputs: tuple[StoredItem, ...]  # as they are stored; empty if the response is not stored
     messages: tuple[Json, ...]
     pictures: tuple[Picture, ...]  # shown by the image_url parts of the messages, in order
-    texts: tuple[str, ...]  # what is new in this round, for moderation
+    new_texts: tuple[str, ...]  # new in this round, to be moderated
     new_pictures: tuple[Picture, ...]
     image: ImagePlan | None
-    tools: tuple[Mapping[str, Any], ...]  # in the chat's shape, the image tool among them
-    tool_choice: Literal["none", "auto", "required"]
+    tools: tuple[Mapping[str, Any], ...]  # in the shape of chat completions, the image tool included
+    tool_choice: ToolMode
     allowed_tools: tuple[str, ...]
     parallel_tool_calls: bool
     max_tool_calls: int | None
@@ -59,18 +61,18 @@ class Plan:
     time_limit_s: float
 
     @property
-    def must_draw(self) -> bool:
-        """Whether the round is to have a picture whatever the model says."""
-        named = self.allowed_tools == (IMAGE_FUNCTION,)
-        only = len(self.tools) == 1 and self.image is not None
-        return self.image is not None and self.tool_choice == "required" and (named or only)
+    def image_required(self) -> bool:
+        """Whether the response must contain a picture, whatever the model generates."""
+        is_only_choice = self.allowed_tools == (IMAGE_FUNCTION,)
+        is_only_tool = len(self.tools) == 1 and self.image is not None
+        return self.image is not None and self.tool_choice == "required" and (is_only_choice or is_only_tool)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model is asked in one of its turns."""
+    """The request of one turn of the chat model."""
 
     messages: tuple[Json, ...]
-    tool_choice: Literal["none", "auto", "required"]
+    tool_choice: ToolMode
     allowed_tools: tuple[str, ...]
     max_tokens: int | None

@@ -1,7 +1,7 @@
-"""A response from its first token to its last: the chat model's turns, with pictures drawn between them.
+"""A response from its first token to its last: turns of the chat model, with pictures drawn between them.
 
-A picture is paid for when it is stored, and from then on the response is delivered: what fails later costs the closing
-words, not the picture.
+A picture is charged when it is stored, and from then on the response is delivered: a later failure costs the closing
+text, not the picture.
 """
 
 import asyncio
@@ -31,26 +31,28 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from server.accounts.calls import Write
-from server.accounts.responses import StoredItem
+from server.accounts.responses import ResponseStore, StoredItem
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.chat.request import MAX_SEED
-from server.flows.chat.run import run_chat
-from server.flows.moderation import check_pictures, check_texts, guarded
-from server.flows.responses.context import IMAGE_FUNCTION, add_drawing, drawing_arguments, last_words
-from server.flows.responses.image_tool import draw
+from server.flows.chat.run import ChatRunner
+from server.flows.chat.upstream import UpstreamChat
+from server.flows.moderation import Moderator
+from server.flows.responses.context import IMAGE_FUNCTION, add_image_call, image_call_arguments, last_user_text
+from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.items import with_pictures
 from server.flows.responses.plan import Plan, Turn
-from server.flows.responses.stream_events import Call, Scribe
-from server.flows.responses.upstream_turn import run_elsewhere
+from server.flows.responses.stream_events import EventWriter, ToolCall
+from server.flows.responses.upstream_turn import run_upstream_turn
 from server.schemas.response_object import Json, ResponseStatus, usage_object
-from server.services import Services
-from server.state.active_responses import LiveResponse
-from server.state.background_tasks import finish_even_if_cancelled
+from server.state.active_responses import ActiveResponse, Phase
+from server.state.background_tasks import run_to_completion
+from server.state.detached_task import CancelReason
+from server.state.expected_retries import ExpectedRetries
 
 log = structlog.stdlib.get_logger("darkroom.responses")
 
-MAX_TURNS = 8  # of the model in one response; a model that draws in every one of them is stopped here
-MAX_DRAWINGS = 10
+MAX_TURNS = 8  # of the model in one response, for a model that calls the image tool in every turn
+MAX_IMAGE_CALLS = 10
 PREVIEW = "response.image_generation_call.partial_image"
 FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}  # chat's -> ours
 ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
@@ -64,85 +66,191 @@ ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
 
 @dataclass(slots=True)
 class Progress:
-    """What has been said and spent so far."""
+    """The conversation and the tokens so far."""
 
     messages: list[Json]
     usage: ChatUsage = field(default_factory=lambda: ChatUsage(0, 0))
-    drawn: int = 0
+    image_calls: int = 0
 
 
-async def run_response(services: Services, plan: Plan, live: LiveResponse) -> None:
-    """Run it, and record and tell how it ends."""
-    live.tell_state("response.created")
-    progress = Progress(list(plan.messages))
-    status: ResponseStatus = "completed"
-    failure: ApiError | None = None
-    try:
-        await _begin(services, plan, live)
-        reason = await _converse(services, plan, live, progress)
-        status = "incomplete" if reason == "length" else "completed"
-    except asyncio.CancelledError:
-        status = "cancelled"
-        if live.charged and not live.record.background:
-            status = "completed"  # its client left, and may come back for the picture
-        elif live.stopping:
-            message = "The server was stopped while it ran this response; what is not in its output was not charged."
-            status, failure = _end_of_failure(live, Overloaded(message, 2))
-    except ApiError as error:
-        status, failure = _end_of_failure(live, error)
-    except Exception:
-        log.exception("response failed", response=live.record.id)
-        unforeseen = EngineFailure(f"Something went wrong on the server (response {live.record.id}).")
-        status, failure = _end_of_failure(live, unforeseen)
-    await finish_even_if_cancelled(_finish(services, live, status, progress.usage, failure))
+class ToolLoop:
+    """Runs responses. One for the whole server."""
+
+    def __init__(
+        self,
+        runner: ChatRunner,
+        upstream_chat: UpstreamChat,
+        moderator: Moderator,
+        image_tool: ImageToolRunner,
+        store: ResponseStore,
+        expected_retries: ExpectedRetries,
+    ) -> None:
+        self._runner = runner
+        self._upstream_chat = upstream_chat
+        self._moderator = moderator
+        self._image_tool = image_tool
+        self._store = store
+        self._expected_retries = expected_retries
+
+    async def run(self, plan: Plan, response: ActiveResponse) -> None:
+        """Run the response, then record and emit its end."""
+        response.emit_snapshot("response.created")
+        progress = Progress(list(plan.messages))
+        status: ResponseStatus = "completed"
+        failure: ApiError | None = None
+        try:
+            await self._begin(plan, response)
+            reason = await self._run_turns(plan, response, progress)
+            status = "incomplete" if reason == "length" else "completed"
+        except asyncio.CancelledError:
+            status = "cancelled"
+            if response.charged and not response.record.background:
+                status = "completed"  # its client left, and may come back for the picture
+            elif response.cancel_reason is CancelReason.SHUTDOWN:
+                message = (
+                    "The server was stopped while it ran this response; what is not in its output was not charged."
+                )
+                status, failure = _end_of_failure(response, Overloaded(message, 2))
+        except ApiError as error:
+            status, failure = _end_of_failure(response, error)
+        except Exception:
+            log.exception("response failed", response=response.call.id)
+            unexpected = EngineFailure(f"Something went wrong on the server (response {response.call.id}).")
+            status, failure = _end_of_failure(response, unexpected)
+        await run_to_completion(self._finish(response, status, progress.usage, failure))
+
+    async def _begin(self, plan: Plan, response: ActiveResponse) -> None:
+        if response.phase is Phase.QUEUED:
+            response.emit_snapshot("response.queued")
+            await asyncio.to_thread(self._store.start, response.call.id)
+            response.start()
+        response.emit_snapshot("response.in_progress")
+        await self._moderator.check_texts(plan.moderation, "input", plan.new_texts)
+        await self._moderator.check_pictures(plan.moderation, "input", plan.new_pictures)
+
+    async def _run_turns(self, plan: Plan, response: ActiveResponse, progress: Progress) -> FinishReason:
+        """The model's turns, until it calls nothing that the server can run. Returns why the last one ended."""
+        for number in range(MAX_TURNS):
+            calls_left = min(MAX_IMAGE_CALLS, plan.max_tool_calls or MAX_IMAGE_CALLS) - progress.image_calls
+            turn = next_turn(plan, progress, number, calls_left)
+            writer = EventWriter(
+                response, hosted=plan.image is not None, max_image_calls=calls_left, logprobs=plan.logprobs
+            )
+            reason = await self._run_turn(plan, response, turn, writer, progress)
+            for index, item in writer.completed_items:
+                await self._record_item(plan, response, index, item)
+            if writer.text:
+                progress.messages.append({"role": "assistant", "content": writer.text})
+            for call in writer.image_calls:
+                await self._run_image_call(plan, response, call, progress)
+            is_cut = reason == "length" and not plan.image_required
+            if writer.function_calls or not writer.image_calls or is_cut:
+                return reason
+        return "stop"
+
+    async def _run_turn(
+        self, plan: Plan, response: ActiveResponse, turn: Turn, writer: EventWriter, progress: Progress
+    ) -> FinishReason:
+        reason: FinishReason = "stop"
+        try:
+            moderated = self._moderator.moderate_stream(plan.moderation, self._model_events(plan, turn))
+            async with aclosing(moderated) as events:
+                async for event in events:
+                    match event:
+                        case Admitted() if not response.admitted:
+                            await self._admit(plan, response)
+                        case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                            writer.write(event)
+                        case ChoiceFinished():
+                            reason = event.reason
+                        case ChatFinished():
+                            progress.usage = _sum(progress.usage, event.usage)
+        except BadRequest as error:
+            head = (error.param or "").partition("[")[0].partition(".")[0]
+            error.param = FIELDS.get(head, error.param)
+            raise
+        if plan.image_required and progress.image_calls == 0 and not writer.image_calls:
+            writer.force_image_call()  # the model's call was cut off, or its engine can't be held to one
+        writer.close(reason)
+        return reason
+
+    def _model_events(self, plan: Plan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
+        """The events of a turn, from the local model or from its upstream."""
+        if isinstance(plan.source, Upstream):
+            return run_upstream_turn(self._upstream_chat, plan, turn, plan.source)
+        return self._runner.run(_job(plan, turn, plan.source), plan.usage_context)
+
+    async def _admit(self, plan: Plan, response: ActiveResponse) -> None:
+        """The request is sound. A background response has its row already."""
+        if response.recorded and not response.record.background:
+            await asyncio.to_thread(self._store.begin, response.record, plan.inputs)
+        response.admit()
+
+    async def _run_image_call(self, plan: Plan, response: ActiveResponse, call: ToolCall, progress: Progress) -> None:
+        if plan.image is None:
+            raise EngineFailure("The model called a tool that was not offered.")
+        fallback_prompt = last_user_text(plan.messages) if plan.image_required else None
+
+        def record_item(item: StoredItem) -> Write:
+            return self._store.output_write(response.record, len(plan.inputs) + call.index, item)
+
+        result = await self._image_tool.run(plan.key, plan.image, response, call, fallback_prompt, record_item)
+        progress.image_calls += 1
+        add_image_call(progress.messages, call.call_id, image_call_arguments(result.item), result.message)
+        response.output[call.index] = result.item
+        if not result.charged:
+            await self._record_item(plan, response, call.index, result.item)
+        response.emit("response.output_item.done", output_index=call.index, item=result.item)
+        if result.interrupted:
+            raise asyncio.CancelledError
+
+    async def _record_item(self, plan: Plan, response: ActiveResponse, index: int, item: Json) -> None:
+        if response.recorded:
+            position = len(plan.inputs) + index
+            await asyncio.to_thread(self._store.add_output, response.record, position, StoredItem("output", item))
+
+    async def _finish(
+        self, response: ActiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
+    ) -> None:
+        response.output = [_finished_item(item) for item in response.output]
+        ended: dict[str, Any] = {
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
+            "error": _error(failure) if failure else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        }
+        record = response.record
+        has_row = response.recorded and (response.admitted or record.background)
+        client_retries = failure is not None and failure.triggers_sdk_retry
+        if client_retries and response.has_listeners and not record.survives_disconnect:
+            self._expected_retries.add(response.call.identity)
+        try:
+            if has_row:  # before it is emitted: a client may continue from it at once
+                finish = partial(self._store.finish, delivered=response.has_listeners)
+                await asyncio.to_thread(finish, record.id, status, ended)
+        except Exception:  # clients must get the end all the same; the next start settles the row
+            log.exception("the end of a response could not be recorded", response=record.id)
+        response.end(status, ended, failure)
+        if has_row and (record.survives_disconnect or not response.has_listeners):
+            await asyncio.to_thread(self._record_events, response)
+
+    def _record_events(self, response: ActiveResponse) -> None:
+        """The events without previews and pictures' bytes, which are in the items. Blocks."""
+        events = [with_pictures(event, {}) for event in response.events if event["type"] != PREVIEW]
+        self._store.save_events(response.call.id, events)
 
 
-async def _begin(services: Services, plan: Plan, live: LiveResponse) -> None:
-    if live.record.background:
-        live.tell_state("response.queued")
-        await asyncio.to_thread(services.responses.start, live.record.id)
-    live.status = "in_progress"
-    live.tell_state("response.in_progress")
-    await check_texts(services, plan.subject, "input", plan.texts)
-    await check_pictures(services, plan.subject, "input", plan.new_pictures)
-
-
-async def _converse(services: Services, plan: Plan, live: LiveResponse, progress: Progress) -> FinishReason:
-    """The model's turns, until it asks for nothing that the server can do. Returns why the last one ended."""
-    for number in range(MAX_TURNS):
-        left = min(MAX_DRAWINGS, plan.max_tool_calls or MAX_DRAWINGS) - progress.drawn
-        turn = _next_turn(plan, progress, number, left)
-        scribe = Scribe(live, hosted=plan.image is not None, may_draw=left, logprobs=plan.logprobs)
-        reason = await _turn(services, plan, live, turn, scribe, progress)
-        for index, item in scribe.done:
-            await _record(services, plan, live, index, item)
-        if scribe.text:
-            progress.messages.append({"role": "assistant", "content": scribe.text})
-        for call in scribe.drawings:
-            await _draw(services, plan, live, call, progress)
-        if scribe.functions or not scribe.drawings or (reason == "length" and not plan.must_draw):
-            return reason
-    return "stop"
-
-
-def _next_turn(plan: Plan, progress: Progress, number: int, left: int) -> Turn:
-    """What the caller demanded holds for the first; then the model is free, while it may still draw."""
+def next_turn(plan: Plan, progress: Progress, number: int, calls_left: int) -> Turn:
+    """The caller's tool choice holds for the first turn. Then the model is free, while it may still draw."""
     choice, allowed = plan.tool_choice, plan.allowed_tools
     if number > 0 and choice == "required":
-        choice, allowed = ("none", ()) if plan.must_draw else ("auto", allowed)
-    if left <= 0 or number == MAX_TURNS - 1:
+        choice, allowed = ("none", ()) if plan.image_required else ("auto", allowed)
+    if calls_left <= 0 or number == MAX_TURNS - 1:
         names = plan.allowed_tools or tuple(map(_name, plan.tools))
         allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
-    most, spent = plan.max_output_tokens, progress.usage.completion_tokens
-    return Turn(tuple(progress.messages), choice, allowed, None if most is None else max(1, most - spent))
-
-
-def _said(services: Services, plan: Plan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
-    """What the model says in this turn, here or on its own server."""
-    if isinstance(plan.source, Upstream):
-        return run_elsewhere(services, plan, turn, plan.source)
-    return run_chat(services, _job(plan, turn, plan.source), plan.tally)
+    limit, spent = plan.max_output_tokens, progress.usage.completion_tokens
+    return Turn(tuple(progress.messages), choice, allowed, None if limit is None else max(1, limit - spent))
 
 
 def _job(plan: Plan, turn: Turn, spec: ChatSpec) -> ChatJob:
@@ -166,107 +274,19 @@ def _job(plan: Plan, turn: Turn, spec: ChatSpec) -> ChatJob:
     )
 
 
-async def _turn(
-    services: Services, plan: Plan, live: LiveResponse, turn: Turn, scribe: Scribe, progress: Progress
-) -> FinishReason:
-    reason: FinishReason = "stop"
-    try:
-        async with aclosing(guarded(services, plan.subject, _said(services, plan, turn))) as events:
-            async for event in events:
-                match event:
-                    case Admitted() if not live.admitted:
-                        await _admit(services, plan, live)
-                    case TextDelta() | ReasoningDelta() | ToolCallDelta():
-                        scribe.write(event)
-                    case ChoiceFinished():
-                        reason = event.reason
-                    case ChatFinished():
-                        progress.usage = _sum(progress.usage, event.usage)
-    except BadRequest as error:
-        head = (error.param or "").partition("[")[0].partition(".")[0]
-        error.param = FIELDS.get(head, error.param)
-        raise
-    if plan.must_draw and progress.drawn == 0 and not scribe.drawings:
-        scribe.force_drawing()  # the model's call was cut off, or its engine can't be held to one
-    scribe.close(reason)
-    return reason
-
-
-async def _admit(services: Services, plan: Plan, live: LiveResponse) -> None:
-    """The request is sound. A background response is in the books already."""
-    if live.recorded and not live.record.background:
-        await asyncio.to_thread(services.responses.begin, live.record, plan.inputs)
-    live.admit()
-
-
-async def _draw(services: Services, plan: Plan, live: LiveResponse, call: Call, progress: Progress) -> None:
-    if plan.image is None:
-        raise EngineFailure("The model called a tool that was not offered.")
-    instead = last_words(plan.messages) if plan.must_draw else None
-
-    def record(item: StoredItem) -> Write:
-        return services.responses.output(live.record, len(plan.inputs) + call.index, item)
-
-    drawn = await draw(services, plan.key, plan.image, live, call, instead, record)
-    progress.drawn += 1
-    add_drawing(progress.messages, call.call_id, drawing_arguments(drawn.item), drawn.told)
-    live.output[call.index] = drawn.item
-    if not drawn.charged:
-        await _record(services, plan, live, call.index, drawn.item)
-    live.tell("response.output_item.done", output_index=call.index, item=drawn.item)
-    if live.cancelled:
-        raise asyncio.CancelledError
-
-
-async def _record(services: Services, plan: Plan, live: LiveResponse, index: int, item: Json) -> None:
-    if live.recorded:
-        position = len(plan.inputs) + index
-        await asyncio.to_thread(services.responses.add_output, live.record, position, StoredItem("output", item))
-
-
-def _end_of_failure(live: LiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
-    """A response with a picture that is paid for is delivered as it is."""
-    if not live.charged:
+def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
+    """A response with a charged picture is delivered as it is."""
+    if not response.charged:
         return "failed", error
-    log.warning("the response ends early, after its picture", response=live.record.id, error=error.message)
+    log.warning("the response ends early, after its picture", response=response.call.id, error=error.message)
     return "completed", None
 
 
-async def _finish(
-    services: Services, live: LiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
-) -> None:
-    live.output = [_settled(item, status) for item in live.output]
-    ended: dict[str, Any] = {
-        "completed_at": int(time.time()) if status == "completed" else None,
-        "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
-        "error": _error(failure) if failure else None,
-        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-    }
-    recorded = live.recorded and (live.admitted or live.record.background)
-    if failure is not None and failure.asks_for_retry and live.heard and not live.record.lasting:
-        services.calls.told.note(live.same)
-    try:
-        if recorded:  # before it is told: who hears of the end may go on from here at once
-            finish = partial(services.responses.finish, heard=live.heard)
-            await asyncio.to_thread(finish, live.record.id, status, ended)
-    except Exception:  # who listens must hear of the end all the same; the next start will settle the record
-        log.exception("the end of a response could not be recorded", response=live.record.id)
-    live.end(status, ended, failure)
-    if recorded and (live.record.lasting or not live.heard):
-        await asyncio.to_thread(_keep_events, services, live)
-
-
-def _settled(item: Json, status: ResponseStatus) -> Json:
+def _finished_item(item: Json) -> Json:
     """An item that was never finished is not in progress any more."""
     if item["status"] != "in_progress":
         return item
     return {**item, "status": "failed" if item["type"] == "image_generation_call" else "incomplete"}
-
-
-def _keep_events(services: Services, live: LiveResponse) -> None:
-    """Record the events without previews and pictures' bytes: the items have those. Blocks."""
-    events = [with_pictures(event, {}) for event in live.events if event["type"] != PREVIEW]
-    services.responses.keep_events(live.record.id, events)
 
 
 def _error(failure: ApiError) -> Json:

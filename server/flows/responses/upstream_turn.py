@@ -1,4 +1,4 @@
-"""A turn of a chat model that another server runs: asked as a chat completion, heard as the events of a local one."""
+"""A turn of an upstream chat model: sent as a chat completion, received as the events of a local model."""
 
 import time
 import uuid
@@ -22,27 +22,26 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
-from server.backends.upstream import RETRY_S, Answer
+from server.backends.upstream import RETRY_S, UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
-from server.flows.chat.strict_schema import strict_fault
-from server.flows.chat.upstream import stream_upstream
+from server.flows.chat.strict_schema import find_strict_violation
+from server.flows.chat.upstream import UpstreamChat
 from server.flows.responses.plan import Plan, Turn
 from server.schemas.response_object import Json
-from server.schemas.upstream_chunks import CallPiece, ChoicePiece, Chunk, Logprob, TopLogprob, Usage
-from server.services import Services
+from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 
 REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-async def run_elsewhere(
-    services: Services, plan: Plan, turn: Turn, upstream: Upstream
+async def run_upstream_turn(
+    chat: UpstreamChat, plan: Plan, turn: Turn, upstream: Upstream
 ) -> AsyncGenerator[ChatEvent, None]:
-    """From `Admitted`, once the other server begins to answer, to `ChatFinished`. Raises ApiError, also on the way."""
+    """From `Admitted`, at the first chunk, to `ChatFinished`. Raises ApiError, also between events."""
     began = time.monotonic()
     usage, reason, admitted = ChatUsage(0, 0), "", False
-    async with aclosing(stream_upstream(services, upstream, to_body(plan, turn), plan.tally)) as items:
+    async with aclosing(chat.stream(upstream, to_body(plan, turn), plan.usage_context)) as items:
         async for item in items:
-            if isinstance(item, Answer):
+            if isinstance(item, UpstreamResponse):
                 raise _refusal(upstream, item)
             if not admitted:
                 admitted = True
@@ -53,12 +52,14 @@ async def run_elsewhere(
                     yield event
                 reason = choice.finish_reason or reason
             usage = _usage(chunk.usage) if chunk.usage else usage
+    if not admitted:
+        yield Admitted(0)  # an empty stream is an answer, too
     yield ChoiceFinished(0, REASONS.get(reason, "stop"))
     yield ChatFinished(usage, time.monotonic() - began)
 
 
 def to_body(plan: Plan, turn: Turn) -> Json:
-    """The chat completion that asks for this turn. Fields that say nothing are left out: not every server knows all."""
+    """The chat completion that asks for this turn. Unset fields are left out: not every server knows all of them."""
     tools = [tool for tool in plan.tools if not turn.allowed_tools or tool["function"]["name"] in turn.allowed_tools]
     body: Json = {
         "messages": list(turn.messages),
@@ -85,15 +86,15 @@ def _format(plan: Plan) -> Json | None:
     schema = plan.format.schema
     if schema is None:
         return {"type": "json_object"}
-    strict = strict_fault(schema) is None  # one that is not strict would be refused as such
+    strict = find_strict_violation(schema) is None  # the upstream refuses `strict` with any other schema
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": strict}}
 
 
-def _refusal(upstream: Upstream, answer: Answer) -> ApiError:
-    """What came instead of a stream."""
+def _refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
+    """The error for an answer that is not a stream."""
     error = answer.body.get("error")
-    told: dict[str, Any] = error if isinstance(error, dict) else {}
-    message, param, code = (told.get(name) for name in ("message", "param", "code"))
+    details: dict[str, Any] = error if isinstance(error, dict) else {}
+    message, param, code = (details.get(name) for name in ("message", "param", "code"))
     text = message if isinstance(message, str) else f"The server behind model `{upstream.model}` sent no stream."
     if 400 <= answer.status < 500 and answer.status != 429:
         field, kind = (value if isinstance(value, str) else None for value in (param, code))
@@ -111,10 +112,10 @@ def _read(upstream: Upstream, item: Json) -> Chunk:
         raise EngineFailure(message, code="upstream_failed") from error
 
 
-def _deltas(choice: ChoicePiece) -> Iterator[ChatEvent]:
+def _deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
     delta = choice.delta
-    if thought := delta.reasoning_content or delta.reasoning:
-        yield ReasoningDelta(0, thought)
+    if reasoning := delta.reasoning_content or delta.reasoning:
+        yield ReasoningDelta(0, reasoning)
     if delta.content:
         tokens = choice.logprobs.content if choice.logprobs else None
         yield TextDelta(0, delta.content, tuple(_token(token) for token in tokens or ()))
@@ -122,8 +123,8 @@ def _deltas(choice: ChoicePiece) -> Iterator[ChatEvent]:
         yield _call(piece)
 
 
-def _call(piece: CallPiece) -> ToolCallDelta:
-    """A call begins with its name; a server that gives it no id leaves that to us."""
+def _call(piece: ToolCallChunk) -> ToolCallDelta:
+    """The first piece of a call has its name. Some servers send no id: then one is generated."""
     name = piece.function.name or None
     call_id = (piece.id or f"call_{uuid.uuid4().hex}") if name else None
     return ToolCallDelta(0, piece.index, piece.function.arguments or "", call_id, name)
@@ -141,6 +142,6 @@ def _data(token: TopLogprob) -> bytes:
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
-def _usage(told: Usage) -> ChatUsage:
-    details = told.completion_tokens_details
-    return ChatUsage(told.prompt_tokens, told.completion_tokens, (details.reasoning_tokens or 0) if details else 0)
+def _usage(sent: Usage) -> ChatUsage:
+    details = sent.completion_tokens_details
+    return ChatUsage(sent.prompt_tokens, sent.completion_tokens, (details.reasoning_tokens or 0) if details else 0)

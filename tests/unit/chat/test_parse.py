@@ -1,4 +1,4 @@
-"""What a chat completion may ask: what good bodies become, and what bad ones are told."""
+"""Bodies of chat completions: what valid ones become, and the errors of invalid ones."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.protocol.chat import JsonFormat
 from server.errors import BadRequest
-from server.flows.chat.parse import read_chat, without_effect
+from server.flows.chat.parse import ineffective_fields, parse_chat
 from server.schemas.chat_messages import MAX_TEXT
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -37,21 +37,21 @@ def schema(value: Any, **fields: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": value, **fields}}
 
 
-def test_the_plainest_body_means_openais_defaults() -> None:
-    call = read_chat(body())
+def test_a_minimal_body_has_openais_defaults() -> None:
+    call = parse_chat(body())
     assert call.messages == ({"role": "user", "content": "hello"},)
     assert (call.sampling.temperature, call.sampling.top_p, call.n, call.stop) == (1.0, 1.0, 1, ())
     assert (call.tool_choice, call.allowed_tools, call.parallel_tool_calls) == ("auto", (), True)
     assert (call.format, call.max_tokens, call.seed, call.stream) == (None, None, None, False)
 
 
-def test_null_is_as_good_as_absent() -> None:
+def test_null_means_absent() -> None:
     fields = ("temperature", "stop", "tools", "tool_choice", "response_format", "logit_bias", "stream_options", "n")
-    assert read_chat(body(**dict.fromkeys(fields), functions=None, reasoning_effort=None)) == read_chat(body())
+    assert parse_chat(body(**dict.fromkeys(fields), functions=None, reasoning_effort=None)) == parse_chat(body())
 
 
-def test_what_an_sdk_says_is_what_a_job_gets() -> None:
-    call = read_chat(
+def test_every_field_reaches_the_request() -> None:
+    call = parse_chat(
         body(
             temperature=0, top_p=0.5, presence_penalty=1, frequency_penalty=-2, logit_bias={"7": -100},
             max_completion_tokens=5, stop="end", n=3, seed=-1, logprobs=True, top_logprobs=2, stream=True,
@@ -63,21 +63,21 @@ def test_what_an_sdk_says_is_what_a_job_gets() -> None:
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -2)
     assert (call.max_tokens, call.stop, call.n, call.seed) == (5, ("end",), 3, -1)
     assert (call.logprobs, call.top_logprobs, call.stream, call.include_usage) == (True, 2, True, True)
-    assert read_chat(body(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
+    assert parse_chat(body(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
 
 
-def test_every_role_comes_through_and_what_sdks_add_to_messages_does_not() -> None:
+def test_every_role_is_accepted_and_fields_that_sdks_add_are_removed() -> None:
     calls = [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
-    answered = {"annotations": [], "refusal": None, "audio": None, "function_call": None}
-    call = read_chat(
+    sdk_fields = {"annotations": [], "refusal": None, "audio": None, "function_call": None}
+    call = parse_chat(
         body(
             messages=[
                 {"role": "system", "content": "be kind"},
                 {"role": "developer", "content": [{"type": "text", "text": "be short"}]},
                 {"role": "user", "content": [{"type": "text", "text": "what is this?"}, PIXEL], "name": "ada"},
-                {"role": "assistant", "content": None, "tool_calls": calls, **answered},
+                {"role": "assistant", "content": None, "tool_calls": calls, **sdk_fields},
                 {"role": "tool", "content": "rain", "tool_call_id": "call_1"},
-                {"role": "assistant", "content": "it rains", "tool_calls": None, **answered},
+                {"role": "assistant", "content": "it rains", "tool_calls": None, **sdk_fields},
                 {"role": "assistant", "content": None, "refusal": "I would rather not"},
                 {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
             ]
@@ -86,7 +86,7 @@ def test_every_role_comes_through_and_what_sdks_add_to_messages_does_not() -> No
     assert call.messages[0] == {"role": "system", "content": "be kind"}
     assert call.messages[1]["content"] == [{"type": "text", "text": "be short"}]
     assert [part["type"] for part in call.messages[2]["content"]] == ["text", "image_url"]
-    assert "base64" not in str(call.messages)  # the picture itself travels as pixels
+    assert "base64" not in str(call.messages)  # images are sent to the engine as pixels
     assert call.messages[3] == {"role": "assistant", "content": None, "tool_calls": calls}
     assert call.messages[4] == {"role": "tool", "content": "rain", "tool_call_id": "call_1"}
     assert call.messages[5] == {"role": "assistant", "content": "it rains"}
@@ -97,44 +97,44 @@ def test_every_role_comes_through_and_what_sdks_add_to_messages_does_not() -> No
     ]
 
 
-def test_tools_and_their_choices() -> None:
+def test_tools_and_tool_choices() -> None:
     tools = [TOOL, tool("now")]
-    assert read_chat(body(tools=tools)).tools[0] == TOOL
-    assert read_chat(body(tools=tools)).tools[1]["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert parse_chat(body(tools=tools)).tools[0] == TOOL
+    assert parse_chat(body(tools=tools)).tools[1]["function"]["parameters"] == {"type": "object", "properties": {}}
     named = {"type": "function", "function": {"name": "now"}}
     some = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
-    choices = [read_chat(body(tools=tools, tool_choice=choice)) for choice in ("none", "required", named, some)]
+    choices = [parse_chat(body(tools=tools, tool_choice=choice)) for choice in ("none", "required", named, some)]
     assert [(call.tool_choice, call.allowed_tools) for call in choices] == [
         ("none", ()),
         ("required", ()),
         ("required", ("now",)),
         ("auto", ("now",)),
     ]
-    assert read_chat(body(tools=[], tool_choice="auto")).tools == ()
+    assert parse_chat(body(tools=[], tool_choice="auto")).tools == ()
 
 
-def test_formats() -> None:
-    assert read_chat(body(response_format={"type": "text"})).format is None
-    assert read_chat(body(response_format={"type": "json_object"})).format == JsonFormat(None)
-    assert read_chat(body(response_format=schema(CITY, strict=True))).format == JsonFormat(CITY)
-    assert read_chat(body(response_format=schema({"type": "integer"}))).format == JsonFormat({"type": "integer"})
+def test_response_formats() -> None:
+    assert parse_chat(body(response_format={"type": "text"})).format is None
+    assert parse_chat(body(response_format={"type": "json_object"})).format == JsonFormat(None)
+    assert parse_chat(body(response_format=schema(CITY, strict=True))).format == JsonFormat(CITY)
+    assert parse_chat(body(response_format=schema({"type": "integer"}))).format == JsonFormat({"type": "integer"})
 
 
-def test_fields_that_change_nothing_are_taken_and_named() -> None:
-    harmless = {
+def test_fields_without_effect_are_accepted_and_named() -> None:
+    ineffective = {
         "store": True, "metadata": {"a": "b"}, "user": "ada", "service_tier": "auto", "modalities": ["text"],
         "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k", "verbosity": "medium", "novel": 1,
     }  # fmt: skip
-    assert read_chat(body(**harmless)) == read_chat(body())
-    assert without_effect(body(**harmless)) == ["metadata", "prediction", "prompt_cache_key", "store", "novel"]
-    assert without_effect(body(store=False, metadata=None)) == []
+    assert parse_chat(body(**ineffective)) == parse_chat(body())
+    assert ineffective_fields(body(**ineffective)) == ["metadata", "prediction", "prompt_cache_key", "store", "novel"]
+    assert ineffective_fields(body(store=False, metadata=None)) == []
 
 
-def says(*parts: Any) -> list[dict[str, Any]]:
+def user(*parts: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(parts)}]
 
 
-BAD: list[tuple[dict[str, Any], str, str]] = [
+INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"model": "small"}, "messages", "missing_required_parameter"),
     (body(messages=[]), "messages", "array_below_min_length"),
     (body(messages="hi"), "messages", "invalid_type"),
@@ -145,11 +145,11 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (body(messages=[{"role": "user", "content": 5}]), "messages[0].content", "invalid_type"),
     (body(messages=[{"role": "user", "content": None}]), "messages[0].content", "invalid_type"),
     (body(messages=[{"role": "user", "content": []}]), "messages[0].content", "array_below_min_length"),
-    (body(messages=says({"type": "text"})), "messages[0].content[0].text", "missing_required_parameter"),
-    (body(messages=says({"type": "input_audio"})), "messages[0].content[0].type", "invalid_value"),
-    (body(messages=says({"type": "file", "file": {}})), "messages[0].content[0].type", "invalid_value"),
-    (body(messages=says({"type": "image_url", "image_url": "x"})), "messages[0].content[0].image_url", "invalid_type"),
-    (body(messages=says({"type": "image_url", "image_url": {}})), "messages[0].content[0].image_url.url",
+    (body(messages=user({"type": "text"})), "messages[0].content[0].text", "missing_required_parameter"),
+    (body(messages=user({"type": "input_audio"})), "messages[0].content[0].type", "invalid_value"),
+    (body(messages=user({"type": "file", "file": {}})), "messages[0].content[0].type", "invalid_value"),
+    (body(messages=user({"type": "image_url", "image_url": "x"})), "messages[0].content[0].image_url", "invalid_type"),
+    (body(messages=user({"type": "image_url", "image_url": {}})), "messages[0].content[0].image_url.url",
      "missing_required_parameter"),
     (body(messages=[{"role": "system", "content": [PIXEL]}]), "messages[0].content[0].type", "invalid_value"),
     (body(messages=[{"role": "assistant", "content": None}]), "messages[0].content", "missing_required_parameter"),
@@ -160,7 +160,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (body(messages=[{"role": "tool", "content": "x"}]), "messages[0].tool_call_id", "missing_required_parameter"),
     (body(messages=[{"role": "function", "name": "f", "content": "x"}]), "messages[0].role", "invalid_value"),
     (body(messages=[{"role": "user", "content": LONG}]), "messages[0].content", "string_above_max_length"),
-    (body(messages=says({"type": "text", "text": LONG})), "messages[0].content[0].text", "string_above_max_length"),
+    (body(messages=user({"type": "text", "text": LONG})), "messages[0].content[0].text", "string_above_max_length"),
     (body(messages=[{"role": "assistant", "tool_calls": [call(LONG)]}]), "messages[0].tool_calls[0].function.arguments",
      "string_above_max_length"),
     (body(tools=[tool("a", description=LONG)]), "tools[0].function.description", "string_above_max_length"),
@@ -220,10 +220,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("values", "param", "code"), BAD, ids=[f"{param} {code}" for _, param, code in BAD])
-def test_a_bad_field_is_named(values: dict[str, Any], param: str, code: str) -> None:
+@pytest.mark.parametrize(("values", "param", "code"), INVALID, ids=[f"{param} {code}" for _, param, code in INVALID])
+def test_an_invalid_field_is_named(values: dict[str, Any], param: str, code: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        read_chat(values)
+        parse_chat(values)
     assert (raised.value.param, raised.value.code) == (param, code), raised.value.message
     assert len(raised.value.message) > 20
 
@@ -233,4 +233,4 @@ def test_nested_schemas_must_be_strict_too() -> None:
     for wrap in ({"$defs": {"x": inner}}, {"properties": {"list": {"type": "array", "items": inner}}}):
         outer = {**CITY, **wrap, "required": ["city", "list"]}
         with pytest.raises(BadRequest, match="'additionalProperties' is required"):
-            read_chat(body(response_format=schema(outer, strict=True)))
+            parse_chat(body(response_format=schema(outer, strict=True)))

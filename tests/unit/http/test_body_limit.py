@@ -1,4 +1,4 @@
-"""How long a body may be, by its path."""
+"""The size limit of bodies, by path."""
 
 from collections.abc import AsyncIterator
 
@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from server.errors import TooLarge
-from server.http.body_limit import BodyLimit
+from server.http.body_limit import BodyLimitMiddleware
 
 MIB = 1024**2
 
@@ -23,7 +23,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(scope, receive, send)
 
 
-async def pieces(size: int) -> AsyncIterator[bytes]:
+async def in_chunks(size: int) -> AsyncIterator[bytes]:
     yield bytes(size - 1)
     yield b"0"
 
@@ -37,10 +37,10 @@ async def pieces(size: int) -> AsyncIterator[bytes]:
         ("/v1/chat/completions", MIB + 1, 413),
     ],
 )
-async def test_a_body_is_refused_by_its_length_declared_or_not(path: str, size: int, status: int) -> None:
-    transport = httpx.ASGITransport(BodyLimit(echo, 2 * MIB, {"/v1/chat/": MIB}))
+async def test_a_long_body_is_refused_with_and_without_a_declared_length(path: str, size: int, status: int) -> None:
+    transport = httpx.ASGITransport(BodyLimitMiddleware(echo, 2 * MIB, {"/v1/chat/": MIB}))
     async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
-        for content in (bytes(size), pieces(size)):
+        for content in (bytes(size), in_chunks(size)):
             answer = await client.post(path, content=content)
             assert answer.status_code == status
             assert str(size) == answer.text or "larger than" in answer.text

@@ -1,16 +1,16 @@
-"""What is counted of a request."""
+"""The metrics of requests."""
 
 import httpx
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 
-from server.http.observability import Observe
+from server.http.observability import ObservabilityMiddleware
 from server.telemetry.metrics import Metrics
 
 
-async def test_strangers_can_not_add_labels_without_bound() -> None:
+async def test_unknown_paths_and_methods_share_one_label() -> None:
     metrics = Metrics()
-    transport = httpx.ASGITransport(Observe(Starlette(), metrics))
+    transport = httpx.ASGITransport(ObservabilityMiddleware(Starlette(), metrics))
     async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
         for number in range(3):
             await client.request(f"X{number}", f"/{number}")

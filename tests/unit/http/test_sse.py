@@ -1,4 +1,4 @@
-"""Events as bytes: their form, and who writes the long ones."""
+"""Events as bytes: their format, and the thread that encodes them."""
 
 import json
 import threading
@@ -11,32 +11,32 @@ from sse_starlette import ServerSentEvent
 from server.http import sse
 from server.http.sse import LONG, SEPARATOR, event, event_stream
 
-PICTURE = {"type": "drawn", "output": [{"result": "A" * LONG}, {"text": "two\nlines\u2028"}]}
+PICTURE = {"type": "image", "output": [{"result": "A" * LONG}, {"text": "two\nlines\u2028"}]}
 
 
 async def sent(*events: ServerSentEvent) -> list[bytes]:
-    async def told() -> AsyncIterator[ServerSentEvent]:
+    async def events_iter() -> AsyncIterator[ServerSentEvent]:
         for item in events:
             yield item
 
-    return [bytes(part) async for part in event_stream(told(), 15, {}).body_iterator]  # type: ignore[arg-type]
+    return [bytes(part) async for part in event_stream(events_iter(), 15, {}).body_iterator]  # type: ignore[arg-type]
 
 
 async def test_an_event_is_its_name_and_a_line_of_json() -> None:
-    named, bare, done = await sent(event(PICTURE, "drawn"), event({"a": [1]}), ServerSentEvent("[DONE]", sep=SEPARATOR))
-    name, data, *end = named.decode().split("\n")
-    assert (name, end) == ("event: drawn", ["", ""])
+    named, bare, done = await sent(event(PICTURE, "image"), event({"a": [1]}), ServerSentEvent("[DONE]", sep=SEPARATOR))
+    name, data, *rest = named.decode().split("\n")
+    assert (name, rest) == ("event: image", ["", ""])
     assert json.loads(data.removeprefix("data: ")) == PICTURE
     assert (bare, done) == (b'data: {"a":[1]}\n\n', b"data: [DONE]\n\n")
 
 
-async def test_the_event_loop_writes_short_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    dumps, writers = json.dumps, []
+async def test_long_events_are_encoded_in_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    dumps, on_main_thread = json.dumps, []
 
-    def watched(*given: Any, **options: Any) -> str:
-        writers.append(threading.current_thread() is threading.main_thread())
-        return dumps(*given, **options)
+    def recorded_dumps(*args: Any, **options: Any) -> str:
+        on_main_thread.append(threading.current_thread() is threading.main_thread())
+        return dumps(*args, **options)
 
-    monkeypatch.setattr(sse.json, "dumps", watched)
+    monkeypatch.setattr(sse.json, "dumps", recorded_dumps)
     await sent(event({"a": 1}), event(PICTURE), event({"a": 1}))
-    assert writers == [True, False, True]
+    assert on_main_thread == [True, False, True]

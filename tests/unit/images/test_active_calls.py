@@ -1,14 +1,16 @@
-"""A call belongs to the server: who listens, who leaves, who comes back."""
+"""An image call belongs to the server: clients attach, leave and come back."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from pipelines.protocol.images import EncodedImage, Preview, Progress, Started
 from server.accounts.calls import CallId
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.errors import BadRequest, EngineFailure, Overloaded
 from server.schemas.images import ImageAnswer, Usage
-from server.state.active_calls import RunningCall, RunningCalls, Ticket
+from server.state.active_calls import ActiveCall, ActiveCalls
 from server.state.detached_task import FOREVER
 from server.state.image_result import ImageResult, ImageShape
 
@@ -20,13 +22,11 @@ RESULT = ImageResult(
     ("a.png",),
     "url",
 )
+IDENTITY = ("key_1", "images.generations", "print")
 
 
-SAME = ("key_1", "images.generations", "print")
-
-
-def ticket(patience_s: float, call_id: str = "img_1", key: str | None = None) -> Ticket:
-    return Ticket(CallId(call_id, "key_1", "images.generations", "print", key), patience_s)
+def new_call(grace_s: float, call_id: str = "img_1", key: str | None = None, *, is_nested: bool = False) -> ActiveCall:
+    return ActiveCall(CallId(call_id, "key_1", "images.generations", "print", key), grace_s, is_nested=is_nested)
 
 
 def preview(number: int) -> Preview:
@@ -34,17 +34,17 @@ def preview(number: int) -> Preview:
 
 
 class Work:
-    """A call's work that waits to be told."""
+    """A call's work that waits for `proceed`."""
 
     def __init__(self) -> None:
-        self.go_on = asyncio.Event()
+        self.proceed = asyncio.Event()
         self.cancelled = False
 
-    async def __call__(self, call: RunningCall) -> ImageResult:
+    async def run(self, call: ActiveCall) -> ImageResult:
         call.admit(SHAPE)
         call.report(preview(0))
         try:
-            await self.go_on.wait()
+            await self.proceed.wait()
         except asyncio.CancelledError:
             self.cancelled = True
             raise
@@ -52,12 +52,19 @@ class Work:
         return RESULT
 
 
-def start(work: Work, patience_s: float) -> tuple[RunningCalls, RunningCall]:
-    calls = RunningCalls()
-    return calls, calls.start(ticket(patience_s), work)
+def start(work: Work, grace_s: float) -> tuple[ActiveCalls, ActiveCall]:
+    calls, call = ActiveCalls(), new_call(grace_s)
+    return calls, calls.start(call, work.run(call))
 
 
-async def a_moment() -> None:
+def fail(error: Exception) -> Coroutine[Any, Any, ImageResult]:
+    async def work() -> ImageResult:
+        raise error
+
+    return work()
+
+
+async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -69,38 +76,38 @@ async def test_every_listener_gets_every_preview_and_the_result() -> None:
     async def listen() -> list[int]:
         with call.listening():
             assert await call.admission() == SHAPE
-            numbers = [item.number async for item in call.previews()]
+            numbers = [item.number async for item in call.follow()]
             assert await call.result() is RESULT
             return numbers
 
     first = asyncio.create_task(listen())
-    await a_moment()
+    await settle()
     second = asyncio.create_task(listen())
-    await a_moment()
-    work.go_on.set()
+    await settle()
+    work.proceed.set()
     assert await first == await second == [0, 1]
     assert len(calls) == 0
 
 
-async def test_the_last_listener_to_leave_ends_an_impatient_call() -> None:
+async def test_a_call_without_grace_is_cancelled_when_its_last_listener_leaves() -> None:
     work = Work()
     calls, call = start(work, 0)
     with call.listening():
         with call.listening():
-            await a_moment()
-        await a_moment()
+            await settle()
+        await settle()
         assert not work.cancelled
-    await a_moment()
+    await settle()
     assert work.cancelled
-    assert call.abandoned
+    assert call.cancelled
     assert len(calls) == 0
 
 
-async def test_a_patient_call_waits_for_a_listener_to_come_back() -> None:
+async def test_a_listener_that_comes_back_within_the_grace_period_keeps_the_call() -> None:
     work = Work()
     _, call = start(work, 0.05)
     with call.listening():
-        await a_moment()
+        await settle()
     with call.listening():
         await asyncio.sleep(0.1)
         assert not work.cancelled
@@ -108,98 +115,93 @@ async def test_a_patient_call_waits_for_a_listener_to_come_back() -> None:
     assert work.cancelled
 
 
-async def test_a_call_with_all_patience_goes_on_alone() -> None:
+async def test_a_call_with_endless_grace_goes_on_without_listeners() -> None:
     work = Work()
     _, call = start(work, FOREVER)
     with call.listening():
-        await a_moment()
-    work.go_on.set()
+        await settle()
+    work.proceed.set()
     assert await call.result() is RESULT
 
 
-async def test_a_failure_before_admission_is_raised_to_who_waits_for_it() -> None:
-    async def fail(_: RunningCall) -> ImageResult:
-        raise BadRequest("no", param="size")
-
-    call = RunningCalls().start(ticket(0), fail)
+async def test_a_failure_before_admission_is_raised_to_whoever_waits_for_it() -> None:
+    call = ActiveCalls().start(new_call(0), fail(BadRequest("no", param="size")))
     with pytest.raises(BadRequest):
         await call.admission()
+    with pytest.raises(BadRequest):
+        await call.result()
 
 
-async def test_what_nobody_foresaw_is_a_failure_of_the_server() -> None:
-    async def fail(_: RunningCall) -> ImageResult:
-        raise OSError(28, "No space left on device")
-
-    call = RunningCalls().start(ticket(0), fail)
+async def test_an_unexpected_exception_is_a_failure_of_the_server() -> None:
+    call = ActiveCalls().start(new_call(0), fail(OSError(28, "No space left on device")))
     with pytest.raises(EngineFailure, match="nothing was charged"):
         await call.result()
 
 
-async def test_who_stops_waiting_for_the_result_does_not_stop_the_call() -> None:
+async def test_cancelling_a_waiter_does_not_cancel_the_call() -> None:
     work = Work()
     _, call = start(work, FOREVER)
     waiting = asyncio.create_task(call.result())
-    await a_moment()
+    await settle()
     waiting.cancel()
-    await a_moment()
-    work.go_on.set()
+    await settle()
+    work.proceed.set()
     assert await call.result() is RESULT
 
 
-async def test_stopping_ends_every_call_and_tells_its_listeners() -> None:
+async def test_stopping_ends_every_call_and_its_listeners_learn_of_it() -> None:
     work = Work()
     calls, call = start(work, FOREVER)
     with call.listening():
-        await a_moment()
+        await settle()
         await calls.stop()
         with pytest.raises(Overloaded):
             await call.result()
     assert work.cancelled
 
 
+async def test_a_call_that_is_stopped_before_its_first_step_ends() -> None:
+    calls, call = start(Work(), FOREVER)
+    async with asyncio.timeout(5):
+        await calls.stop()
+    assert call.done
+    assert len(calls) == 0
+
+
 async def test_progress_and_state_follow_the_engine() -> None:
-    call = RunningCall(ticket(0))
+    call = new_call(0)
     assert call.state == "queued"
     call.report(Started())
     call.report(Progress(3, 20))
     assert (call.state, call.progress) == ("running", Progress(3, 20))
 
 
-async def test_the_end_is_waited_for_but_not_too_long() -> None:
-    work = Work()
-    _, call = start(work, FOREVER)
-    assert not await call.ends_within(0.02)
-    work.go_on.set()
-    assert await call.ends_within(5)
-    with pytest.raises(ApiError):
-        await RunningCalls().start(ticket(0, "img_2"), _refuse).result()
-
-
-async def _refuse(_: RunningCall) -> ImageResult:
-    raise BadRequest("no")
-
-
-async def test_a_key_names_its_call_and_an_abandoned_one_is_found_no_more() -> None:
-    calls, work = RunningCalls(), Work()
-    call = calls.start(ticket(FOREVER, key="mine"), work)
+async def test_a_key_names_its_call_until_that_is_cancelled() -> None:
+    calls, work, call = ActiveCalls(), Work(), new_call(FOREVER, key="mine")
+    calls.start(call, work.run(call))
     assert calls.find_keyed("key_1", "images.generations", "mine") is call
     assert calls.find_keyed("key_2", "images.generations", "mine") is None
     assert calls.find_keyed("key_1", "images.edits", "mine") is None
     assert (calls.find("img_1", "key_1"), calls.find("img_1", "key_2")) == (call, None)
     call.cancel()
     assert calls.find_keyed("key_1", "images.generations", "mine") is None
-    await a_moment()
+    await settle()
 
 
-async def test_a_retry_is_about_the_equal_call_that_nobody_listens_to() -> None:
-    calls = RunningCalls()
-    first, second, third = (calls.start(ticket(9, f"img_{i}"), Work()) for i in range(3))
-    with first.listening(), third.listening():
-        assert calls.find_alike(SAME) is second
+async def test_a_retry_joins_the_equal_call_without_listeners_else_the_newest() -> None:
+    calls = ActiveCalls()
+    first, second, third = (new_call(9, f"img_{i}") for i in range(3))
+    for call in (first, second, third):
+        calls.start(call, Work().run(call))
+    nested = new_call(9, "img_9", is_nested=True)
+    calls.start(nested, Work().run(nested))
+    with nested.listening(), first.listening(), third.listening():
+        assert calls.find_by_fingerprint(IDENTITY) is second
         with second.listening():
-            assert calls.find_alike(SAME) is third
-    assert calls.find_alike(("key_1", "images.generations", "another")) is None
-    assert (calls.of_key("key_1"), calls.of_key("key_2")) == (3, 0)
-    await a_moment()
+            nested.cancel()
+            assert calls.find_by_fingerprint(IDENTITY) is third
+    assert calls.find_by_fingerprint(("key_1", "images.generations", "another")) is None
+    assert (calls.count("key_1"), calls.count("key_2")) == (3, 0)
+    await settle()
     await calls.stop()
     assert len(calls) == 0

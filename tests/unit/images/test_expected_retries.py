@@ -1,6 +1,6 @@
-"""Who was told to try again, on a clock of the test's."""
+"""Which retries are expected, on a clock of the test."""
 
-from server.state.expected_retries import ToldToRetry
+from server.state.expected_retries import ExpectedRetries
 
 SAME = ("key", "images.generations", "print")
 OTHER = ("key", "images.generations", "another")
@@ -8,16 +8,16 @@ OTHER = ("key", "images.generations", "another")
 
 def test_each_answer_expects_one_retry_for_a_while() -> None:
     now = 0.0
-    told = ToldToRetry(60, clock=lambda: now)
-    told.note(SAME)
-    told.note(SAME)
-    assert told.expects(SAME)
-    assert not told.expects(OTHER)
-    told.settle(OTHER)
-    told.settle(SAME)
-    assert told.expects(SAME)
-    told.settle(SAME)
-    assert not told.expects(SAME)
-    told.note(SAME)
+    retries = ExpectedRetries(60, clock=lambda: now)
+    retries.add(SAME)
+    retries.add(SAME)
+    assert retries.contains(SAME)
+    assert not retries.contains(OTHER)
+    retries.consume(OTHER)
+    retries.consume(SAME)
+    assert retries.contains(SAME)
+    retries.consume(SAME)
+    assert not retries.contains(SAME)
+    retries.add(SAME)
     now = 61.0
-    assert not told.expects(SAME)
+    assert not retries.contains(SAME)

@@ -1,35 +1,32 @@
-"""Which words of a chat are read: all that its model is shown."""
+"""Which texts of a chat are moderated: all that reach its model."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pipelines.protocol.chat import CountJob
+from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
+from server.backends.engine_host import EngineHost
 from server.errors import BadRequest, ModerationBlocked
-from server.flows.chat.moderation import chat_texts, check_chat
-from server.flows.chat.parse import read_chat
-from server.flows.chat.run import Tally, count_tokens
+from server.flows.chat.moderation import chat_texts, check_upstream_chat
+from server.flows.chat.parse import parse_chat
+from server.flows.chat.run import ChatRunner
+from server.flows.moderation import Moderator
 from server.moderation.policy import load_policy
 from server.schemas.chat_messages import MAX_TEXT
-from server.services import Services
+from server.state.background_tasks import BackgroundTasks
+from server.telemetry.metrics import Metrics
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Database:
-    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
-    database.migrate()
-    return database
-
-
-def said(content: Any) -> dict[str, Any]:
+def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def called(arguments: str) -> dict[str, Any]:
+def tool_call(arguments: str) -> dict[str, Any]:
     call = {"id": "c", "type": "function", "function": {"name": "cut", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
@@ -46,33 +43,33 @@ WEATHER = {
 
 def test_plain_messages_are_their_contents() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    assert chat_texts([said("one"), said([{"type": "text", "text": "two"}, picture])]) == ["one", "two"]
+    assert chat_texts([user("one"), user([{"type": "text", "text": "two"}, picture])]) == ["one", "two"]
 
 
-def test_parts_are_read_apart_and_as_templates_join_them() -> None:
+def test_parts_are_moderated_one_by_one_and_concatenated() -> None:
     parts = [{"type": "text", "text": "a kn"}, {"type": "refusal", "refusal": "ife"}]
-    assert chat_texts([said(parts)]) == ["a kn", "ife", "a knife"]
+    assert chat_texts([user(parts)]) == ["a kn", "ife", "a knife"]
 
 
 @pytest.mark.parametrize("arguments", ['{"what": "knife"}', r'{"what": "k\u006eife"}', "knife}", '{"knife": 1}'])
-def test_calls_are_read_however_their_json_is_spelled(arguments: str) -> None:
-    (text,) = chat_texts([called(arguments)])
+def test_tool_calls_are_moderated_with_parsed_arguments(arguments: str) -> None:
+    (text,) = chat_texts([tool_call(arguments)])
     assert text.startswith("name\ncut\n")
     assert "knife" in text
 
 
-def test_refusals_thoughts_and_results_are_read() -> None:
+def test_refusals_reasoning_and_tool_results_are_moderated() -> None:
     refused = {"role": "assistant", "refusal": "no knife", "reasoning_content": "hmm"}
     result = {"role": "tool", "tool_call_id": "c", "content": "done"}
     assert chat_texts([refused, result]) == ["done", "no knife", "hmm"]
 
 
 def test_a_tool_is_one_text_with_the_names_of_its_parameters() -> None:
-    (text,) = chat_texts([], read_chat({"messages": [said("x")], "tools": [WEATHER]}).tools)
+    (text,) = chat_texts([], parse_chat({"messages": [user("x")], "tools": [WEATHER]}).tools)
     assert {"weather", "with a knife", "knives", "dagger"} <= set(text.split("\n"))
 
 
-def test_what_is_nested_a_thousand_times_is_read() -> None:
+def test_deeply_nested_values_are_moderated() -> None:
     deep: Any = "knife"
     for _ in range(5000):
         deep = [deep]
@@ -82,28 +79,27 @@ def test_what_is_nested_a_thousand_times_is_read() -> None:
 @pytest.mark.parametrize(
     "field", [{"documents": [{"title": "a knife"}]}, {"chat_template": "a knife"}, {"functions": [WEATHER]}]
 )
-async def test_what_another_servers_template_shows_is_read_too(
+async def test_fields_of_an_upstreams_template_are_moderated(
     tmp_path: Path, database: Database, field: dict[str, Any]
 ) -> None:
     path = tmp_path / "policy.toml"
     path.write_text('[[rules]]\nname = "no-knives"\ncategory = "violence"\nterms = ["knife"]\n')
     key, _ = create_key(database, "one", frozenset({"chat"}))
-    chat = SimpleNamespace(models={"large": SimpleNamespace(group="chat")})
-    made = SimpleNamespace(
-        policy=load_policy(path, tmp_path, {"chat"}), database=database, catalog=SimpleNamespace(chat=chat)
-    )
-    services, tally = cast(Services, made), Tally(key, "large")
-    await check_chat(services, tally, {"messages": [said("hello")]})
+    model = ChatModel("large", "chat", Upstream("http://upstream.test/v1", "large", None))
+    classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", (), 1)
+    moderator = Moderator(load_policy(path, tmp_path, {"chat"}), classifiers, database)
+    await check_upstream_chat(moderator, key, model, {"messages": [user("hello")]})
     with pytest.raises(ModerationBlocked, match="no-knives"):
-        await check_chat(services, tally, {"messages": [said("hello")], **field})
+        await check_upstream_chat(moderator, key, model, {"messages": [user("hello")], **field})
 
 
-async def test_more_text_than_any_model_reads_is_refused_before_it_is_worked_on() -> None:
-    half = said("x" * (MAX_TEXT // 2 + 1))
+async def test_more_text_than_any_context_holds_is_refused_before_it_is_tokenized(database: Database) -> None:
+    half = user("x" * (MAX_TEXT // 2 + 1))
     with pytest.raises(BadRequest, match="Expected at most 10485760") as raised:
         chat_texts([half, half])
     assert raised.value.code == "string_above_max_length"
-    cancelled: list[str] = []
-    services = cast(Services, SimpleNamespace(chat=SimpleNamespace(cancel=cancelled.append)))
+    engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
+    runner = ChatRunner(engine, Metrics(), database, BackgroundTasks())
     with pytest.raises(BadRequest):
-        await count_tokens(services, CountJob("count_1", cast(Any, None), (half, half)))
+        await runner.count_tokens(CountJob("count_1", cast(Any, None), (half, half)))
+    assert engine.jobs == 0

@@ -1,10 +1,8 @@
-"""What a model says is held back until it was read, where the policy reads it."""
+"""Where the policy covers answers, their events are buffered until the whole answer is checked."""
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,23 +11,25 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
+    ChatJob,
     ChatUsage,
     ChoiceFinished,
     CountJob,
     TextDelta,
     ToolCallDelta,
 )
-from pipelines.protocol.classify import ClassifyJob
+from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.refusals import list_refusals
-from server.backends.engine_host import JobEvents
+from server.backends.engine_host import EngineHost
 from server.errors import ModerationBlocked, TimedOut
-from server.flows import moderation as moderate
-from server.flows.chat.run import count_tokens
-from server.flows.moderation import Subject, check_texts, guarded
+from server.flows import moderation
+from server.flows.chat.run import ChatRunner
+from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import load_policy
-from server.services import Services
+from server.state.background_tasks import BackgroundTasks
+from server.telemetry.metrics import Metrics
 
 CLASSIFIER = """
 [[classifiers]]
@@ -43,53 +43,70 @@ threshold = 0.5
 RULE = '[[rules]]\nname = "no-knives"\ncategory = "violence"\nterms = ["knife"]\n'
 
 
-def said(*deltas: ChatEvent) -> list[ChatEvent]:
+def answer(*deltas: ChatEvent) -> list[ChatEvent]:
     return [Admitted(3), *deltas, ChoiceFinished(0, "stop"), ChatFinished(ChatUsage(3, 2), 0.1)]
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Database:
-    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
-    database.migrate()
-    return database
+def classifiers() -> EngineHost[ClassifyJob, ClassifyEvent]:
+    """Not started: jobs wait in it until they are cancelled."""
+    return EngineHost("classify", (), 1)
 
 
-def watched(tmp_path: Path, database: Database, rule: str) -> tuple[Services, Subject]:
-    path = tmp_path / "policy.toml"
-    path.write_text(rule)
+@pytest.fixture
+def context(database: Database) -> ModerationContext:
     key, _ = create_key(database, "one", frozenset({"chat"}))
-    services = SimpleNamespace(policy=load_policy(path, tmp_path, {"chat", "other"}), database=database)
-    return cast(Services, services), Subject("chatcmpl-1", key.id, "chat.completions", "m", "chat")
+    return ModerationContext("chatcmpl-1", key.id, "chat.completions", "m", "chat")
 
 
-async def run(services: Services, subject: Subject, events: list[ChatEvent]) -> tuple[list[ChatEvent], list[int]]:
-    """What came through, and how many events the engine had told when each of it did."""
-    told = 0
+MakeModerator = Callable[[str], Moderator]
+
+
+@pytest.fixture
+def make_moderator(
+    tmp_path: Path, database: Database, classifiers: EngineHost[ClassifyJob, ClassifyEvent]
+) -> MakeModerator:
+    def make(policy: str) -> Moderator:
+        path = tmp_path / "policy.toml"
+        path.write_text(policy)
+        return Moderator(load_policy(path, tmp_path, {"chat", "other"}), classifiers, database)
+
+    return make
+
+
+async def run(
+    moderator: Moderator, context: ModerationContext, events: list[ChatEvent]
+) -> tuple[list[ChatEvent], list[int]]:
+    """The moderated events, and how many events the engine had sent when each of them came."""
+    sent = 0
 
     async def engine() -> AsyncGenerator[ChatEvent, None]:
-        nonlocal told
+        nonlocal sent
         for event in events:
-            told += 1
+            sent += 1
             yield event
 
-    heard: list[Any] = []
-    when: list[int] = []
-    async for event in guarded(services, subject, engine()):
-        heard.append(event)
-        when.append(told)
-    return heard, when
+    received: list[ChatEvent] = []
+    sent_before: list[int] = []
+    async for event in moderator.moderate_stream(context, engine()):
+        received.append(event)
+        sent_before.append(sent)
+    return received, sent_before
 
 
-async def test_nothing_is_held_where_no_rule_reads_answers(tmp_path: Path, database: Database) -> None:
-    services, subject = watched(tmp_path, database, RULE + 'stages = ["input"]')
-    events = said(TextDelta(0, "a knife"))
-    assert await run(services, subject, events) == (events, [1, 2, 3, 4])
+async def test_nothing_is_buffered_where_no_rule_covers_answers(
+    make_moderator: MakeModerator, context: ModerationContext
+) -> None:
+    events = answer(TextDelta(0, "a knife"))
+    moderator = make_moderator(RULE + 'stages = ["input"]')
+    assert await run(moderator, context, events) == (events, [1, 2, 3, 4])
 
 
-async def test_good_words_pass_when_all_of_them_are_there(tmp_path: Path, database: Database) -> None:
-    services, subject = watched(tmp_path, database, RULE)
-    events = said(TextDelta(0, "a "), TextDelta(0, "spoon"))
-    assert await run(services, subject, events) == (events, [1, 5, 5, 5, 5])
+async def test_a_good_answer_passes_when_it_is_complete(
+    make_moderator: MakeModerator, context: ModerationContext
+) -> None:
+    events = answer(TextDelta(0, "a "), TextDelta(0, "spoon"))
+    assert await run(make_moderator(RULE), context, events) == (events, [1, 5, 5, 5, 5])
 
 
 @pytest.mark.parametrize(
@@ -100,27 +117,30 @@ async def test_good_words_pass_when_all_of_them_are_there(tmp_path: Path, databa
     ],
 )
 async def test_a_breach_across_deltas_is_found_and_recorded(
-    tmp_path: Path, database: Database, deltas: tuple[ChatEvent, ...]
+    make_moderator: MakeModerator, context: ModerationContext, database: Database, deltas: tuple[ChatEvent, ...]
 ) -> None:
-    services, subject = watched(tmp_path, database, RULE)
     with pytest.raises(ModerationBlocked, match="no-knives"):
-        await run(services, subject, said(*deltas))
+        await run(make_moderator(RULE), context, answer(*deltas))
     (refusal,) = list_refusals(database)
     assert (refusal.stage, refusal.policy, refusal.call_id) == ("output", "no-knives", "chatcmpl-1")
 
 
-async def test_nobody_waits_for_ever_for_a_worker_that_is_stuck(
-    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_that_does_not_answer_is_a_timeout(
+    tmp_path: Path,
+    database: Database,
+    classifiers: EngineHost[ClassifyJob, ClassifyEvent],
+    make_moderator: MakeModerator,
+    context: ModerationContext,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cancelled: list[str] = []
-    stuck = SimpleNamespace(submit=lambda _: JobEvents(asyncio.Queue()), cancel=cancelled.append)
     (tmp_path / "nsfw").mkdir()
     (tmp_path / "nsfw" / "config.json").write_text('{"id2label": {"0": "bad"}}')
-    services, subject = watched(tmp_path, database, CLASSIFIER)
-    services = cast(Services, SimpleNamespace(policy=services.policy, classifiers=stuck, chat=stuck))
-    monkeypatch.setattr(moderate, "ClassifyJob", partial(ClassifyJob, time_limit_s=0.01))
+    monkeypatch.setattr(moderation, "ClassifyJob", partial(ClassifyJob, time_limit_s=0.01))
     with pytest.raises(TimedOut):
-        await check_texts(services, subject, "input", ["hello"])
+        await make_moderator(CLASSIFIER).check_texts(context, "input", ["hello"])
+    chat = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
     with pytest.raises(TimedOut):
-        await count_tokens(services, CountJob("count_1", cast(Any, None), (), time_limit_s=0.01))
-    assert len(cancelled) == 2
+        await ChatRunner(chat, Metrics(), database, BackgroundTasks()).count_tokens(
+            CountJob("count_1", cast(Any, None), (), time_limit_s=0.01)
+        )
+    assert (classifiers.jobs, chat.jobs) == (0, 0)  # both jobs are cancelled

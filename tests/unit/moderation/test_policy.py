@@ -1,4 +1,4 @@
-"""The policy: what it finds, for whom, and what it refuses to be told."""
+"""The policy: what it finds, for which groups, and which policy files are refused."""
 
 import json
 from pathlib import Path
@@ -56,36 +56,36 @@ def policy(tmp_path: Path, text: str) -> Policy:
         "一把刀在桌子上",
     ],
 )
-def test_a_term_is_found_however_it_is_dressed_up(tmp_path: Path, text: str) -> None:
-    found = policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False)
-    assert [(finding.policy, finding.category) for finding in found] == [("no-weapons", "violence")]
+def test_a_term_is_found_in_any_case_width_and_spacing(tmp_path: Path, text: str) -> None:
+    findings = policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False)
+    assert [(finding.policy, finding.category) for finding in findings] == [("no-weapons", "violence")]
 
 
 @pytest.mark.parametrize("text", ["an assault trifle", "assault riflemen", "a boat", ""])
-def test_other_words_pass(tmp_path: Path, text: str) -> None:
+def test_other_texts_pass(tmp_path: Path, text: str) -> None:
     assert policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False) == []
 
 
-def test_a_rule_holds_for_its_groups_and_unless_less_is_asked(tmp_path: Path) -> None:
+def test_a_rule_applies_to_its_groups_and_not_on_low(tmp_path: Path) -> None:
     rules = policy(tmp_path, RULES)
     assert rules.search(["acme"], "beta-group", "input", low=False)
     assert not rules.search(["acme"], "alpha-group", "input", low=False)
     assert not rules.search(["acme"], "beta-group", "input", low=True)
 
 
-def test_a_classifier_judges_by_its_thresholds(tmp_path: Path) -> None:
+def test_a_classifier_applies_its_thresholds(tmp_path: Path) -> None:
     (classifier,) = policy(tmp_path, CLASSIFIER).classifiers
-    assert not list(classifier.judge({"fine": 0.6, "toxic": 0.4}, low=False))
-    (finding,) = classifier.judge({"fine": 0.3, "toxic": 0.7}, low=False)
+    assert not list(classifier.evaluate({"fine": 0.6, "toxic": 0.4}, low=False))
+    (finding,) = classifier.evaluate({"fine": 0.3, "toxic": 0.7}, low=False)
     assert (finding.policy, finding.evidence) == ("no-abuse", "toxicity: toxic 0.700")
-    assert not list(classifier.judge({"fine": 0.3, "toxic": 0.7}, low=True))
+    assert not list(classifier.evaluate({"fine": 0.3, "toxic": 0.7}, low=True))
 
 
-def test_a_classifier_has_a_say_at_its_stage_alone(tmp_path: Path) -> None:
-    whole = policy(tmp_path, CLASSIFIER)
-    assert whole.readers("prompts", "alpha-group", "input")
-    assert not whole.readers("prompts", "alpha-group", "output")
-    assert not whole.readers("pictures", "alpha-group", "input")
+def test_a_classifier_applies_to_its_stage_only(tmp_path: Path) -> None:
+    loaded = policy(tmp_path, CLASSIFIER)
+    assert loaded.classifiers_for("prompts", "alpha-group", "input")
+    assert not loaded.classifiers_for("prompts", "alpha-group", "output")
+    assert not loaded.classifiers_for("pictures", "alpha-group", "input")
 
 
 def test_without_a_file_nothing_is_refused(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_without_a_file_nothing_is_refused(tmp_path: Path) -> None:
         (CLASSIFIER.replace("0.5", "1.5"), "threshold"),
     ],
 )
-def test_a_faulty_policy_is_refused_in_words(tmp_path: Path, text: str, fault: str) -> None:
+def test_an_invalid_policy_is_refused_with_a_message(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(PolicyError, match=fault.replace("(", r"\(")):
         policy(tmp_path, text)
 
 
-def test_normalising_leaves_plain_text_alone() -> None:
+def test_normalising_collapses_case_and_spaces() -> None:
     assert normalise("  A red\tBoat ") == "a red boat"

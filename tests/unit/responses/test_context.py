@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from server.accounts.responses import StoredItem
-from server.flows.responses.context import DRAWN, Shown, build_context, last_words, newest_picture
+from server.flows.responses.context import IMAGE_TOOL_SUCCESS, PictureRef, build_context, last_user_text, newest_picture
 from server.flows.responses.items import to_stored, user_text
 from server.schemas.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem
 
@@ -32,11 +32,11 @@ def test_a_round_reads_as_the_chat_that_it_was() -> None:
     (made,) = call["tool_calls"]
     assert made["function"]["name"] == "image_generation"
     assert json.loads(made["function"]["arguments"]) == {"prompt": "a boat", "action": "generate"}
-    assert result == {"role": "tool", "tool_call_id": "ig_a", "content": DRAWN}
+    assert result == {"role": "tool", "tool_call_id": "ig_a", "content": IMAGE_TOOL_SUCCESS}
     assert closing == {"role": "assistant", "content": "!"}
 
 
-def test_a_picture_that_failed_is_told_as_an_error() -> None:
+def test_a_failed_picture_is_an_error_in_the_prompt() -> None:
     body = {"id": "ig_a", "type": "image_generation_call", "error": {"message": "refused"}}
     messages = build_context([StoredItem("output", body)], None, tools=True, vision=False).messages
     assert messages[-1]["content"] == "error: refused"
@@ -51,8 +51,8 @@ def test_words_stand_for_pictures_where_a_model_is_blind() -> None:
     assert blind.pictures == ()
     seeing = build_context([shown], None, tools=True, vision=True)
     assert [part["type"] for part in seeing.messages[0]["content"]] == ["image_url", "text"]
-    assert seeing.pictures == (Shown(URI, is_file=False),)
-    assert last_words(blind.messages) == "make it red"
+    assert seeing.pictures == (PictureRef(URI, is_file=False),)
+    assert last_user_text(blind.messages) == "make it red"
 
 
 def test_calls_that_were_made_together_are_one_message() -> None:
@@ -73,5 +73,5 @@ def test_a_model_without_tools_is_not_shown_calls() -> None:
 def test_the_newest_picture_is_the_last_that_was_drawn_or_sent() -> None:
     sent = said("user", InputImage(type="input_image", image_url=URI), InputText(type="input_text", text="x"))
     assert newest_picture([user_text("x")]) is None
-    assert newest_picture([sent, picture("a", "x"), user_text("y")]) == Shown("a.png", is_file=True)
-    assert newest_picture([picture("a", "x"), sent]) == Shown(URI, is_file=False)
+    assert newest_picture([sent, picture("a", "x"), user_text("y")]) == PictureRef("a.png", is_file=True)
+    assert newest_picture([picture("a", "x"), sent]) == PictureRef(URI, is_file=False)

@@ -1,4 +1,4 @@
-"""What the image tool is asked for: the model's arguments, the tool's own options, and which picture is edited."""
+"""The request of the image tool: the model's arguments, the tool's own options, and which picture is edited."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from pipelines.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
-from server.flows.responses.image_tool import Wish, image_call, read_wish
+from server.flows.responses.image_tool import ToolArguments, build_image_request, parse_tool_arguments
 from server.flows.responses.plan import ImagePlan
 from server.schemas.response_tools import ImageTool
 
@@ -24,50 +24,54 @@ def plan(explicit: tuple[Reference, ...] = (), newest: Reference | None = None, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "can_edit", "wish"),
+    ("arguments", "can_edit", "tool_arguments"),
     [
-        ('{"prompt": "a boat", "action": "generate"}', True, Wish("a boat", "generate")),
-        ('{"prompt": "make it blue", "action": "edit"}', True, Wish("make it blue", "edit")),
-        ('{"prompt": "make it blue", "action": "edit"}', False, Wish("make it blue", "generate")),
-        ('{"prompt": "make it blue"}', True, Wish("make it blue", "edit")),
-        ('{"prompt": "a bo', False, Wish("the words", "generate")),
-        ('{"prompt": "  "}', True, Wish("the words", "edit")),
-        ("[]", False, Wish("the words", "generate")),
+        ('{"prompt": "a boat", "action": "generate"}', True, ToolArguments("a boat", "generate")),
+        ('{"prompt": "make it blue", "action": "edit"}', True, ToolArguments("make it blue", "edit")),
+        ('{"prompt": "make it blue", "action": "edit"}', False, ToolArguments("make it blue", "generate")),
+        ('{"prompt": "make it blue"}', True, ToolArguments("make it blue", "edit")),
+        ('{"prompt": "a bo', False, ToolArguments("the fallback", "generate")),
+        ('{"prompt": "  "}', True, ToolArguments("the fallback", "edit")),
+        ("[]", False, ToolArguments("the fallback", "generate")),
     ],
 )
-def test_arguments_that_can_be_read_are_and_others_have_a_stand_in(arguments: str, can_edit: bool, wish: Wish) -> None:
-    assert read_wish(arguments, "the words", can_edit=can_edit) == wish
+def test_arguments_that_can_not_be_read_are_replaced_by_the_fallback(
+    arguments: str, can_edit: bool, tool_arguments: ToolArguments
+) -> None:
+    assert parse_tool_arguments(arguments, "the fallback", can_edit=can_edit) == tool_arguments
 
 
-def test_without_a_stand_in_unreadable_arguments_are_refused() -> None:
+def test_without_a_fallback_unreadable_arguments_are_refused() -> None:
     with pytest.raises(BadRequest, match="without a prompt"):
-        read_wish('{"prompt": 3}', None, can_edit=False)
+        parse_tool_arguments('{"prompt": 3}', None, can_edit=False)
 
 
 @pytest.mark.parametrize(
-    ("made", "wish", "references"),
+    ("image_plan", "tool_arguments", "references"),
     [
-        (plan(newest=NEWEST), Wish("x", "edit"), (NEWEST,)),
-        (plan(newest=NEWEST), Wish("x", "generate"), ()),
-        (plan(newest=NEWEST, action="edit"), Wish("x", "generate"), (NEWEST,)),
-        (plan(newest=NEWEST, action="generate"), Wish("x", "edit"), ()),
-        (plan(explicit=(SENT,), newest=SENT), Wish("x", "generate"), (SENT,)),
-        (plan(explicit=(SENT,), newest=NEWEST), Wish("x", "edit"), (SENT,)),
-        (plan(explicit=(SENT,), newest=SENT, action="generate"), Wish("x", "edit"), ()),
+        (plan(newest=NEWEST), ToolArguments("x", "edit"), (NEWEST,)),
+        (plan(newest=NEWEST), ToolArguments("x", "generate"), ()),
+        (plan(newest=NEWEST, action="edit"), ToolArguments("x", "generate"), (NEWEST,)),
+        (plan(newest=NEWEST, action="generate"), ToolArguments("x", "edit"), ()),
+        (plan(explicit=(SENT,), newest=SENT), ToolArguments("x", "generate"), (SENT,)),
+        (plan(explicit=(SENT,), newest=NEWEST), ToolArguments("x", "edit"), (SENT,)),
+        (plan(explicit=(SENT,), newest=SENT, action="generate"), ToolArguments("x", "edit"), ()),
     ],
 )
 def test_the_picture_that_was_sent_wins_over_the_newest(
-    made: ImagePlan, wish: Wish, references: tuple[Reference, ...]
+    image_plan: ImagePlan, tool_arguments: ToolArguments, references: tuple[Reference, ...]
 ) -> None:
-    assert image_call(made, wish).references == references
+    assert build_image_request(image_plan, tool_arguments).references == references
 
 
 def test_an_edit_of_nothing_is_refused() -> None:
     with pytest.raises(BadRequest, match="no picture to edit"):
-        image_call(plan(action="edit"), Wish("x", "generate"))
+        build_image_request(plan(action="edit"), ToolArguments("x", "generate"))
 
 
-def test_the_tools_options_are_the_calls() -> None:
-    call = image_call(plan(size="16:9", quality="auto", output_format="jpeg", seed=7), Wish("a boat", "generate"))
+def test_the_options_of_the_tool_are_those_of_the_request() -> None:
+    call = build_image_request(
+        plan(size="16:9", quality="auto", output_format="jpeg", seed=7), ToolArguments("a boat", "generate")
+    )
     assert (call.size, call.quality, call.output_format, call.seed, call.n) == ("16:9", None, "jpeg", 7, 1)
     assert (call.model, call.prompt) == ("beta-3-pro-image-count", "a boat")

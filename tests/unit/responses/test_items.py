@@ -1,4 +1,4 @@
-"""Items as they are sent, kept and shown: pictures leave the body for files, and come back."""
+"""Items as they are sent, stored and shown: pictures leave the body for files, and come back."""
 
 import base64
 from pathlib import Path
@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from server.accounts.responses import StoredItem
 from server.backends.image_decoding import PictureError
 from server.backends.storage import Storage
-from server.flows.responses.create import _texts
-from server.flows.responses.items import keep_pictures, render, to_stored, with_pictures
+from server.flows.responses.items import render, store_pictures, to_stored, with_pictures
+from server.flows.responses.planner import _new_texts
 from server.schemas.response_items import Item
 from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate
@@ -44,21 +44,21 @@ def test_ids_that_are_sent_are_kept() -> None:
 
 def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Storage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": URI}])
-    kept = keep_pictures(item, storage)
-    (name,) = kept.files
+    stored = store_pictures(item, storage)
+    (name,) = stored.files
     assert name.endswith(".webp")
     assert storage.read(name) == b"pixels"
-    assert "base64" not in str(kept.body)
-    assert render(kept, storage)["content"][0]["image_url"] == URI
+    assert "base64" not in str(stored.body)
+    assert render(stored, storage)["content"][0]["image_url"] == URI
 
 
 def test_a_url_stays_what_it_is(storage: Storage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": "https://example.org/a.png"}])
-    assert keep_pictures(item, storage) == item
+    assert store_pictures(item, storage) == item
     assert item.files == []
 
 
-def test_nobody_reads_a_stored_file_by_naming_it(storage: Storage) -> None:
+def test_a_stored_file_can_not_be_read_by_its_name(storage: Storage) -> None:
     storage.write("0" * 32 + ".png", b"secret")
     part = {"type": "input_image", "image_url": "https://x/y", "file": "0" * 32 + ".png"}
     shown = render(sent(role="user", content=[part]), storage)["content"][0]
@@ -74,10 +74,10 @@ def test_thoughts_that_are_sent_back_name_no_files(storage: Storage) -> None:
 
 def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: Storage) -> None:
     item = sent(type="image_generation_call", id="ig_1", result=base64.b64encode(b"png").decode())
-    kept = keep_pictures(item, storage)
-    (name,) = kept.files
-    assert kept.picture == name
-    assert base64.b64decode(render(kept, storage)["result"]) == b"png"
+    stored = store_pictures(item, storage)
+    (name,) = stored.files
+    assert stored.picture == name
+    assert base64.b64decode(render(stored, storage)["result"]) == b"png"
 
 
 def test_a_picture_whose_file_is_gone_is_null(storage: Storage) -> None:
@@ -88,7 +88,7 @@ def test_a_picture_whose_file_is_gone_is_null(storage: Storage) -> None:
 def test_a_broken_data_uri_is_refused(storage: Storage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": "data:image/png;base64,!!!"}])
     with pytest.raises(PictureError):
-        keep_pictures(item, storage)
+        store_pictures(item, storage)
 
 
 def test_events_lose_their_pictures_and_get_them_back() -> None:
@@ -114,5 +114,5 @@ def test_moderation_reads_all_that_the_model_is_shown() -> None:
     }
     body = validate(ResponseBody, fields, strict=True)
     assert isinstance(body.input, list)
-    read = "\n".join(_texts(body, [to_stored(item) for item in body.input]))
+    read = "\n".join(_new_texts(body, [to_stored(item) for item in body.input]))
     assert {"be kind", *"abcdef", "look", "at", "find"} <= set(read.split("\n"))

@@ -19,18 +19,24 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.backends.upstream import Answer
+from server.backends.upstream import UpstreamResponse
 from server.errors import BadRequest, EngineFailure, Overloaded
-from server.flows.responses import upstream_turn as elsewhere
 from server.flows.responses.plan import Turn
+from server.flows.responses.upstream_turn import run_upstream_turn, to_body
 
-THERE = Upstream("http://there/v1", "large", None)
+UPSTREAM = Upstream("http://there/v1", "large", None)
 TURN = Turn(({"role": "user", "content": "hi"},), "auto", (), None)
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}
 
 
 def plan(**changes: Any) -> Any:
-    values = {"tally": None, "tools": (), "parallel_tool_calls": True, "format": None, "sampling": ChatSampling()}
+    values = {
+        "usage_context": None,
+        "tools": (),
+        "parallel_tool_calls": True,
+        "format": None,
+        "sampling": ChatSampling(),
+    }
     return SimpleNamespace(**{**values, "logprobs": False, "top_logprobs": 0, **changes})
 
 
@@ -38,25 +44,30 @@ def tool(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-async def heard(patch: pytest.MonkeyPatch, *items: Any) -> list[ChatEvent]:
-    async def told(*_: Any) -> AsyncGenerator[Any, None]:
-        for item in items:
+class Chat:
+    """An upstream whose stream is these items."""
+
+    def __init__(self, *items: Any) -> None:
+        self._items = items
+
+    async def stream(self, *_: Any) -> AsyncGenerator[Any, None]:
+        for item in self._items:
             yield item
 
-    patch.setattr(elsewhere, "stream_upstream", told)
-    services: Any = None
-    return [event async for event in elsewhere.run_elsewhere(services, plan(), TURN, THERE)]
+
+async def events_of(*items: Any) -> list[ChatEvent]:
+    chat: Any = Chat(*items)
+    return [event async for event in run_upstream_turn(chat, plan(), TURN, UPSTREAM)]
 
 
 def delta(**fields: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": fields, "logprobs": None, "finish_reason": None}], "usage": None}
 
 
-async def test_every_kind_of_delta_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_kind_of_delta_is_read() -> None:
     begin = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": ""}}
     more = {"index": 0, "id": None, "function": {"name": None, "arguments": "{}"}}
-    events = await heard(
-        monkeypatch,
+    events = await events_of(
         delta(role="assistant", content=""),
         delta(reasoning="so "),
         delta(reasoning_content="what"),
@@ -79,31 +90,29 @@ async def test_every_kind_of_delta_is_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert events[-1].usage == ChatUsage(3, 2, 1)
 
 
-async def test_a_call_without_an_id_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, call, *_ = await heard(monkeypatch, delta(tool_calls=[{"function": {"name": "look", "arguments": "{}"}}]))
+async def test_a_call_without_an_id_gets_one() -> None:
+    _, call, *_ = await events_of(delta(tool_calls=[{"function": {"name": "look", "arguments": "{}"}}]))
     assert isinstance(call, ToolCallDelta)
     assert (call.call_id or "").startswith("call_")
 
 
 @pytest.mark.parametrize(
-    ("came", "error", "says"),
+    ("item", "error", "says"),
     [
-        (Answer(400, {"error": {"message": "too long", "param": "messages"}}, {}), BadRequest, "too long"),
-        (Answer(429, {"error": {"message": "slow down"}}, {}), Overloaded, "slow down"),
-        (Answer(200, {"choices": []}, {}), EngineFailure, "sent no stream"),
-        (Answer(502, {"error": "bad gateway"}, {}), EngineFailure, "sent no stream"),
+        (UpstreamResponse(400, {"error": {"message": "too long", "param": "messages"}}, {}), BadRequest, "too long"),
+        (UpstreamResponse(429, {"error": {"message": "slow down"}}, {}), Overloaded, "slow down"),
+        (UpstreamResponse(200, {"choices": []}, {}), EngineFailure, "sent no stream"),
+        (UpstreamResponse(502, {"error": "bad gateway"}, {}), EngineFailure, "sent no stream"),
         ({"choices": "none"}, EngineFailure, "can't be read"),
     ],
 )
-async def test_what_is_no_stream_of_chunks_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, came: Any, error: type[Exception], says: str
-) -> None:
+async def test_what_is_no_stream_of_chunks_is_an_error(item: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        await heard(monkeypatch, came)
+        await events_of(item)
 
 
 def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
-    assert elsewhere.to_body(plan(), TURN) == {
+    assert to_body(plan(), TURN) == {
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -114,7 +123,7 @@ def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
 
 def test_only_tools_that_may_be_called_are_sent() -> None:
     asked = plan(tools=(tool("look"), tool("draw")), parallel_tool_calls=False)
-    body = elsewhere.to_body(asked, Turn(TURN.messages, "required", ("draw",), 16))
+    body = to_body(asked, Turn(TURN.messages, "required", ("draw",), 16))
     assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([tool("draw")], "required", False)
     assert body["max_tokens"] == 16
 
@@ -122,5 +131,5 @@ def test_only_tools_that_may_be_called_are_sent() -> None:
 @pytest.mark.parametrize(("closed", "strict"), [({"additionalProperties": False}, True), ({}, False)])
 def test_a_schema_is_strict_where_it_can_be(closed: dict[str, Any], strict: bool) -> None:
     schema = {"type": "object", "properties": {}, **closed}
-    body = elsewhere.to_body(plan(format=JsonFormat(schema)), TURN)
+    body = to_body(plan(format=JsonFormat(schema)), TURN)
     assert body["response_format"]["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}

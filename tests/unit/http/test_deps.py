@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from server.http.deps import ignored_header, visit
+from server.http.deps import ignored_header, read_retry_info
 from server.schemas.validation import MalformedBody, parse_json
 
 
@@ -19,7 +19,7 @@ def test_a_number_that_no_other_server_could_be_sent_is_no_json(number: str) -> 
 )
 def test_a_retry_is_counted_where_its_number_is_one(sent: str | None, count: int | None) -> None:
     headers = [] if sent is None else [(b"x-stainless-retry-count", sent.encode())]
-    assert visit(Request({"type": "http", "headers": headers}), "print").retry_count == count
+    assert read_retry_info(Request({"type": "http", "headers": headers}), "print").retry_count == count
 
 
 def test_ignored_fields_are_named_as_far_as_a_header_can_hold_them() -> None:

@@ -1,0 +1,230 @@
+"""Builds the parts of a server from its settings, from the database upwards. Nothing is started here."""
+
+import os
+import uuid
+from dataclasses import dataclass
+
+from pipelines.catalog.images import Catalog
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
+from pipelines.protocol.images import Event, ImageJob
+from server.accounts.calls import CallStore
+from server.accounts.db import Database
+from server.accounts.ledger import Ledger
+from server.accounts.responses import ResponseStore
+from server.backends.engine_host import EngineHost
+from server.backends.storage import Storage
+from server.backends.upstream import UpstreamClient
+from server.flows.catalog_update import CatalogUpdater
+from server.flows.chat.complete import ChatCompletions
+from server.flows.chat.run import ChatRunner
+from server.flows.chat.upstream import UpstreamChat
+from server.flows.images.create import ImageCreator
+from server.flows.images.idempotency import ImageCalls
+from server.flows.images.status import CallStatus
+from server.flows.moderation import Moderator
+from server.flows.rate_limits import RateLimiter
+from server.flows.references import ReferenceLoader
+from server.flows.responses.count_tokens import TokenCounter
+from server.flows.responses.create import ResponseCreator
+from server.flows.responses.history import History
+from server.flows.responses.image_tool import ImageToolRunner
+from server.flows.responses.planner import Planner
+from server.flows.responses.retrieve import Responses
+from server.flows.responses.tool_loop import ToolLoop
+from server.moderation.policy import Policy, load_policy
+from server.services import Services
+from server.settings import Settings
+from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
+from server.state.active_responses import ActiveResponses
+from server.state.background_tasks import BackgroundTasks
+from server.state.drain import Drain
+from server.state.expected_retries import ExpectedRetries
+from server.state.image_backlog import Backlog
+from server.state.served_catalog import ServedCatalog
+from server.telemetry.crash_points import CrashPoints
+from server.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What flows are built on: settings, stores, engines and state."""
+
+    settings: Settings
+    catalog: ServedCatalog
+    policy: Policy
+    metrics: Metrics
+    crash_points: CrashPoints
+    database: Database
+    ledger: Ledger
+    call_store: CallStore
+    response_store: ResponseStore
+    storage: Storage
+    image_engine: EngineHost[ImageJob, Event]
+    chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]
+    classifier_engine: EngineHost[ClassifyJob, ClassifyEvent]
+    upstreams: UpstreamClient
+    active_calls: ActiveCalls
+    active_responses: ActiveResponses
+    expected_retries: ExpectedRetries
+    background: BackgroundTasks
+    drain: Drain
+
+
+def build_services(settings: Settings, catalog: Catalog) -> Services:
+    """Raises StartError for a policy or an upstream key that can't be read."""
+    base = _build_base(settings, catalog)
+    backlog = Backlog(settings.max_queue, settings.max_queue_s, base.image_engine.warmup_unit_s)
+    limiter = RateLimiter(
+        base.active_calls, base.active_responses, backlog, base.chat_engine, settings.max_running_per_key
+    )
+    moderator = Moderator(base.policy, base.classifier_engine, base.database)
+    references = ReferenceLoader(
+        base.ledger, base.storage, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
+    )
+    runner = ChatRunner(base.chat_engine, base.metrics, base.database, base.background)
+    upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
+    creator = _image_creator(base, references, moderator, backlog)
+    image_calls = _image_calls(base, creator, limiter)
+    history = History(base.response_store, base.storage)
+    planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
+    responses = Responses(base.active_responses, base.response_store, base.storage, base.expected_retries)
+    image_tool = ImageToolRunner(image_calls, creator, base.call_store, base.storage)
+    loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
+    return Services(
+        settings=settings,
+        catalog=base.catalog,
+        policy=base.policy,
+        metrics=base.metrics,
+        database=base.database,
+        ledger=base.ledger,
+        call_store=base.call_store,
+        response_store=base.response_store,
+        storage=base.storage,
+        image_engine=base.image_engine,
+        chat_engine=base.chat_engine,
+        classifier_engine=base.classifier_engine,
+        upstreams=base.upstreams,
+        active_calls=base.active_calls,
+        active_responses=base.active_responses,
+        background=base.background,
+        drain=base.drain,
+        limiter=limiter,
+        moderator=moderator,
+        chat_completions=ChatCompletions(
+            base.catalog, moderator, references, runner, time_limit_s=settings.job_time_limit_s
+        ),
+        upstream_chat=upstream_chat,
+        image_calls=image_calls,
+        call_status=CallStatus(base.active_calls, base.call_store, base.storage),
+        response_creator=_response_creator(base, history, planner, loop, responses, limiter),
+        responses=responses,
+        token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
+        catalog_updater=_catalog_updater(base),
+    )
+
+
+def _build_base(settings: Settings, catalog: Catalog) -> _Base:
+    policy = load_policy(settings.moderation, settings.weights, catalog.groups)
+    crash_points = CrashPoints(settings.crash_at)
+    owner = uuid.uuid4().hex
+    database = Database(settings.database_url)
+    base = _Base(
+        settings=settings,
+        catalog=ServedCatalog(catalog),
+        policy=policy,
+        metrics=Metrics(),
+        crash_points=crash_points,
+        database=database,
+        ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit),
+        call_store=CallStore(database, owner, settings.idempotency_s),
+        response_store=ResponseStore(database, owner, settings.lease_s),
+        storage=Storage(settings.results),
+        image_engine=_image_engine(settings, catalog),
+        chat_engine=_chat_engine(settings, catalog),
+        classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue),
+        upstreams=UpstreamClient(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
+        active_calls=ActiveCalls(),
+        active_responses=ActiveResponses(),
+        expected_retries=ExpectedRetries(RETRY_WINDOW_S),
+        background=BackgroundTasks(),
+        drain=Drain(),
+    )
+    image, chat, classifier = base.image_engine, base.chat_engine, base.classifier_engine
+    base.metrics.track_worker("image", jobs=lambda: image.jobs, restarts=lambda: image.restarts)
+    base.metrics.track_worker("chat", jobs=lambda: chat.jobs, restarts=lambda: chat.restarts)
+    base.metrics.track_worker("classify", jobs=lambda: classifier.jobs, restarts=lambda: classifier.restarts)
+    return base
+
+
+def _image_engine(settings: Settings, catalog: Catalog) -> EngineHost[ImageJob, Event]:
+    preloaded = catalog.checkpoints if settings.preload else ()
+    limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
+    options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
+    return EngineHost("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s, options=options)
+
+
+def _chat_engine(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
+    specs = catalog.chat.checkpoints
+    concurrency = max((spec.max_batch for spec in specs), default=1)
+    preloaded = specs if settings.preload else ()
+    return EngineHost("chat", preloaded, settings.chat_max_queue, concurrency, settings.worker_silence_s)
+
+
+def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderator, backlog: Backlog) -> ImageCreator:
+    return ImageCreator(
+        catalog=base.catalog,
+        engine=base.image_engine,
+        references=references,
+        moderator=moderator,
+        backlog=backlog,
+        ledger=base.ledger,
+        call_store=base.call_store,
+        storage=base.storage,
+        metrics=base.metrics,
+        crash_points=base.crash_points,
+        max_n=base.settings.max_n,
+        time_limit_s=base.settings.job_time_limit_s,
+    )
+
+
+def _image_calls(base: _Base, creator: ImageCreator, limiter: RateLimiter) -> ImageCalls:
+    return ImageCalls(
+        creator=creator,
+        active=base.active_calls,
+        store=base.call_store,
+        expected_retries=base.expected_retries,
+        limiter=limiter,
+        drain=base.drain,
+        retry_grace_s=base.settings.retry_grace_s,
+    )
+
+
+def _response_creator(
+    base: _Base, history: History, planner: Planner, loop: ToolLoop, responses: Responses, limiter: RateLimiter
+) -> ResponseCreator:
+    return ResponseCreator(
+        catalog=base.catalog,
+        history=history,
+        planner=planner,
+        loop=loop,
+        responses=responses,
+        active=base.active_responses,
+        store=base.response_store,
+        expected_retries=base.expected_retries,
+        limiter=limiter,
+        drain=base.drain,
+        retry_grace_s=base.settings.retry_grace_s,
+    )
+
+
+def _catalog_updater(base: _Base) -> CatalogUpdater:
+    return CatalogUpdater(
+        base.catalog,
+        base.image_engine,
+        base.chat_engine,
+        base.upstreams,
+        model_configs=base.settings.model_configs,
+        weights=base.settings.weights,
+        preload=base.settings.preload,
+    )

@@ -1,0 +1,41 @@
+"""Which model a request names, and whether its key may use it."""
+
+from typing import TypeVar
+
+from pipelines.catalog.chat import ChatModel
+from pipelines.catalog.images import Catalog, ImageModel
+from server.errors import BadRequest, Forbidden, NotFound
+
+ServedModel = TypeVar("ServedModel", ImageModel, ChatModel)
+
+
+def find_image_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
+    """The image model of a name or an alias; without a name, the default. Raises NotFound or Forbidden."""
+    message = f"The model `{name}` does not exist or you do not have access to it."
+    return _check_served(catalog.find(name), groups, f"{message} Image models here: {', '.join(catalog.models)}.")
+
+
+def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ChatModel:
+    """The chat model of a name or an alias; without a name, the default, which a catalog need not have. Raises
+    ApiError."""
+    chat = catalog.chat
+    known = f"Chat models here: {', '.join(chat.models) or 'none; model_configs/chat.toml would name them'}."
+    if name is None and chat.default is None:
+        message = f"Missing required parameter: 'model'. {known}"
+        raise BadRequest(message, param="model", code="missing_required_parameter")
+    message = f"The model `{name}` does not exist or you do not have access to it."
+    if name in catalog.models:
+        message = f"The model `{name}` draws pictures and does not chat."
+    return _check_served(chat.find(name), groups, f"{message} {known}")
+
+
+def _check_served(model: ServedModel | None, groups: frozenset[str], not_found: str) -> ServedModel:
+    if model is None:
+        raise NotFound(not_found, param="model", code="model_not_found")
+    if model.group not in groups:
+        raise Forbidden(
+            f"Your API key does not have access to model `{model.name}`: it lacks the group '{model.group}'. "
+            "Ask the operator for a key with that group (darkroom keys create --group).",
+            param="model",
+        )
+    return model

@@ -1,0 +1,216 @@
+"""From the body of a request to a Plan: the chain is read, pictures are decoded, the image tool is checked.
+
+Whatever can be known to fail before the chat model runs fails here.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.sizes import SizeError, resolve_size
+from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
+from pipelines.protocol.image_tool import IMAGE_TOOL
+from pipelines.protocol.images import Picture
+from server.accounts.keys import Key
+from server.accounts.responses import StoredItem
+from server.errors import BadImageRequest, BadRequest
+from server.flows.chat.moderation import chat_texts
+from server.flows.chat.run import UsageContext
+from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
+from server.flows.images.create import ImageCreator
+from server.flows.models import find_image_model
+from server.flows.moderation import ModerationContext
+from server.flows.references import Reference, ReferenceLoader
+from server.flows.responses.context import IMAGE_FUNCTION, PictureRef, build_context, newest_picture, pictures_of
+from server.flows.responses.history import History
+from server.flows.responses.image_tool import request_from_tool
+from server.flows.responses.plan import ImagePlan, Plan, ToolMode
+from server.schemas.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
+from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
+from server.state.served_catalog import ServedCatalog
+
+MAX_PICTURES = 16
+
+
+class Planner:
+    """Builds plans. One for the whole server."""
+
+    def __init__(
+        self,
+        catalog: ServedCatalog,
+        history: History,
+        references: ReferenceLoader,
+        creator: ImageCreator,
+        time_limit_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._history = history
+        self._references = references
+        self._creator = creator
+        self._time_limit_s = time_limit_s
+
+    async def plan(
+        self,
+        key: Key,
+        model: ChatModel,
+        body: ResponseBody,
+        response_id: str,
+        chain: Sequence[StoredItem],
+        inputs: Sequence[StoredItem],
+        results_base: str,
+    ) -> Plan:
+        """Raises ApiError."""
+        tools, vision = _abilities(model.source)
+        context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
+        new_pictures = await self._new_pictures(body, inputs, vision=vision)
+        image = await self._image_plan(key, model, body, chain, inputs, results_base)
+        mode, allowed = _tool_choice(body)
+        logprobs = "message.output_text.logprobs" in body.include
+        return Plan(
+            key=key,
+            source=model.source,
+            usage_context=UsageContext(key, model.name),
+            moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
+            inputs=tuple(inputs) if body.store else (),
+            messages=context.messages,
+            pictures=await self.decode(context.pictures),
+            new_texts=tuple(await asyncio.to_thread(_new_texts, body, inputs)),
+            new_pictures=new_pictures,
+            image=image,
+            tools=chat_tools(body),
+            tool_choice=mode,
+            allowed_tools=allowed,
+            parallel_tool_calls=body.parallel_tool_calls,
+            max_tool_calls=body.max_tool_calls,
+            format=_format(body),
+            max_output_tokens=body.max_output_tokens,
+            sampling=ChatSampling(body.temperature, body.top_p, body.presence_penalty, body.frequency_penalty),
+            truncate=body.truncation == "auto",
+            logprobs=logprobs,
+            top_logprobs=body.top_logprobs if logprobs else 0,
+            time_limit_s=self._time_limit_s,
+        )
+
+    async def decode(self, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
+        """The pixels of stored or sent pictures. Raises ApiError."""
+        decoded = await self._references.load(await self._history.to_references(pictures))
+        return tuple(one.picture for one in decoded)
+
+    async def _new_pictures(
+        self, body: ResponseBody, inputs: Sequence[StoredItem], *, vision: bool
+    ) -> tuple[Picture, ...]:
+        """The pictures in this request, whether the model, the image tool or moderation reads them."""
+        new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
+        if len(new) > MAX_PICTURES:
+            message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
+            raise BadRequest(message, param="input", code="array_above_max_length")
+        if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
+            message = "This model does not see images: send the image_generation tool to edit them, or text alone."
+            raise BadRequest(message, param="input", code="unsupported_parameter")
+        return await self.decode(new)
+
+    async def _image_plan(
+        self,
+        key: Key,
+        model: ChatModel,
+        body: ResponseBody,
+        chain: Sequence[StoredItem],
+        inputs: Sequence[StoredItem],
+        results_base: str,
+    ) -> ImagePlan | None:
+        """None without the image tool. Raises ApiError for what no prompt could mend: model, group, size, an option."""
+        index, tool = next(((i, t) for i, t in enumerate(body.tools) if isinstance(t, ImageTool)), (0, None))
+        if tool is None:
+            return None
+        image_model = find_image_model(self._catalog.current, tool.model or model.image_model, key.groups)
+        try:
+            self._creator.check(request_from_tool(tool, image_model, "a picture"), image_model)
+            resolve_size(image_model.sizes, tool.size, None)
+        except SizeError as error:
+            raise BadImageRequest(str(error), param=f"tools[{index}].size") from error
+        except BadRequest as error:
+            error.param = f"tools[{index}].{error.param}"
+            raise
+        last = inputs[-1:] if inputs and inputs[-1].body.get("role") == "user" else []
+        explicit = [picture for item in last for picture in pictures_of(item)]
+        newest = newest_picture([*chain, *inputs])
+        mask = tool.input_image_mask
+        return ImagePlan(
+            tool=tool,
+            model=image_model,
+            results_base=results_base,
+            explicit=await self._history.to_references(explicit),
+            newest=next(iter(await self._history.to_references([newest] if newest else [])), None),
+            mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
+            partial_images=(tool.partial_images or 0) if body.stream else 0,
+        )
+
+
+def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
+    """Refuse fields that exclude each other or that this kind of model can't do. Raises BadRequest."""
+    if body.background and not body.store:
+        message = "'background' needs 'store': true: a background response is read from where it is stored."
+        raise BadRequest(message, param="background", code="invalid_parameter_combination")
+    if body.stream_options is not None and not body.stream:
+        message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
+        raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
+    if body.truncation == "auto" and isinstance(source, Upstream):
+        message = "'truncation': 'auto' is not supported with this model: it runs on another server. Leave it out."
+        raise BadRequest(message, param="truncation", code="unsupported_parameter")
+    if body.tools and not _abilities(source)[0]:
+        raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
+    if not body.input and body.previous_response_id is None:
+        message = "Invalid 'input': it must not be empty."
+        raise BadRequest(message, param="input", code="string_below_min_length")
+
+
+def chat_tools(body: ResponseBody) -> tuple[Mapping[str, Any], ...]:
+    """The tools as chat completions have them. Raises BadRequest for a function with an invalid schema."""
+    return tuple(_chat_tool(tool, index) for index, tool in enumerate(body.tools))
+
+
+def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
+    """The texts of this round, for moderation."""
+    new = build_context(inputs, body.instructions, tools=True, vision=False)
+    return chat_texts(new.messages, [tool.model_dump() for tool in body.tools if isinstance(tool, FunctionTool)])
+
+
+def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
+    """Whether the model calls tools, and whether it sees pictures. An upstream checks tools itself and gets no
+    pictures."""
+    return (True, False) if isinstance(source, Upstream) else (source.tools, source.vision)
+
+
+def _tool_choice(body: ResponseBody) -> tuple[ToolMode, tuple[str, ...]]:
+    names = [tool.name if isinstance(tool, FunctionTool) else IMAGE_FUNCTION for tool in body.tools]
+    check_unique_names(names, "tools[{}]")
+    match body.tool_choice:
+        case AllowedTools(mode=mode, tools=tools):
+            return mode, tuple(require_known_tool(_name(tool), names) for tool in tools)
+        case NamedFunction() | HostedTool():
+            return "required", (require_known_tool(_name(body.tool_choice), names),)
+        case "required":
+            require_tools(names)
+    return body.tool_choice, ()
+
+
+def _name(tool: NamedFunction | HostedTool) -> str:
+    return tool.name if isinstance(tool, NamedFunction) else IMAGE_FUNCTION
+
+
+def _chat_tool(tool: FunctionTool | ImageTool, index: int) -> dict[str, Any]:
+    if isinstance(tool, ImageTool):
+        return IMAGE_TOOL
+    param = f"tools[{index}].parameters"
+    return function_tool(tool.name, tool.description, tool.parameters, strict=tool.strict, param=param)
+
+
+def _format(body: ResponseBody) -> JsonFormat | None:
+    match body.text.format:
+        case JsonObject():
+            return JsonFormat(None)
+        case JsonSchema() as named:
+            where = {"field": "text.format", "param": "text.format.schema"}
+            return json_format(named.name, named.schema_, strict=named.strict, **where)
+    return None

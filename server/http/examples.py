@@ -1,0 +1,164 @@
+"""The examples in /openapi.json, by their names. A test sends every request of them, so they are quick to answer."""
+
+from typing import Any
+
+Examples = dict[str, dict[str, Any]]
+
+RED_SQUARE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAABAAAAAQCAIAAACQkWg2AAAAGklEQVR42mM8oaHBQApgYiARjGoY1TB0NAAAjC0BOJDn"
+    "dDkAAAAASUVORK5CYII="
+)
+WEATHER = {
+    "name": "get_weather",
+    "description": "The weather in a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Wien", "Graz"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+GENERATION: Examples = {
+    "text to image": {"prompt": "a red boat", "size": "256x256", "quality": "low"},
+    "two pictures as base64": {
+        "model": "alpha-image-2-count",
+        "prompt": "a red boat",
+        "n": 2,
+        "size": "256x256",
+        "quality": "low",
+        "response_format": "b64_json",
+        "output_format": "jpeg",
+        "seed": 7,
+    },
+    "image to image": {
+        "prompt": "a blue boat",
+        "size": "256x256",
+        "quality": "low",
+        "image": [RED_SQUARE],
+        "strength": 0.5,
+    },
+    "stream with previews": {
+        "prompt": "a red boat",
+        "size": "256x256",
+        "quality": "low",
+        "stream": True,
+        "partial_images": 1,
+    },
+}
+EDIT: Examples = {
+    "one picture": {"prompt": "make it blue", "size": "256x256", "quality": "low", "image": ["<bytes of a PNG>"]},
+    "stream": {
+        "prompt": "make it blue",
+        "size": "256x256",
+        "quality": "low",
+        "stream": True,
+        "image": ["<bytes of a PNG>"],
+    },
+}
+CHAT: Examples = {
+    "one answer": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8},
+    "conversation": {
+        "model": "starter-chat",
+        "messages": [
+            {"role": "system", "content": "Answer in one sentence."},
+            {"role": "user", "content": [{"type": "text", "text": "Where is Graz?"}]},
+            {"role": "assistant", "content": "In Austria."},
+            {"role": "user", "content": "And Wien?"},
+        ],
+        "max_completion_tokens": 8,
+        "temperature": 0.5,
+        "stop": "\n",
+        "logprobs": True,
+        "top_logprobs": 2,
+    },
+    "stream with usage": {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 8,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
+    "function call": {
+        "messages": [{"role": "user", "content": "Is it warm in Graz?"}],
+        "max_tokens": 32,
+        "tools": [{"type": "function", "function": WEATHER}],
+        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+    },
+    "answer as JSON": {
+        "messages": [{"role": "user", "content": "Name a city"}],
+        "max_tokens": 32,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "place", "strict": True, "schema": CITY},
+        },
+    },
+}
+RESPONSE: Examples = {
+    "text": {"input": "Hello", "instructions": "Answer in one sentence.", "max_output_tokens": 16},
+    "conversation with a function": {
+        "model": "starter-chat",
+        "input": [
+            {"role": "user", "content": "Is it warm in Graz?"},
+            {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city": "Graz"}'},
+            {"type": "function_call_output", "call_id": "call_1", "output": "21 degrees"},
+            {"role": "user", "content": [{"type": "input_text", "text": "And in Wien?"}]},
+        ],
+        "tools": [{"type": "function", **WEATHER}],
+        "max_output_tokens": 16,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+    },
+    "answer as JSON": {
+        "input": "Name a city",
+        "max_output_tokens": 32,
+        "text": {"format": {"type": "json_schema", "name": "place", "strict": True, "schema": CITY}},
+    },
+    "stream with a picture": {
+        "input": "Draw a red boat",
+        "tools": [{"type": "image_generation", "size": "256x256", "partial_images": 1}],
+        "tool_choice": {"type": "image_generation"},
+        "max_output_tokens": 16,
+        "stream": True,
+    },
+    "in the background": {"input": "Hello", "max_output_tokens": 16, "background": True, "metadata": {"user": "7"}},
+}
+SWAP: Examples = {
+    "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
+}
+
+IMAGE_EVENTS: Examples = {
+    "a preview": {
+        "type": "image_generation.partial_image",
+        "b64_json": "iVBORw0KGgo=",
+        "created_at": 1760000000,
+        "size": "256x256",
+        "quality": "low",
+        "background": "opaque",
+        "output_format": "png",
+        "image_index": 0,
+        "partial_image_index": 0,
+    },
+}
+CHAT_EVENTS: Examples = {
+    "new text": {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1760000000,
+        "model": "starter-chat",
+        "service_tier": "default",
+        "system_fingerprint": "fp_1",
+        "choices": [{"index": 0, "delta": {"content": "Hel"}, "logprobs": None, "finish_reason": None}],
+    },
+}
+RESPONSE_EVENTS: Examples = {
+    "new text": {
+        "type": "response.output_text.delta",
+        "sequence_number": 4,
+        "item_id": "msg_1",
+        "output_index": 0,
+        "content_index": 0,
+        "delta": "Hel",
+        "logprobs": [],
+    },
+}

@@ -1,0 +1,169 @@
+"""What /openapi.json says of a route beyond its signature: `openapi` makes the arguments of the route's decorator.
+
+Routes validate their bodies themselves, so FastAPI does not know their models. Decorators refer to a type as
+"validation server.schemas.chat:ChatBody"; `openapi_document` replaces that by the schema that pydantic writes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from server.errors import (
+    ApiError,
+    BadRequest,
+    Conflict,
+    EngineFailure,
+    Forbidden,
+    KeyReused,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    TimedOut,
+    TooLarge,
+    Unauthorized,
+    UnsupportedMedia,
+)
+from server.schemas.errors import ErrorBody
+
+Json = dict[str, Any]
+JSON_TEXT = "x-json-text"  # the key of an example's text until the document is complete: FastAPI drops nulls
+
+RESPONSE_HEADERS = {  # name -> schema type, description
+    "x-request-id": ("string", "The id of this request. Every answer has one, and the server's log names it."),
+    "Retry-After": ("integer", "Seconds after which to send the request again, at most 120."),
+    "x-darkroom-job": ("string", "The id of this call, for GET /v1/images/jobs/{job_id}."),
+    "x-darkroom-ignored": ("string", "Fields of the request that had no effect, separated by commas."),
+    "Idempotency-Replayed": ("string", "`true` if this is the answer of an earlier request."),
+    "x-ratelimit-limit-requests": ("integer", "The key's calls a minute or, without that limit, at one time."),
+    "x-ratelimit-remaining-requests": ("integer", "How many of these calls are left."),
+    "x-ratelimit-reset-requests": ("string", "When all of them are free again, for example `1s` or `6m0s`."),
+}
+RATE_HEADERS = tuple(name for name in RESPONSE_HEADERS if name.startswith("x-ratelimit-"))
+CREATE_HEADERS = ("x-darkroom-ignored", "Idempotency-Replayed", *RATE_HEADERS)
+
+ERRORS: dict[int, tuple[type[ApiError], str]] = {
+    400: (BadRequest, "A value is invalid; `param` names it."),
+    401: (Unauthorized, "The key is missing, unknown, expired or revoked."),
+    403: (Forbidden, "The key has no access to the model's group."),
+    404: (NotFound, "There is no such model, result or URL."),
+    409: (Conflict, "Something else has to end first. Try again."),
+    413: (TooLarge, "The body or one of its files is too large."),
+    415: (UnsupportedMedia, "The body has another content type than the route takes."),
+    422: (KeyReused, "Another request had this Idempotency-Key."),
+    429: (RateLimited, "The key's limit of calls is reached, or its budget is used up."),
+    500: (EngineFailure, "The server failed. Nothing is charged."),
+    503: (Overloaded, "The server has no room now, or is about to stop."),
+    504: (TimedOut, "The call took too long. Nothing is charged."),
+}
+RETRY_STATUSES = {409, 429, 503}
+RUN_ERRORS = (400, 401, 403, 404, 413, 429, 500, 503, 504)  # of the routes that run a model
+CREATE_ERRORS = (*RUN_ERRORS, 409, 422)  # of those that take an Idempotency-Key too
+
+
+def parameter(where: Literal["header", "path", "query"], name: str, description: str, **schema: Any) -> Json:
+    """A parameter. It replaces what FastAPI knows of a parameter with this name."""
+    found = {"name": name, "in": where, "required": where == "path", "description": description}
+    return {**found, "schema": schema or {"type": "string"}}
+
+
+IDEMPOTENCY_KEY = parameter(
+    "header",
+    "Idempotency-Key",
+    "Requests with the same key and the same body run once and are charged once; the later ones get the first answer.",
+    type="string",
+    minLength=1,
+    maxLength=255,
+)
+KEEPALIVE = parameter(
+    "header",
+    "X-Keepalive",
+    "`1` sends a space from time to time before a JSON answer, so that proxies do not close the connection; `0` sends "
+    "none. The default is set for each key.",
+)
+
+
+def schema_of(type_: type, mode: Literal["validation", "serialization"]) -> Json:
+    """A reference to the type's schema."""
+    return {"$ref": f"{mode} {type_.__module__}:{type_.__qualname__}"}
+
+
+def json_body(model: type, examples: Mapping[str, Any]) -> Json:
+    """A body of this model. `examples` are by their names."""
+    content = {"schema": schema_of(model, "validation"), "examples": _examples(examples)}
+    return {"required": True, "content": {"application/json": content}}
+
+
+def form_body(model: type, examples: Mapping[str, Any], encoding: Mapping[str, str]) -> Json:
+    """The same as a form. `encoding` has the content types of its parts, by their names."""
+    content = json_body(model, examples)["content"]["application/json"]
+    content["encoding"] = {name: {"contentType": types} for name, types in encoding.items()}
+    return {"required": True, "content": {"multipart/form-data": content}}
+
+
+def answer(description: str, type_: type | Json, media_type: str = "application/json") -> Json:
+    """A response with a body of this type, or of this schema."""
+    schema = schema_of(type_, "serialization") if isinstance(type_, type) else type_
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def event_stream_of(*types: type, examples: Mapping[str, Any]) -> Json:
+    """The content of a stream. OpenAPI 3.1 can't describe its lines: the schema is of the data of each event."""
+    schema = {"anyOf": [schema_of(type_, "serialization") for type_ in types]}
+    return {"text/event-stream": {"schema": schema, "examples": _examples(examples)}}
+
+
+def openapi(
+    summary: str,
+    description: str,
+    *,
+    success: Json,
+    stream: Json | None = None,
+    body: Json | None = None,
+    parameters: Sequence[Json] = (),
+    headers: Sequence[str] = (),
+    errors: Sequence[int] = (),
+    others: Mapping[int | str, Json] | None = None,
+    security: Literal["api_key", "admin_key"] | None = "api_key",
+) -> Json:
+    """The arguments of a route's decorator. `headers` and `stream` are of the success; `others` are more responses."""
+    content = {**success.get("content", {}), **(stream or {})}
+    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": _headers(headers)}}
+    for status in sorted(errors):
+        kind, text = ERRORS[status]
+        responses[status] = {"$ref": f"#/components/responses/{kind.__name__}", "description": text}
+    for key, other in (others or {}).items():
+        responses[key] = {"headers": _headers(["Retry-After"] if key in RETRY_STATUSES else []), **other}
+    extra: Json = {"parameters": [*parameters], "security": [{security: []}] if security else []}
+    if body:
+        extra["requestBody"] = body
+    return {"summary": summary, "description": description, "responses": responses, "openapi_extra": extra}
+
+
+def shared_components() -> Json:
+    """The errors and headers that the operations refer to."""
+    return {
+        "responses": {kind.__name__: _error_response(kind, description) for kind, description in ERRORS.values()},
+        "headers": {
+            name: {"description": description, "schema": {"type": kind}}
+            for name, (kind, description) in RESPONSE_HEADERS.items()
+        },
+        "securitySchemes": {
+            "api_key": {"type": "http", "scheme": "bearer", "description": "A key of `darkroom keys create`."},
+            "admin_key": {"type": "http", "scheme": "bearer", "description": "`admin-key` in the server's home."},
+        },
+    }
+
+
+def _error_response(kind: type[ApiError], description: str) -> Json:
+    error = {"message": description, "type": kind.type, "param": None, "code": kind.default_code}
+    response = answer(description, ErrorBody)
+    response["content"]["application/json"]["examples"] = _examples({"error": {"error": error}})
+    return {**response, "headers": _headers(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
+
+
+def _headers(names: Sequence[str]) -> Json:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
+
+
+def _examples(examples: Mapping[str, Any]) -> Json:
+    return {name: {"value": {JSON_TEXT: json.dumps(value)}} for name, value in examples.items()}

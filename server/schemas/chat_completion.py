@@ -1,0 +1,150 @@
+"""What POST /v1/chat/completions answers: one completion, or the chunks of a stream."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
+class CompletionFunction(TypedDict):
+    """`arguments` is JSON text as the model wrote it; it is cut off if the answer ran out of tokens."""
+
+    name: str
+    arguments: str
+
+
+class CompletionToolCall(TypedDict):
+    """A call of one of the request's tools."""
+
+    id: str
+    type: Literal["function"]
+    function: CompletionFunction
+
+
+class CompletionMessage(TypedDict):
+    """`content` is null when the message only calls tools."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    annotations: list[dict[str, Any]]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CompletionToolCall]]
+
+
+class CompletionTopLogprob(TypedDict):
+    """A token with its log-probability, as text and as UTF-8 bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class CompletionTokenLogprob(CompletionTopLogprob):
+    """A token of the answer, with the most likely tokens at its position."""
+
+    top_logprobs: list[CompletionTopLogprob]
+
+
+class CompletionLogprobs(TypedDict):
+    """One entry a token."""
+
+    content: list[CompletionTokenLogprob] | None
+    refusal: list[CompletionTokenLogprob] | None
+
+
+class CompletionChoice(TypedDict):
+    """One of the `n` answers."""
+
+    index: int
+    message: CompletionMessage
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+
+
+class PromptTokensDetails(TypedDict):
+    """Nothing is cached between calls, so these are zero."""
+
+    cached_tokens: int
+    audio_tokens: int
+
+
+class CompletionTokensDetails(TypedDict):
+    """What the tokens of the answer were spent on."""
+
+    reasoning_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class CompletionUsage(TypedDict):
+    """Token counts of the call, all choices together."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class ChatCompletion(TypedDict):
+    """The answer without `stream`."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
+
+
+class FunctionDelta(TypedDict):
+    """The next part of the arguments. The name comes with the first part."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """The next part of a tool call. `id` and `type` come with the first part."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionDelta
+
+
+class CompletionDelta(TypedDict):
+    """What is new. The first delta of a choice has its role, the last is empty."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str | None]
+    refusal: NotRequired[str | None]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
+
+
+class ChunkChoice(TypedDict):
+    """`finish_reason` is null until the last chunk of the choice."""
+
+    index: int
+    delta: CompletionDelta
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(TypedDict):
+    """One event of a stream. With `include_usage`, the last chunk has the usage and no choices; before it is null."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    service_tier: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: NotRequired[CompletionUsage | None]

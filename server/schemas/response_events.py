@@ -1,0 +1,151 @@
+"""The events of a response's stream, in the words of OpenAI's API. `sequence_number` counts from 0 in each response."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, RootModel
+from typing_extensions import TypedDict
+
+from server.schemas.errors import ErrorDetail
+from server.schemas.response_answers import OutputItem, OutputTextPart, ResponseObject, TokenLogprob
+
+
+class _Event(TypedDict):
+    sequence_number: int
+
+
+class _ItemEvent(_Event):
+    item_id: str
+    output_index: int
+
+
+class _PartEvent(_ItemEvent):
+    content_index: int
+
+
+class SnapshotEvent(_Event):
+    """The whole response as it is now. `completed`, `incomplete` and `failed` end the stream; a cancelled response
+    ends with `incomplete`."""
+
+    type: Literal[
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ]
+    response: ResponseObject
+
+
+class OutputItemEvent(_Event):
+    """An item begins, or is done."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: int
+    item: OutputItem
+
+
+class ContentPartEvent(_PartEvent):
+    """A part of a message begins, or is done."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    part: OutputTextPart
+
+
+class TextDeltaEvent(_PartEvent):
+    """New text of a message."""
+
+    type: Literal["response.output_text.delta"]
+    delta: str
+    logprobs: list[TokenLogprob]
+
+
+class TextDoneEvent(_PartEvent):
+    """The text of a message is complete."""
+
+    type: Literal["response.output_text.done"]
+    text: str
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningDeltaEvent(_PartEvent):
+    """New text of the reasoning."""
+
+    type: Literal["response.reasoning_text.delta"]
+    delta: str
+
+
+class ReasoningDoneEvent(_PartEvent):
+    """The reasoning is complete."""
+
+    type: Literal["response.reasoning_text.done"]
+    text: str
+
+
+class ArgumentsDeltaEvent(_ItemEvent):
+    """New text of a function call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ArgumentsDoneEvent(_ItemEvent):
+    """The arguments of a function call are complete."""
+
+    type: Literal["response.function_call_arguments.done"]
+    name: str
+    arguments: str
+
+
+class ImageCallEvent(_ItemEvent):
+    """How far a call of the image tool is."""
+
+    type: Literal[
+        "response.image_generation_call.in_progress",
+        "response.image_generation_call.generating",
+        "response.image_generation_call.completed",
+    ]
+
+
+class ImagePreviewEvent(_ItemEvent):
+    """A preview of a picture."""
+
+    type: Literal["response.image_generation_call.partial_image"]
+    partial_image_index: int
+    partial_image_b64: str
+    size: str
+    quality: str
+    background: Literal["opaque"]
+    output_format: str
+
+
+class ResponseErrorEvent(_Event):
+    """Why the response failed. `response.failed` follows."""
+
+    type: Literal["error"]
+    code: str | None
+    message: str
+    param: str | None
+    error: ErrorDetail
+
+
+class ResponseEvent(
+    RootModel[
+        Annotated[
+            SnapshotEvent
+            | OutputItemEvent
+            | ContentPartEvent
+            | TextDeltaEvent
+            | TextDoneEvent
+            | ReasoningDeltaEvent
+            | ReasoningDoneEvent
+            | ArgumentsDeltaEvent
+            | ArgumentsDoneEvent
+            | ImageCallEvent
+            | ImagePreviewEvent
+            | ResponseErrorEvent,
+            Field(discriminator="type"),
+        ]
+    ]
+):
+    """One event. Its `type` is also the name of the server-sent event."""

@@ -1,0 +1,139 @@
+"""What image calls and responses have in common while they run: an event log, an admission, an end; and their registry.
+
+A retry is matched to a running job by its Idempotency-Key, or by its fingerprint (equal parameters).
+"""
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Generic, TypeVar
+
+from server.accounts.calls import CallId
+from server.errors import ApiError
+from server.state.detached_task import CancelReason, DetachedTask
+from server.state.expected_retries import CallIdentity
+
+EventT = TypeVar("EventT")
+JobT = TypeVar("JobT", bound="ActiveJob[Any]")
+
+
+class ActiveJob(DetachedTask, Generic[EventT]):
+    """One job and its events so far. Any number of clients follow it, from any event on."""
+
+    counts_towards_limit = True  # among the calls that its key may have at once
+
+    def __init__(self, call: CallId, grace_s: float, *, replayed: bool) -> None:
+        super().__init__(grace_s)
+        self.call = call
+        self.replayed = replayed  # it ended before, and is read from the database
+        self.created_at = time.time()
+        self.events: list[EventT] = []
+        self.failure: ApiError | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    @abstractmethod
+    def admitted(self) -> bool:
+        """Whether the request is sound and has its place: its answer begins with status 200."""
+
+    @property
+    def joinable_by_key(self) -> bool:
+        """Whether a request with the same Idempotency-Key may join it."""
+        return not self.cancelled
+
+    @property
+    def joinable_by_fingerprint(self) -> bool:
+        """Whether an automatic retry of an equal request may join it."""
+        return not self.cancelled
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run the work in a task of the server's. However the task ends, the job ends."""
+        task = self._task = asyncio.create_task(work, name=self.call.id)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    async def wait_admitted(self) -> None:
+        """Until the status of an answer is known. Raises ApiError if the job failed before."""
+        while not (self.admitted or self.done):
+            await self._changed.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def wait_done(self) -> None:
+        """Until the job has ended. A waiter that is cancelled does not cancel the job."""
+        while not self.done:
+            await self._changed.wait()
+
+    async def follow(self, after: int = -1) -> AsyncIterator[EventT]:
+        """Every event after the one with that index, as it comes, until the job ends."""
+        sent = max(0, after + 1)
+        while True:
+            for event in self.events[sent:]:
+                sent += 1
+                yield event
+            if self.done:
+                return
+            if sent >= len(self.events):
+                await self._changed.wait()
+
+    @abstractmethod
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        """End the job if its work did not."""
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class ActiveJobs(Generic[JobT]):
+    """Registry of the jobs of one kind that have not ended, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobT] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def ids(self) -> frozenset[str]:
+        """The ids of all running jobs."""
+        return frozenset(self._jobs)
+
+    def start(self, job: JobT, work: Coroutine[Any, Any, Any]) -> JobT:
+        """Run the job and keep it in the registry until it has ended."""
+        self._jobs[job.call.id] = job
+        job.begin(work).add_done_callback(lambda _: self._jobs.pop(job.call.id, None))
+        return job
+
+    def find(self, job_id: str, key_id: str) -> JobT | None:
+        """The job with this id, if it belongs to this key."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.call.key_id == key_id else None
+
+    def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> JobT | None:
+        """The job that an Idempotency-Key names."""
+        wanted = (key_id, endpoint, idempotency_key)
+        running = (job for job in self._jobs.values() if job.joinable_by_key)
+        return next((job for job in running if _keyed(job.call) == wanted), None)
+
+    def find_by_fingerprint(self, identity: CallIdentity) -> JobT | None:
+        """The equal job that an automatic retry joins: the newest without a listener, else the newest."""
+        equal = [job for job in self._jobs.values() if job.call.identity == identity and job.joinable_by_fingerprint]
+        return max(reversed(equal), key=lambda job: not job.has_listeners, default=None)
+
+    def count(self, key_id: str) -> int:
+        """How many jobs of this key count towards its limit."""
+        mine = (job for job in self._jobs.values() if job.call.key_id == key_id)
+        return sum(job.counts_towards_limit and not job.done for job in mine)
+
+    async def stop(self) -> None:
+        """Cancel every job, and wait until each has recorded its end."""
+        jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel(CancelReason.SHUTDOWN)
+        for job in jobs:
+            await job.wait_done()
+
+
+def _keyed(call: CallId) -> tuple[str, str, str | None]:
+    return call.key_id, call.endpoint, call.idempotency_key

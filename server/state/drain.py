@@ -1,0 +1,15 @@
+"""Whether the server still takes new calls."""
+
+from server.errors import Overloaded
+
+
+class Drain:
+    """Open until the server is told to stop; then running calls go on and new ones are refused."""
+
+    def __init__(self) -> None:
+        self.draining = False
+
+    def check_open(self) -> None:
+        """Raises Overloaded while draining."""
+        if self.draining:
+            raise Overloaded("The server is about to stop and takes no new calls. Try again in a moment.", 5)

@@ -1,0 +1,13 @@
+"""The catalog in use. A call keeps the model that it found, so a change never touches a running call."""
+
+import asyncio
+
+from pipelines.catalog.images import Catalog
+
+
+class ServedCatalog:
+    """`current` is replaced whole, by who holds `lock`."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.current = catalog
+        self.lock = asyncio.Lock()
