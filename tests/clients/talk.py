@@ -1,4 +1,4 @@
-"""Runs in .venv-clients: talk to the server at OPENAI_BASE_URL through LiteLLM and LangChain, say as JSON what came."""
+"""Runs in .venv-clients: call the server at OPENAI_BASE_URL through LiteLLM or LangChain, print the results as JSON."""
 
 import json
 import os
@@ -7,36 +7,37 @@ import sys
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM would fetch it
 MODEL = sys.argv[2]
 HELLO = [{"role": "user", "content": "hello"}]
+LETTERS = {str(token): 100 for token in range(69, 95)}  # as in tests/support/chat_servers.py
 
 
 def by_litellm() -> dict[str, object]:
     import litellm
 
-    options = {"model": f"openai/{MODEL}", "messages": HELLO, "temperature": 0, "max_tokens": 12}
+    options = {"model": f"openai/{MODEL}", "messages": HELLO, "temperature": 0, "max_tokens": 12, "logit_bias": LETTERS}
     answer = litellm.completion(**options)
     stream = litellm.completion(**options, stream=True, stream_options={"include_usage": True})
     chunks = list(stream)
-    told = {
+    results = {
         "text": answer.choices[0].message.content,
         "tokens": answer.usage.completion_tokens,
         "streamed": "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices),
         "streamed_tokens": [chunk.usage.completion_tokens for chunk in chunks if getattr(chunk, "usage", None)][-1],
     }
-    for name, wrong in {
+    for name, override in {
         "unknown": {"model": "openai/gone"},
         "overflow": {"messages": [{**HELLO[0], "content": "x" * 9000}]},
     }.items():
         try:
-            litellm.completion(**{**options, **wrong})
+            litellm.completion(**{**options, **override})
         except Exception as error:
-            told[name] = type(error).__name__
-    return told
+            results[name] = type(error).__name__
+    return results
 
 
 def by_langchain() -> dict[str, object]:
     from langchain_openai import ChatOpenAI
 
-    model = ChatOpenAI(model=MODEL, temperature=0, max_tokens=12, stream_usage=True, max_retries=0)
+    model = ChatOpenAI(model=MODEL, temperature=0, max_tokens=12, logit_bias=LETTERS, stream_usage=True, max_retries=0)
     answer = model.invoke("hello")
     chunks = list(model.stream("hello"))
     return {

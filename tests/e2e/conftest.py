@@ -1,22 +1,23 @@
-"""A running server with the untrained starters and few steps: the picture is noise, all else is real."""
+"""Running servers for the end-to-end tests.
+
+Most have untrained checkpoints and few steps: images and texts are noise, all else is real. So no test assumes what a
+model writes, and each bounds how much.
+"""
 
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.chat_servers import chat_server, make_chat_weights
-from tests.support.harness import REPOSITORY, Server
+from tests.support.harness import REPOSITORY, MakeServer, Server
 from tests.support.tiny_checkpoints import make_sd
+from tests.support.untrained_starters import make_untrained_starters
 
-LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K take few tiles
-
-
+LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K need few tiles
 CHAT = """
 default     = "starter-chat"
 image_model = "beta-2.5-flash-image-count"
@@ -30,15 +31,13 @@ tools      = true
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The starters, built once for all tests."""
-    folder = tmp_path_factory.mktemp("weights")
-    subprocess.run([sys.executable, "-m", "starters.build", str(folder)], check=True, cwd=REPOSITORY)
-    return folder
+    """The untrained starters, made once for all tests."""
+    return make_untrained_starters(tmp_path_factory.mktemp("weights"))
 
 
 @pytest.fixture(scope="session")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped catalog, except that it takes few steps, draws small sizes at their own size, and does not chat."""
+    """The shipped catalog without chat, with few steps, and small sizes drawn without upscaling."""
     folder = tmp_path_factory.mktemp("configs") / "model_configs"
     shutil.copytree(REPOSITORY / "model_configs", folder, ignore=shutil.ignore_patterns("chat.toml"))
     for path in folder.glob("*-*.toml"):
@@ -57,7 +56,7 @@ def _few_steps(match: re.Match[str]) -> str:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
-    """One server for all tests that leave it as they found it."""
+    """An image server for all tests that do not change it."""
     running = Server(tmp_path_factory.mktemp("home"), weights, configs).start()
     yield running
     running.stop()
@@ -65,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Pat
 
 @pytest.fixture(scope="session")
 def chat_configs(tmp_path_factory: pytest.TempPathFactory, configs: Path) -> Path:
-    """The same, and a chat model that calls tools."""
+    """The same with a chat model that calls tools."""
     folder = tmp_path_factory.mktemp("chat_configs") / "model_configs"
     shutil.copytree(configs, folder)
     (folder / "chat.toml").write_text(CHAT)
@@ -73,9 +72,9 @@ def chat_configs(tmp_path_factory: pytest.TempPathFactory, configs: Path) -> Pat
 
 
 @pytest.fixture(scope="session")
-def talking(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
-    """One server with pictures and chat, for all tests that leave it as they found it."""
-    running = Server(tmp_path_factory.mktemp("talking"), weights, chat_configs, {"preload": "false"}).start()
+def responses_server(tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path) -> Iterator[Server]:
+    """A server with images and chat for all tests that do not change it."""
+    running = Server(tmp_path_factory.mktemp("responses-home"), weights, chat_configs, {"preload": "false"}).start()
     yield running
     running.stop()
 
@@ -104,7 +103,7 @@ alpha = "alpha-image-per-call"
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Weights and a catalog of one model, whose steps take next to no time."""
+    """Weights and a catalog of one image model, whose steps last some milliseconds."""
     weights, configs = tmp_path_factory.mktemp("tiny-weights"), tmp_path_factory.mktemp("tiny-configs")
     make_sd(weights / "tiny")
     shutil.copy(REPOSITORY / "model_configs" / "presets.toml", configs)
@@ -114,41 +113,40 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @contextmanager
-def making_servers(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
-    """What starts servers with that catalog. They end with it at the latest."""
-    with ExitStack() as ends:
+def server_factory(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[MakeServer]:
+    """A function that starts servers with that catalog. They are killed at the end."""
+    with ExitStack() as cleanup:
 
         def make(**settings: str) -> Server:
             made = Server(homes.mktemp("home"), *tiny, settings)
-            ends.callback(made.kill)
+            cleanup.callback(made.kill)
             return made.start()
 
         yield make
 
 
 @pytest.fixture(scope="module")
-def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
-    """Tiny servers for a whole file."""
-    with making_servers(tmp_path_factory, tiny) as make:
+def make_tiny(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[MakeServer]:
+    """Starts tiny servers that live until the end of a file."""
+    with server_factory(tmp_path_factory, tiny) as make:
         yield make
 
 
 @pytest.fixture
-def make_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[Callable[..., Server]]:
-    """Tiny servers of a test's own, to break."""
-    with making_servers(tmp_path_factory, tiny) as make:
+def make_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> Iterator[MakeServer]:
+    """Starts tiny servers that live until the end of a test."""
+    with server_factory(tmp_path_factory, tiny) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
 def chat_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny chat checkpoints, made once for all tests."""
     return make_chat_weights(tmp_path_factory.mktemp("chat-weights"))
 
 
 @pytest.fixture(scope="session")
 def chat(tmp_path_factory: pytest.TempPathFactory, chat_weights: Path) -> Iterator[Server]:
-    """One server for all chat tests that leave it as they found it."""
+    """A chat server for all tests that do not change it."""
     running = chat_server(tmp_path_factory.mktemp("chat-home"), chat_weights).start()
     yield running
     running.stop()

@@ -27,8 +27,8 @@ def uri(data: bytes, media_type: str = "image/png") -> str:
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
-def claims_to_be_huge() -> bytes:
-    """A small PNG whose header says 100,000 x 100,000."""
+def declared_huge() -> bytes:
+    """A small PNG whose header declares 100,000 x 100,000."""
     header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunk = b"IHDR" + header
     return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk)) + png()[33:]
@@ -83,13 +83,13 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("transparent", body(background="transparent"), 400, "unsupported_value", "background"),
     ("partial images alone", body(partial_images=2), 400, "unsupported_parameter", "partial_images"),
     ("four partial images", body(stream=True, partial_images=4), 400, "integer_above_max_value", "partial_images"),
-    ("a known field we lack", body(svg={"model": "x"}), 400, "unsupported_parameter", "svg"),
+    ("an unsupported field of OpenAI's", body(svg={"model": "x"}), 400, "unsupported_parameter", "svg"),
     ("negative seed", body(seed=-1), 400, "integer_below_min_value", "seed"),
     ("steps of 0", body(steps=0), 400, "integer_below_min_value", "steps"),
     ("steps over 200", body(steps=201), 400, "integer_above_max_value", "steps"),
     ("strength over 1", body(strength=1.5), 400, "decimal_above_max_value", "strength"),
     ("strength of 0", body(strength=0.0), 400, "decimal_below_min_value", "strength"),
-    ("strength of no picture", body(strength=0.5), 400, "unsupported_parameter", "strength"),
+    ("strength without an image", body(strength=0.5), 400, "unsupported_parameter", "strength"),
     (
         "strength of native references",
         body(model=BETA, image=[uri(png())], strength=0.5),
@@ -107,8 +107,8 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("empty image", body(image=["data:image/png;base64,"]), 400, "invalid_image_file", "image[0]"),
     ("truncated image", body(image=[uri(noisy(200, 200)[:9000])]), 400, "invalid_image_file", "image[0]"),
     ("second of two is bad", body(model=BETA, image=[uri(png()), uri(b"x")]), 400, "invalid_image_file", "image[1]"),
-    ("100,000 pixels square", body(image=[uri(claims_to_be_huge())]), 413, "request_too_large", "image[0]"),
-    ("a ratio no model takes", body(size=None, image=[uri(png(1000, 50))]), 400, "invalid_value", "size"),
+    ("100,000 pixels square", body(image=[uri(declared_huge())]), 413, "request_too_large", "image[0]"),
+    ("a ratio no model supports", body(size=None, image=[uri(png(1000, 50))]), 400, "invalid_value", "size"),
     ("a URL with fetching off", body(image=["https://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a plain http URL", body(image=["http://example.com/a.png"]), 400, "invalid_image_url", "image[0]"),
     ("a file URL", body(image=["file:///etc/passwd"]), 400, "invalid_image_url", "image[0]"),
@@ -143,7 +143,7 @@ def test_a_body_that_is_no_json_object_is_refused(server: Server, raw: bytes) ->
     assert_error(answer, 400, None, None)
 
 
-def test_unknown_fields_are_left_alone_and_named(server: Server) -> None:
+def test_unknown_fields_are_ignored_and_named(server: Server) -> None:
     with server.http() as client:
         answer = client.post("/v1/images/generations", json=body(guidence=3, colour="red"))
     assert answer.status_code == 200
@@ -206,7 +206,7 @@ def test_a_json_body_at_edits_is_415(server: Server) -> None:
         assert_error(client.post("/v1/images/edits", json=body()), 415, "unsupported_media_type", None)
 
 
-def test_a_form_that_breaks_off_is_400(server: Server) -> None:
+def test_a_truncated_form_is_400(server: Server) -> None:
     with server.http() as client:
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
         answer = client.post("/v1/images/edits", content=b"--x\r\nnonsense", headers=headers)
@@ -220,9 +220,9 @@ def test_a_form_that_breaks_off_is_400(server: Server) -> None:
      ({"Authorization": "Bearer sk-wrong"}, "invalid_api_key")],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/images/generations", "/v1/images/edits"])
-def test_without_a_good_key_nothing_opens(server: Server, path: str, header: dict[str, str], code: str | None) -> None:
+def test_an_invalid_key_is_401(server: Server, path: str, header: dict[str, str], code: str | None) -> None:
     method = "GET" if path == "/v1/models" else "POST"
-    answer = httpx.request(method, server.base + path, headers=header, trust_env=False)
+    answer = httpx.request(method, server.base + path, headers=header, timeout=60, trust_env=False)
     assert_error(answer, 401, code, None)
     if code:
         assert "Incorrect API key provided" in answer.json()["error"]["message"]
@@ -256,7 +256,7 @@ def test_unknown_urls_and_methods_have_the_same_body(server: Server) -> None:
 
 
 def test_nothing_above_was_charged(server: Server) -> None:
-    """The whole table again in one breath, between two looks at the books."""
+    """The whole table again, between two readings of the ledger."""
     before = server.darkroom("ledger", "--entries", "0").stdout
     with server.http() as client:
         for _, fields, status, _, _ in BAD_BODIES:

@@ -1,4 +1,4 @@
-"""What can't work is refused by field before anything is sent; tests/unit/chat/test_parse.py has every field."""
+"""Invalid chats are refused by field before anything is sent; tests/unit/chat/test_parse.py has every field."""
 
 from typing import Any
 
@@ -44,13 +44,13 @@ def test_a_refusal_names_the_field(
     assert error["type"] == "invalid_request_error"
 
 
-def test_an_overflow_tells_both_lengths(chat: Server) -> None:
+def test_an_overflow_names_both_lengths(chat: Server) -> None:
     with pytest.raises(openai.BadRequestError, match=rf"maximum context length is {CONTEXT} tokens.* take 6\d\d"):
         chat.openai().chat.completions.create(model="small", messages=LONG)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'"x"', b"\xff"])
-def test_what_is_no_json_object_is_no_500(chat: Server, body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_400(chat: Server, body: bytes) -> None:
     with chat.http() as client:
         answer = client.post("/v1/chat/completions", content=body)
     assert answer.status_code == 400

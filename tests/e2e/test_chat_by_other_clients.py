@@ -1,5 +1,5 @@
-"""Chats through OpenAI's Node SDK, LiteLLM and LangChain. They are installed apart (`make clients`): LiteLLM pins what
-Darkroom has in other versions, and Node is not ours."""
+"""Chats through OpenAI's Node SDK, LiteLLM and LangChain. `make clients` installs them apart, as LiteLLM pins other
+versions of Darkroom's dependencies."""
 
 import json
 import shutil
@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.chat_servers import LETTERS
 from tests.support.harness import REPOSITORY, Server
 
 CLIENTS = REPOSITORY / ".venv-clients"
 PYTHON = CLIENTS / "bin" / "python"
+SCRIPT = REPOSITORY / "tests" / "clients" / "talk.py"
 NODE_CLIENTS = REPOSITORY / "tests" / "node"
-GREEDY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12}
+HELLO: Any = [{"role": "user", "content": "hello"}]
+GREEDY: dict[str, Any] = {"messages": HELLO, "temperature": 0, "max_tokens": 12, **LETTERS}
 
 needs_python_clients = pytest.mark.skipif(
     not (CLIENTS / "installed").exists(), reason="`make clients` has not installed LiteLLM and LangChain"
@@ -26,15 +29,16 @@ needs_node_clients = pytest.mark.skipif(
 
 
 def run(server: Server, *command: str | Path) -> dict[str, Any]:
-    """What the script prints last, as JSON."""
+    """The last line of the script's output, as JSON."""
     environment = {**server.environment, "OPENAI_BASE_URL": f"{server.base}/v1", "OPENAI_API_KEY": server.key}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return told
+    results: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return results
 
 
 def expected(server: Server) -> tuple[str, int]:
+    """The answer and its length in tokens."""
     answer = server.openai().chat.completions.create(model="small", **GREEDY)
     assert answer.usage is not None
     return answer.choices[0].message.content or "", answer.usage.completion_tokens
@@ -42,30 +46,32 @@ def expected(server: Server) -> tuple[str, int]:
 
 @needs_python_clients
 def test_litellm(chat: Server) -> None:
-    told = run(chat, PYTHON, REPOSITORY / "tests" / "clients" / "talk.py", "litellm", "small")
-    assert (told["text"], told["tokens"]) == (told["streamed"], told["streamed_tokens"]) == expected(chat)
-    assert (told["unknown"], told["overflow"]) == ("NotFoundError", "ContextWindowExceededError")
+    results = run(chat, PYTHON, SCRIPT, "litellm", "small")
+    assert (results["text"], results["tokens"]) == expected(chat)
+    assert (results["streamed"], results["streamed_tokens"]) == expected(chat)
+    assert (results["unknown"], results["overflow"]) == ("NotFoundError", "ContextWindowExceededError")
 
 
 @needs_python_clients
 def test_langchain(chat: Server) -> None:
-    told = run(chat, PYTHON, REPOSITORY / "tests" / "clients" / "talk.py", "langchain", "small")
-    assert (told["text"], told["tokens"]) == (told["streamed"], told["streamed_tokens"]) == expected(chat)
+    results = run(chat, PYTHON, SCRIPT, "langchain", "small")
+    assert (results["text"], results["tokens"]) == expected(chat)
+    assert (results["streamed"], results["streamed_tokens"]) == expected(chat)
 
 
 @needs_node_clients
 def test_node(chat: Server) -> None:
-    told = run(chat, "node", NODE_CLIENTS / "talk.mjs", "small", "small")
+    results = run(chat, "node", NODE_CLIENTS / "talk.mjs", "small", "small")
     text, tokens = expected(chat)
-    assert (told["chat"]["text"], told["chat"]["tokens"]) == (text, tokens)
-    assert told["chat"]["requestId"].startswith("req_")
-    assert told["stream"] == text
-    assert told["helper"] == {"text": text, "same": True}
-    assert told["parse"]["city"] in {"Wien", "Graz"}
-    assert isinstance(told["parse"]["rain"], bool)
-    assert [list(call) for call in told["tools"]["called"]] == [["city"]]
-    assert told["tools"]["roles"] == ["user", "assistant", "tool"]
-    assert told["wrong"] == {
+    assert (results["chat"]["text"], results["chat"]["tokens"]) == (text, tokens)
+    assert results["chat"]["requestId"].startswith("req_")
+    assert results["stream"] == text
+    assert results["helper"] == {"text": text, "same": True}
+    assert results["parse"]["city"] in {"Wien", "Graz"}
+    assert isinstance(results["parse"]["rain"], bool)
+    assert [list(call) for call in results["tools"]["calls"]] == [["city"]]
+    assert results["tools"]["roles"] == ["user", "assistant", "tool"]
+    assert results["errors"] == {
         "unknown": ["NotFoundError", 404, "model_not_found", "model"],
         "field": ["BadRequestError", 400, "integer_above_max_value", "temperature"],
     }

@@ -1,12 +1,10 @@
-"""What goes wrong in a chat: clients that leave, a worker that dies, a full queue."""
+"""Faults in chats: clients that disconnect, a worker that dies, a full queue."""
 
 import concurrent.futures
 import contextlib
-import json
 import os
 import re
 import signal
-import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +14,20 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.test_faults import until
-from tests.support.chat_servers import chat_server
-from tests.support.harness import Server
+from tests.support.chat_servers import ENDLESS, chat_server
+from tests.support.harness import Server, suspended, until
 
-LONG: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "go on"}], "n": 8, "logit_bias": {}}
-QUICK: dict[str, Any] = {"model": "small", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+PATH = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "go on"}]
+LONG: dict[str, Any] = {"model": "small", "messages": HELLO, "n": 8, "seed": 1, **ENDLESS}  # as long as the context
+QUICK: dict[str, Any] = {"model": "small", "messages": HELLO, "max_tokens": 2}
 
 
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory, chat_weights: Path) -> Iterator[Server]:
-    """A server with room for two chats."""
-    server = chat_server(tmp_path_factory.mktemp("narrow"), chat_weights, chat_max_queue="2", keepalive_s="0.2").start()
+def small_queue(tmp_path_factory: pytest.TempPathFactory, chat_weights: Path) -> Iterator[Server]:
+    """A server whose queue has room for two chats."""
+    home = tmp_path_factory.mktemp("small-queue")
+    server = chat_server(home, chat_weights, chat_max_queue="2", keepalive_s="0.2").start()
     yield server
     server.kill()
 
@@ -39,48 +39,34 @@ def chat_state(server: Server) -> dict[str, Any]:
 
 def post(server: Server, body: dict[str, Any]) -> httpx.Response:
     with server.http() as client:
-        return client.post("/v1/chat/completions", json=body)
+        return client.post(PATH, json=body)
 
 
-def suspended(server: Server) -> "Suspension":
-    return Suspension(chat_state(server)["worker_pid"])
+def idle(server: Server) -> bool:
+    return bool(chat_state(server)["jobs"] == 0)
 
 
-class Suspension:
-    """A worker that does not go on: what it has stays in it."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def __enter__(self) -> "Suspension":
-        os.kill(self.pid, signal.SIGSTOP)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+def chat_worker_suspended(server: Server) -> contextlib.AbstractContextManager[None]:
+    return suspended(chat_state(server)["worker_pid"])
 
 
-def test_whoever_leaves_frees_the_slot(narrow: Server) -> None:
-    assert post(narrow, QUICK).status_code == 200
+def test_a_client_that_disconnects_frees_its_place_in_the_queue(small_queue: Server) -> None:
+    assert post(small_queue, QUICK).status_code == 200
     for stream in (True, False):
-        with (
-            suspended(narrow),
-            narrow.http() as client,
-            pytest.raises(httpx.ReadTimeout),
-        ):
-            client.post("/v1/chat/completions", json={**LONG, "stream": stream}, timeout=2)
-        until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
+        with chat_worker_suspended(small_queue), small_queue.unread_call(PATH, {**LONG, "stream": stream}):
+            until(lambda: chat_state(small_queue)["jobs"] == 1)
+        until(lambda: idle(small_queue))
     with (
-        narrow.http() as client,
-        client.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer,
+        small_queue.http() as client,
+        client.stream("POST", PATH, json={**LONG, "stream": True}) as answer,
     ):
         assert next(line for line in answer.iter_lines() if line.startswith("data: {"))
-    until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
-    assert post(narrow, QUICK).status_code == 200
+    until(lambda: idle(small_queue))
+    assert post(small_queue, QUICK).status_code == 200
 
 
 def counted(server: Server, key_id: str) -> tuple[int, int, int]:
-    """Chats, tokens read and tokens written, as the ledger shows them."""
+    """Chats, prompt tokens and completion tokens of a key in the database."""
     columns = "sum(chats), sum(prompt_tokens), sum(completion_tokens)"
     with contextlib.closing(sqlite3.connect(f"file:{server.home / 'darkroom.db'}?mode=ro", uri=True)) as database:
         row = database.execute(f"SELECT {columns} FROM chat_usage WHERE key_id = ?", [key_id]).fetchone()
@@ -89,104 +75,102 @@ def counted(server: Server, key_id: str) -> tuple[int, int, int]:
 
 def first_tokens(server: Server) -> float:
     """How many answers have begun."""
-    shown = httpx.get(f"{server.base}/metrics", trust_env=False).text
-    found = re.search(r'(?m)^darkroom_chat_first_token_seconds_count\{model="small"\} (\S+)', shown)
-    return float(found[1]) if found else 0.0
-
-
-def leave_in_the_middle(server: Server, secret: str, body: dict[str, Any]) -> None:
-    """Send it, and hang up as soon as the answer has begun, whether or not anything of it was sent."""
-    before, content = first_tokens(server), json.dumps(body)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret}\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        connection.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
-        until(lambda: first_tokens(server) > before, limit_s=120)
+    metrics = httpx.get(f"{server.base}/metrics", timeout=60, trust_env=False).text
+    count = re.search(r'(?m)^darkroom_chat_first_token_seconds_count\{model="small"\} (\S+)', metrics)
+    return float(count[1]) if count else 0.0
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_in_the_middle_has_used_what_was_read_and_written_by_then(narrow: Server, stream: bool) -> None:
-    made = narrow.darkroom("keys", "create", "leaver")
+def test_the_tokens_of_a_cancelled_chat_are_counted(small_queue: Server, stream: bool) -> None:
+    made = small_queue.darkroom("keys", "create", "leaver")
     key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    with narrow.http(secret) as client:
-        whole = client.post("/v1/chat/completions", json={**LONG, "seed": 1}, timeout=600).json()["usage"]
-    assert counted(narrow, key_id) == (1, whole["prompt_tokens"], whole["completion_tokens"])
-    leave_in_the_middle(narrow, secret, {**LONG, "seed": 1, "stream": stream})
-    until(lambda: counted(narrow, key_id)[0] == 2, limit_s=120)
-    _, read, written = counted(narrow, key_id)
-    assert read == 2 * whole["prompt_tokens"]
-    assert 0 < written - whole["completion_tokens"] < whole["completion_tokens"]
-    until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
+    with small_queue.http(secret) as client:
+        full = client.post(PATH, json=LONG).json()["usage"]
+    assert counted(small_queue, key_id) == (1, full["prompt_tokens"], full["completion_tokens"])
+    before = first_tokens(small_queue)
+    with small_queue.unread_call(PATH, {**LONG, "stream": stream}, secret):
+        until(lambda: first_tokens(small_queue) > before, interval_s=0.005)
+    until(lambda: counted(small_queue, key_id)[0] == 2)
+    _, prompt_tokens, completion_tokens = counted(small_queue, key_id)
+    assert prompt_tokens == 2 * full["prompt_tokens"]
+    assert 0 < completion_tokens - full["completion_tokens"] < full["completion_tokens"]
+    until(lambda: idle(small_queue))
 
 
-def test_chats_and_responses_count_among_a_keys_calls_at_once(narrow: Server) -> None:
-    made = narrow.darkroom("keys", "create", "busy", "--group", "chat", "--group", "alpha-image-per-call")
+def test_chats_and_responses_count_among_a_keys_calls_at_once(small_queue: Server) -> None:
+    made = small_queue.darkroom("keys", "create", "busy", "--group", "chat", "--group", "alpha-image-per-call")
     key_id, secret = made.stderr.split()[0], made.stdout.strip()
-    narrow.darkroom("keys", "set", key_id, "--max-running", "1")
-    talk = {"model": "small", "input": "go on"}
-    with narrow.http(secret) as client:
-        with client.stream("POST", "/v1/chat/completions", json={**LONG, "stream": True}) as answer:
+    small_queue.darkroom("keys", "set", key_id, "--max-running", "1")
+    respond = {"model": "small", "input": "go on", "max_output_tokens": 16}
+    with small_queue.http(secret) as client, concurrent.futures.ThreadPoolExecutor() as pool:
+        with (
+            client.stream("POST", PATH, json={**LONG, "stream": True}) as answer,
+            chat_worker_suspended(small_queue),
+        ):
             assert answer.headers["x-ratelimit-limit-requests"] == "1"
             assert answer.headers["x-ratelimit-remaining-requests"] == "0"
             for path, body in (
-                ("/v1/chat/completions", QUICK),
-                ("/v1/responses", talk),
-                ("/v1/responses/input_tokens", talk),
+                (PATH, QUICK),
+                ("/v1/responses", respond),
+                ("/v1/responses/input_tokens", respond),
                 ("/v1/images/generations", {"prompt": "a star"}),
             ):
                 refused = client.post(path, json=body)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded"), path
                 assert 1 <= int(refused.headers["retry-after"]) <= 120
                 assert refused.headers["x-ratelimit-reset-requests"].endswith("s")
-            assert post(narrow, QUICK).status_code == 200  # another key's
-        until(lambda: chat_state(narrow)["jobs"] == 0, limit_s=120)
-        for _ in range(5):  # an answer that is there has left its place
-            assert client.post("/v1/chat/completions", json=QUICK).status_code == 200
-            assert list(client.post("/v1/chat/completions", json={**QUICK, "stream": True}).iter_lines())
-        background = client.post("/v1/responses", json={**talk, "background": True})
-        assert background.headers["x-ratelimit-remaining-requests"] == "0"
-        assert client.post("/v1/chat/completions", json=QUICK).status_code == 429
-        until(lambda: client.get(f"/v1/responses/{background.json()['id']}").json()["status"] != "in_progress", 300)
-        assert client.post("/v1/responses", json={**talk, "max_output_tokens": 16}).status_code == 200
+            other = pool.submit(post, small_queue, QUICK)  # of another key
+            until(lambda: chat_state(small_queue)["jobs"] == 2)
+        assert other.result().status_code == 200
+        until(lambda: idle(small_queue))
+        for _ in range(5):  # an answered call no longer counts
+            assert client.post(PATH, json=QUICK).status_code == 200
+            assert list(client.post(PATH, json={**QUICK, "stream": True}).iter_lines())
+        with chat_worker_suspended(small_queue):
+            background = client.post("/v1/responses", json={**respond, "background": True})
+            assert background.headers["x-ratelimit-remaining-requests"] == "0"
+            assert client.post(PATH, json=QUICK).status_code == 429
+        status_url = f"/v1/responses/{background.json()['id']}"
+        until(lambda: client.get(status_url).json()["status"] not in {"queued", "in_progress"})
+        assert client.post("/v1/responses", json=respond).status_code == 200
 
 
-def test_a_json_answer_can_be_kept_alive(narrow: Server) -> None:
-    with narrow.http() as client:
-        answer = client.post(
-            "/v1/chat/completions", json={**LONG, "seed": 1}, headers={"X-Keepalive": "1"}, timeout=600
-        )
+def test_a_json_answer_can_be_kept_alive(small_queue: Server) -> None:
+    with small_queue.http() as client:
+        answer = client.post(PATH, json=LONG, headers={"X-Keepalive": "1"})
     assert answer.content.startswith(b" ")
     assert len(answer.json()["choices"]) == 8
 
 
-def test_a_full_queue_is_503_with_retry_after(narrow: Server) -> None:
+def test_a_full_queue_is_503_with_retry_after(small_queue: Server) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        with suspended(narrow):
-            calls = [pool.submit(post, narrow, QUICK) for _ in range(2)]
-            until(lambda: chat_state(narrow)["jobs"] == 2)
-            refused = post(narrow, {**QUICK, "stream": True})
+        with chat_worker_suspended(small_queue):
+            calls = [pool.submit(post, small_queue, QUICK) for _ in range(2)]
+            until(lambda: chat_state(small_queue)["jobs"] == 2)
+            refused = post(small_queue, {**QUICK, "stream": True})
         assert [call.result().status_code for call in calls] == [200, 200]
     assert refused.status_code == 503
     assert 1 <= int(refused.headers["retry-after"]) <= 120
     assert refused.json()["error"]["code"] == "server_overloaded"
-    assert post(narrow, QUICK).status_code == 200
+    assert post(small_queue, QUICK).status_code == 200
 
 
-def test_a_dead_worker_fails_its_chats_and_nothing_else(narrow: Server) -> None:
-    pids = (narrow.readiness()["worker_pid"], chat_state(narrow)["worker_pid"])
-    stream = narrow.openai().chat.completions.create(**{**LONG, "stream": True})
+def test_a_dead_worker_fails_its_chats_and_nothing_else(small_queue: Server) -> None:
+    pids = (small_queue.readiness()["worker_pid"], chat_state(small_queue)["worker_pid"])
+    stream = small_queue.openai().chat.completions.create(**{**LONG, "stream": True})
     first = next(iter(stream))
     assert first.choices[0].delta.role == "assistant"
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        with suspended(narrow):
-            whole = pool.submit(post, narrow, QUICK)
-            until(lambda: chat_state(narrow)["jobs"] == 2)
+        with chat_worker_suspended(small_queue):
+            pending = pool.submit(post, small_queue, QUICK)
+            until(lambda: chat_state(small_queue)["jobs"] == 2)
             os.kill(pids[1], signal.SIGKILL)
-        answer = whole.result()
+        answer = pending.result()
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_died")
     with pytest.raises(openai.APIError) as raised:
         list(stream)
     assert isinstance(raised.value.body, dict)
     assert raised.value.body["code"] == "worker_died"
-    until(lambda: chat_state(narrow)["worker_pid"] not in {None, pids[1]}, limit_s=120)
-    assert post(narrow, QUICK).status_code == 200
-    assert narrow.readiness()["worker_pid"] == pids[0]  # the image worker did not notice
+    until(lambda: chat_state(small_queue)["worker_pid"] not in {None, pids[1]})
+    assert post(small_queue, QUICK).status_code == 200
+    assert small_queue.readiness()["worker_pid"] == pids[0]  # the image worker is untouched

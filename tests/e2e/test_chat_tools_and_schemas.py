@@ -1,4 +1,7 @@
-"""Structured answers, tool loops and pictures through OpenAI's SDK, with models that were never trained."""
+"""Structured answers, tool loops and images through OpenAI's SDK, with untrained models.
+
+Schemas of enums, booleans and short arrays bound what such a model writes.
+"""
 
 import base64
 import io
@@ -51,7 +54,7 @@ def test_parse_gives_a_value_of_the_schema(chat: Server, seed: int) -> None:
     Report.model_validate_json(answer.choices[0].message.content or "")
 
 
-def test_the_sdks_parse_helper(chat: Server) -> None:
+def test_the_sdks_parse_helper_gets_a_value(chat: Server) -> None:
     class Answer(BaseModel):
         city: Literal["Wien", "Graz"]
         warm: bool
@@ -64,7 +67,7 @@ def test_the_sdks_parse_helper(chat: Server) -> None:
     assert final.choices[0].message.parsed == parsed
 
 
-def test_a_schema_that_can_not_be_enforced_is_refused(chat: Server) -> None:
+def test_an_unsupported_schema_is_refused(chat: Server) -> None:
     shape: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "banana"}}}
     with pytest.raises(openai.BadRequestError) as raised:
         chat.openai().chat.completions.create(response_format=shape, **GREEDY)
@@ -75,7 +78,7 @@ def test_a_schema_that_can_not_be_enforced_is_refused(chat: Server) -> None:
     assert (raised.value.param, raised.value.code) == ("tools[1].function.parameters", "invalid_function_parameters")
 
 
-def test_a_tool_loop_goes_round(chat: Server) -> None:
+def test_a_tool_result_is_answered(chat: Server) -> None:
     client = chat.openai().chat.completions
     first = client.create(tool_choice="required", **TOOLS)
     choice = first.choices[0]
@@ -86,31 +89,31 @@ def test_a_tool_loop_goes_round(chat: Server) -> None:
     assert call.type == "function"
     arguments = json.loads(call.function.arguments)
     assert (call.function.name, list(arguments)) in [("weather", ["city"]), ("clock", ["zone"])]
-    told = [*HELLO, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
-    second = client.create(**{**TOOLS, "messages": told, "tool_choice": "none", "max_tokens": 5})
+    messages = [*HELLO, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    second = client.create(**{**TOOLS, "messages": messages, "tool_choice": "none", "max_tokens": 5})
     assert second.choices[0].message.tool_calls is None
     assert second.usage is not None
     assert first.usage is not None
     assert second.usage.prompt_tokens > len(json.dumps(arguments))
 
 
-def test_a_named_function_is_the_one_that_is_called(chat: Server) -> None:
+def test_a_forced_function_is_called(chat: Server) -> None:
     for name in ("weather", "clock"):
         choice = {"type": "function", "function": {"name": name}}
         answer = chat.openai().chat.completions.create(tool_choice=choice, **TOOLS)
         (call,) = answer.choices[0].message.tool_calls or []
         assert call.type == "function"
         assert call.function.name == name
-    some: Any = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
+    allowed: Any = {"mode": "required", "tools": [{"type": "function", "function": {"name": "clock"}}]}
     answer = chat.openai().chat.completions.create(
-        tool_choice={"type": "allowed_tools", "allowed_tools": some}, **TOOLS
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed}, **TOOLS
     )
     assert [call.function.name for call in answer.choices[0].message.tool_calls or []] == ["clock"]
 
 
 def test_calls_are_streamed_as_the_sdk_expects(chat: Server) -> None:
     client = chat.openai().chat.completions
-    whole = client.create(tool_choice="required", **TOOLS).choices[0].message.tool_calls or []
+    expected = client.create(tool_choice="required", **TOOLS).choices[0].message.tool_calls or []
     pieces = []
     with client.stream(tool_choice="required", **TOOLS) as stream:
         for event in stream:
@@ -119,7 +122,7 @@ def test_calls_are_streamed_as_the_sdk_expects(chat: Server) -> None:
         final = stream.get_final_completion()
     assert final.choices[0].finish_reason == "tool_calls"
     (call,) = final.choices[0].message.tool_calls or []
-    assert (call.function.name, call.function.arguments) == (whole[0].function.name, whole[0].function.arguments)
+    assert (call.function.name, call.function.arguments) == (expected[0].function.name, expected[0].function.arguments)
     assert "".join(pieces) == call.function.arguments
 
 
@@ -129,19 +132,19 @@ def png(color: str) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def look(url: str) -> dict[str, Any]:
+def question_about(url: str) -> dict[str, Any]:
     parts = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
     return {"model": "seeing", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_tokens": 8}
 
 
-def test_a_picture_is_looked_at(chat: Server) -> None:
+def test_the_answer_depends_on_the_image(chat: Server) -> None:
     client = chat.openai().chat.completions
-    red, blue = (client.create(logprobs=True, **look(png(color))) for color in ("red", "blue"))
+    red, blue = (client.create(logprobs=True, **question_about(png(color))) for color in ("red", "blue"))
     text: Any = [{"role": "user", "content": "what is it?"}]
-    blind = client.create(**{**look(""), "messages": text})
+    text_only = client.create(**{**question_about(""), "messages": text})
     assert red.usage is not None
-    assert blind.usage is not None
-    assert red.usage.prompt_tokens > blind.usage.prompt_tokens
+    assert text_only.usage is not None
+    assert red.usage.prompt_tokens > text_only.usage.prompt_tokens
     assert red.choices[0].logprobs != blue.choices[0].logprobs
 
 
@@ -153,7 +156,7 @@ def test_a_picture_is_looked_at(chat: Server) -> None:
         ("data:image/png;base64,AAAA", "invalid_image_file"),
     ],
 )
-def test_pictures_are_fetched_as_safely_as_references(chat: Server, url: str, code: str) -> None:
+def test_images_are_fetched_as_safely_as_references(chat: Server, url: str, code: str) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
-        chat.openai().chat.completions.create(**look(url))
+        chat.openai().chat.completions.create(**question_about(url))
     assert (raised.value.param, raised.value.code) == ("messages[0].content[1].image_url", code)

@@ -14,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 @pytest.mark.skipif(not (NODE / "node_modules" / "playwright-core").exists(), reason="npm ci in tests/node")
-def test_a_person_draws_changes_and_is_told_what_is_wrong(server: Server) -> None:
+def test_a_person_generates_edits_and_reads_errors(server: Server) -> None:
     before = charges(server)
     done = subprocess.run(
         ["node", "console.mjs", str(CHROMIUM), server.base, server.key],
@@ -25,18 +25,18 @@ def test_a_person_draws_changes_and_is_told_what_is_wrong(server: Server) -> Non
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["errors"] == []
-    assert told["asked"] == [server.base]  # no packet goes anywhere else
-    assert "Incorrect API key" in told["refusedKey"]
-    assert told["models"] == 10
-    assert told["qualityHidden"]
-    first, second = told["rounds"]
+    result = json.loads(done.stdout)
+    assert result["errors"] == []
+    assert result["origins"] == [server.base]  # no other server gets a request
+    assert "Incorrect API key" in result["refusedKey"]
+    assert result["models"] == 10
+    assert result["qualityHidden"]
+    first, second = result["images"]
     assert first["message"].startswith("Done in")
-    assert (first["width"], first["height"], first["of"]) == (1792, 1024, "a red boat at sunset")
-    assert (second["width"], second["height"], second["of"]) == (1792, 1024, "make it night")
-    assert "without guidance" in told["refusal"]
-    assert (told["focus"], told["visible"]) == ("guidance", True)
-    assert told["references"] == 0
-    assert told["keyKept"]
+    assert (first["width"], first["height"], first["alt"]) == (1792, 1024, "a red boat at sunset")
+    assert (second["width"], second["height"], second["alt"]) == (1792, 1024, "make it night")
+    assert "without guidance" in result["refusal"]
+    assert (result["focus"], result["visible"]) == ("guidance", True)
+    assert result["references"] == 0
+    assert result["keyStored"]
     assert charges(server) == before + 2

@@ -1,5 +1,5 @@
-"""Five rounds with the image tool. With the starters that ship with the repository the pictures are held to what was
-asked; with untrained ones, to having been drawn and charged."""
+"""Five turns with the image tool. The images of the shipped starters must show what the turns ask for; those of
+untrained ones must be generated and charged."""
 
 import base64
 import io
@@ -13,17 +13,17 @@ from PIL import Image
 
 from starters.world.checker import judge
 from starters.world.claims import Claims, ThingClaim
-from tests.e2e.test_faults import assert_clean
-from tests.support.harness import REPOSITORY, Server, charges
+from tests.support.harness import REPOSITORY, Server, assert_clean, charges
 
-ROUNDS = (
+TURNS = (
     ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),
     ("make the boat blue", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now at night", Claims(sky="night", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now by day", Claims(sky="day", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
 )
-SEED = 8  # With each of 1 to 9 starter-beta obeyed five times running. tests/starters measure how often it obeys.
+pytestmark = pytest.mark.timeout(900)
+SEED = 8  # With each of 1 to 9, starter-beta drew all five right. tests/starters measure how often it does.
 
 
 @pytest.fixture(scope="module", params=["untrained", "trained"])
@@ -42,13 +42,13 @@ def server(
     running.stop()
 
 
-def test_five_rounds_draw_and_edit_what_was_asked(server: tuple[Server, bool]) -> None:
+def test_five_turns_generate_and_edit(server: tuple[Server, bool]) -> None:
     running, trained = server
     client = running.openai(timeout=900)
     size: Any = {} if trained else {"size": "256x256"}
     options: Any = {} if trained else {"max_output_tokens": 64}
     previous: str | None = None
-    for number, (words, claims) in enumerate(ROUNDS):
+    for number, (words, claims) in enumerate(TURNS):
         response = client.responses.create(
             model="starter-chat",
             input=words,
@@ -63,8 +63,8 @@ def test_five_rounds_draw_and_edit_what_was_asked(server: tuple[Server, bool]) -
         assert call.status == "completed"
         picture = Image.open(io.BytesIO(base64.b64decode(call.result or "")))
         if trained:
-            assert judge(picture, claims).obeys, f"round {number + 1}: {words!r} as {call.revised_prompt!r}"
+            assert judge(picture, claims).obeys, f"turn {number + 1}: {words!r} as {call.revised_prompt!r}"
             assert response.output_text
         previous = response.id
-    assert charges(running) == len(ROUNDS)
+    assert charges(running) == len(TURNS)
     assert_clean(running)

@@ -1,4 +1,4 @@
-"""What goes wrong in the night: killed workers, killed servers, clients that leave, full queues, jobs that hang."""
+"""Faults: killed workers, killed servers, clients that disconnect, full queues, jobs past their time limit."""
 
 import concurrent.futures
 import contextlib
@@ -6,15 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.harness import Server, charges
+from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
 
-MakeServer = Callable[..., Server]
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count"}
 QUICK = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
 
@@ -24,45 +22,34 @@ def post(server: Server, body: dict[str, Any], key: str | None = None) -> httpx.
         return client.post("/v1/images/generations", json=body)
 
 
-def until(condition: Callable[[], bool], limit_s: float = 30) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.05)
-
-
-def assert_clean(server: Server) -> None:
-    check = server.darkroom("ledger", "--check")
-    assert check.returncode == 0, check.stderr
-
-
 @pytest.fixture(scope="module")
-def hardy(make_tiny: MakeServer) -> Server:
-    """A server that gets over what happens to it."""
+def resilient(make_tiny: MakeServer) -> Server:
+    """A server that survives the faults of its tests."""
     return make_tiny()
 
 
-def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(hardy: Server) -> None:
-    server, before = hardy, charges(hardy)
+def test_a_killed_worker_fails_its_job_uncharged_and_the_next_call_works(resilient: Server) -> None:
+    server, before = resilient, charges(resilient)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         call = pool.submit(post, server, SLOW)
         until(lambda: server.readiness()["jobs"] == 1)
-        time.sleep(1)
+        time.sleep(1)  # it runs by now; a queued job would fail alike
         os.kill(server.readiness()["worker_pid"], signal.SIGKILL)
         answer = call.result()
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "worker_died"
     assert "nothing was charged" in answer.json()["error"]["message"]
-    assert httpx.get(f"{server.base}/healthz", trust_env=False).status_code == 200
+    assert httpx.get(f"{server.base}/healthz", timeout=60, trust_env=False).status_code == 200
     assert charges(server) == before
     assert post(server, QUICK).status_code == 200
     assert charges(server) == before + 1
     assert_clean(server)
 
 
-CRASH_POINTS = ("after-hold", "after-store", "before-capture-commit", "after-capture-commit")  # the last one charges
+CRASH_POINTS = ("after-hold", "after-store", "before-capture-commit", "after-capture-commit")  # the last is charged
 
 
+@pytest.mark.timeout(900)  # five starts
 def test_a_server_killed_at_the_worst_moment_charges_nothing_without_a_picture(make_server: MakeServer) -> None:
     server = make_server(crash_at=CRASH_POINTS[0], result_grace_s="0.001")
     for then in (*CRASH_POINTS[1:], None):
@@ -78,11 +65,11 @@ def test_a_server_killed_at_the_worst_moment_charges_nothing_without_a_picture(m
     assert post(server, QUICK).status_code == 200
 
 
-def test_a_client_that_leaves_is_not_charged_and_frees_the_engine(hardy: Server) -> None:
-    server, before = hardy, charges(hardy)
-    with server.http() as client, pytest.raises(httpx.ReadTimeout):
-        client.post("/v1/images/generations", json=SLOW, timeout=1.5)
-    until(lambda: server.readiness()["jobs"] == 0, limit_s=10)
+def test_a_client_that_disconnects_is_not_charged_and_frees_the_engine(resilient: Server) -> None:
+    server, before = resilient, charges(resilient)
+    with server.unread_call("/v1/images/generations", SLOW):
+        until(lambda: server.readiness()["jobs"] == 1)
+    until(lambda: server.readiness()["jobs"] == 0)
     assert charges(server) == before
     assert post(server, QUICK).status_code == 200
     assert_clean(server)
@@ -91,9 +78,10 @@ def test_a_client_that_leaves_is_not_charged_and_frees_the_engine(hardy: Server)
 def test_a_full_queue_is_503_with_retry_after_and_other_calls_finish(make_server: MakeServer) -> None:
     server = make_server(max_queue="2")
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        running = [pool.submit(post, server, {**QUICK, "steps": 200}) for _ in range(2)]
-        until(lambda: server.readiness()["jobs"] == 2)
-        refused = post(server, QUICK)
+        with suspended(server.readiness()["worker_pid"]):
+            running = [pool.submit(post, server, QUICK) for _ in range(2)]
+            until(lambda: server.readiness()["jobs"] == 2)
+            refused = post(server, QUICK)
         assert refused.status_code == 503
         assert 1 <= int(refused.headers["retry-after"]) <= 120
         assert refused.json()["error"]["code"] == "server_overloaded"
@@ -103,7 +91,7 @@ def test_a_full_queue_is_503_with_retry_after_and_other_calls_finish(make_server
 
 
 def test_a_job_past_its_time_limit_is_504_uncharged(make_server: MakeServer) -> None:
-    server = make_server(job_time_limit_s="1")
+    server = make_server(job_time_limit_s="0.1")
     answer = post(server, SLOW)
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "timeout"
@@ -111,8 +99,8 @@ def test_a_job_past_its_time_limit_is_504_uncharged(make_server: MakeServer) -> 
     assert_clean(server)
 
 
-def test_calls_at_once_never_overspend_a_budget(hardy: Server) -> None:
-    server = hardy
+def test_calls_at_once_never_overspend_a_budget(resilient: Server) -> None:
+    server = resilient
     secret = server.darkroom("keys", "create", "poor", "--budget", "0.50").stdout.strip()
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: post(server, QUICK, secret), range(12)))
@@ -152,35 +140,37 @@ def test_a_broken_catalog_is_refused_with_file_and_key(make_server: MakeServer, 
     assert "Traceback" not in answer.stderr
 
 
-def test_a_disk_that_is_full_fails_the_call_uncharged(hardy: Server) -> None:
-    server, before = hardy, charges(hardy)
+def test_a_disk_that_is_full_fails_the_call_uncharged(resilient: Server) -> None:
+    server, before = resilient, charges(resilient)
     results = server.home / "results"
     assert post(server, QUICK).status_code == 200
-    results.rename(server.home / "elsewhere")
+    results.rename(server.home / "moved")
     results.write_text("a file where the folder was: every write fails")
     answer = post(server, QUICK)
     assert answer.status_code == 500
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     results.unlink()
-    (server.home / "elsewhere").rename(results)
+    (server.home / "moved").rename(results)
     assert charges(server) == before + 1
     assert_clean(server)
 
 
-def test_health_answers_while_pictures_are_drawn(server: Server) -> None:
+def test_health_answers_while_images_are_generated(server: Server) -> None:
     stop = threading.Event()
-    slowest = 0.0
+    durations_s: list[float] = []
 
     def poll() -> None:
-        nonlocal slowest
         while not stop.is_set():
             began = time.monotonic()
-            assert httpx.get(f"{server.base}/healthz", trust_env=False).status_code == 200
-            slowest = max(slowest, time.monotonic() - began)
+            assert httpx.get(f"{server.base}/healthz", timeout=280, trust_env=False).status_code == 200
+            durations_s.append(time.monotonic() - began)
 
     poller = threading.Thread(target=poll)
     poller.start()
+    began = time.monotonic()
     assert post(server, {**QUICK, "size": "1024x1024", "n": 2}).status_code == 200
+    call_s = time.monotonic() - began
     stop.set()
     poller.join()
-    assert slowest < 5  # a blocked loop would wait for the whole picture; the bound is loose for busy machines
+    # A blocked event loop answers after the images. A busy machine is slow at both, so the bound is a share.
+    assert max(durations_s) < max(1, call_s / 2)

@@ -4,6 +4,8 @@ import base64
 import io
 
 import httpx
+import numpy as np
+import numpy.typing as npt
 import openai
 import pytest
 from PIL import Image
@@ -19,15 +21,19 @@ def picture(width: int, height: int, colour: str = "teal", kind: str = "PNG") ->
     return file.getvalue()
 
 
-def opened(server: Server, url: str | None) -> Image.Image:
+def download(server: Server, url: str | None) -> Image.Image:
     assert url is not None
-    return Image.open(io.BytesIO(httpx.get(url, trust_env=False).raise_for_status().content))
+    return Image.open(io.BytesIO(httpx.get(url, timeout=60, trust_env=False).raise_for_status().content))
+
+
+def pixels(server: Server, url: str | None) -> npt.NDArray[np.float64]:
+    return np.asarray(download(server, url).convert("RGB")).astype(float)
 
 
 def test_generate_returns_a_url_that_opens_without_a_key(server: Server) -> None:
     answer = server.openai().images.generate(model="alpha-image-2-count", prompt="a red boat at sunset", size=SMALL)
     assert answer.data
-    assert opened(server, answer.data[0].url).size == (256, 256)
+    assert download(server, answer.data[0].url).size == (256, 256)
     assert answer.quality == "high"
     assert answer.size == SMALL
     assert answer.usage is not None
@@ -49,7 +55,7 @@ def test_every_output_format_is_what_it_says(server: Server, format: str, kind: 
     assert answer.output_format == format
 
 
-def test_without_a_model_the_default_draws(server: Server) -> None:
+def test_the_default_model_is_used_without_a_model(server: Server) -> None:
     answer = server.openai().images.generate(prompt="a cat", size=SMALL)
     assert answer.model_extra is not None
     assert answer.model_extra["parameters"]["model"] == "alpha-image-2-count"
@@ -67,32 +73,35 @@ def test_n_pictures_have_their_own_seeds_and_cost_one_price(server: Server) -> N
     assert answer.data
     assert [item.model_extra["seed"] for item in answer.data if item.model_extra] == [7, 8, 9]
     assert server.darkroom("ledger", "--entries", "1000").stdout.count("img_") >= before + 1
-    alone = server.openai().images.generate(prompt="a star", size=SMALL, extra_body={"seed": 9})
-    assert alone.data
-    assert opened(server, alone.data[0].url).tobytes() == opened(server, answer.data[2].url).tobytes()
+    single = server.openai().images.generate(prompt="a star", size=SMALL, extra_body={"seed": 9})
+    assert single.data
+    pictures = [pixels(server, item.url) for item in (*answer.data, *single.data)]
+    differences = [np.abs(pictures[3] - other) for other in pictures[:3]]
+    assert differences[2].max() <= 1  # on some processors a batch rounds the last bit differently
+    assert differences[2].mean() < min(other.mean() for other in differences[:2]) / 2
 
 
-def test_the_researchers_extensions_are_used_and_written_into_the_file(server: Server) -> None:
+def test_sampling_extensions_are_used_and_written_into_the_file(server: Server) -> None:
     extras = {"seed": 11, "steps": 3, "guidance": 2.5, "negative_prompt": "fog"}
     answer = server.openai().images.generate(prompt="a tree", size=SMALL, extra_body=extras)
     assert answer.model_extra is not None
     assert extras.items() <= answer.model_extra["parameters"].items()
     assert answer.data
-    written = opened(server, answer.data[0].url).info
-    assert written["prompt"] == "a tree"
-    assert {name: written[name] for name in extras} == {name: str(value) for name, value in extras.items()}
-    assert "strength" not in written
+    metadata = download(server, answer.data[0].url).info
+    assert metadata["prompt"] == "a tree"
+    assert {name: metadata[name] for name in extras} == {name: str(value) for name, value in extras.items()}
+    assert "strength" not in metadata
 
 
-def test_an_edit_says_how_strong_it_was(server: Server) -> None:
+def test_an_edit_reports_its_strength(server: Server) -> None:
     answer = server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"strength": 0.4})
     assert answer.model_extra is not None
     assert answer.model_extra["parameters"]["strength"] == 0.4
     assert answer.data
-    assert opened(server, answer.data[0].url).info["strength"] == "0.4"
+    assert download(server, answer.data[0].url).info["strength"] == "0.4"
 
 
-def test_adapters_of_a_form_are_not_overlooked(server: Server) -> None:
+def test_adapters_in_a_form_are_refused(server: Server) -> None:
     with pytest.raises(openai.BadRequestError, match="LoRA") as raised:
         server.openai().images.edit(prompt="a tree", image=picture(256, 256), extra_body={"loras": {"style": 0.8}})
     assert raised.value.param == "loras"
@@ -103,42 +112,41 @@ def test_the_default_compression_of_clients_is_no_error_with_png(server: Server)
 
 
 def test_steps_follow_quality(server: Server) -> None:
-    used = []
+    steps = []
     for quality in ("low", "medium", "high"):
         answer = server.openai().images.generate(prompt="a tree", size=SMALL, quality=quality)  # type: ignore[arg-type]
         assert answer.model_extra is not None
-        used.append(answer.model_extra["parameters"]["steps"])
-    assert used == sorted(set(used))
+        steps.append(answer.model_extra["parameters"]["steps"])
+    assert steps == sorted(set(steps))
 
 
 @pytest.mark.parametrize("model", ["alpha-image-2-count", "beta-3.1-flash-image-count"])
 def test_edit_takes_a_file(server: Server, model: str) -> None:
     answer = server.openai().images.edit(model=model, prompt="make it red", image=picture(320, 256))
     assert answer.data
-    assert opened(server, answer.data[0].url).size == (320, 256)
+    assert download(server, answer.data[0].url).size == (320, 256)
 
 
 def test_edit_takes_several_files_on_a_native_checkpoint(server: Server) -> None:
     images = [picture(256, 256, "red"), picture(300, 200, "blue", "JPEG"), picture(256, 256, "green", "WEBP")]
     answer = server.openai().images.edit(model="beta-3-pro-image-count", prompt="all of them", image=images)
     assert answer.data
-    assert opened(server, answer.data[0].url).size == (256, 256)
+    assert download(server, answer.data[0].url).size == (256, 256)
 
 
-def test_a_mask_keeps_what_it_does_not_cover(server: Server) -> None:
+def test_an_edit_leaves_the_unmasked_area_unchanged(server: Server) -> None:
     mask = Image.new("RGBA", (256, 256), (0, 0, 0, 255))
     mask.paste((0, 0, 0, 0), (0, 0, 128, 256))
     file = io.BytesIO()
     mask.save(file, "PNG")
     answer = server.openai().images.edit(prompt="a sea", image=picture(256, 256, "orange"), mask=file.getvalue())
     assert answer.data
-    drawn = opened(server, answer.data[0].url).convert("RGB")
-    kept = drawn.crop((129, 0, 256, 256))
-    assert kept.getcolors() == [(127 * 256, (255, 165, 0))]
-    assert drawn.crop((0, 0, 127, 256)).getcolors() != [(127 * 256, (255, 165, 0))]
+    edited = download(server, answer.data[0].url).convert("RGB")
+    assert edited.crop((129, 0, 256, 256)).getcolors() == [(127 * 256, (255, 165, 0))]
+    assert edited.crop((0, 0, 127, 256)).getcolors() != [(127 * 256, (255, 165, 0))]
 
 
-def test_a_chain_of_calls_passes_the_last_url_on(server: Server) -> None:
+def test_a_result_url_is_a_reference_of_the_next_call(server: Server) -> None:
     client = server.openai()
     url = None
     for prompt in ("a boat", "make it blue", "now at night"):
@@ -146,7 +154,7 @@ def test_a_chain_of_calls_passes_the_last_url_on(server: Server) -> None:
         answer = client.images.generate(model="beta-2.5-flash-image-count", prompt=prompt, size=SMALL, extra_body=extra)
         assert answer.data
         url = answer.data[0].url
-    assert opened(server, url).size == (256, 256)
+    assert download(server, url).size == (256, 256)
 
 
 def test_references_by_url_and_data_uri_mix(server: Server) -> None:
@@ -159,7 +167,7 @@ def test_references_by_url_and_data_uri_mix(server: Server) -> None:
     assert answer.size == SMALL
 
 
-def test_the_model_list_reads_as_a_page(server: Server) -> None:
+def test_the_models_are_listed(server: Server) -> None:
     names = [model.id for model in server.openai().models.list()]
     assert len(names) == 10
     assert server.openai().models.retrieve("beta-3-pro-image-4k-count").owned_by
@@ -168,7 +176,7 @@ def test_the_model_list_reads_as_a_page(server: Server) -> None:
 def test_a_picture_at_its_full_1k_size(server: Server) -> None:
     answer = server.openai().images.generate(prompt="a city", size="1792x1024", quality="low")
     assert answer.data
-    assert opened(server, answer.data[0].url).size == (1792, 1024)
+    assert download(server, answer.data[0].url).size == (1792, 1024)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A policy of words and classifiers: what it refuses costs nothing, and the operator sees why."""
+"""A policy of words and classifiers: a refusal is not charged, and the operator can read its reason."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.e2e.test_faults import QUICK, assert_clean, post
-from tests.support.harness import Server, charges
+from tests.e2e.test_faults import QUICK, post
+from tests.support.harness import Server, assert_clean, charges
 from tests.support.tiny_classifiers import make_picture_classifier, make_text_classifier
 
 POLICY = """
@@ -41,7 +41,7 @@ BETA = {"prompt": "a boat", "size": "256x256", "model": "beta-2.5-flash-image-co
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
+def moderated(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Path) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("policy")
     blades = make_text_classifier(folder / "blades")
     grim = make_picture_classifier(folder / "grim")
@@ -61,39 +61,39 @@ def strict(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: Pat
     ],
 )
 def test_a_refusal_names_the_policy_and_costs_nothing(
-    strict: Server, body: dict[str, Any], policy: str, stage: str
+    moderated: Server, body: dict[str, Any], policy: str, stage: str
 ) -> None:
-    files = set((strict.home / "results").rglob("*.png"))
-    charged = charges(strict)
-    answer = post(strict, body)
+    files = set((moderated.home / "results").rglob("*.png"))
+    charged = charges(moderated)
+    answer = post(moderated, body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert (error["type"], error["code"], error["param"]) == ("image_generation_user_error", "moderation_blocked", None)
     assert policy in error["message"]
     assert error["moderation_details"]["moderation_stage"] == stage
-    assert set((strict.home / "results").rglob("*.png")) == files
-    assert charges(strict) == charged
-    assert_clean(strict)
-    report = strict.darkroom("moderation", "--entries", "1").stdout
+    assert set((moderated.home / "results").rglob("*.png")) == files
+    assert charges(moderated) == charged
+    assert_clean(moderated)
+    report = moderated.darkroom("moderation", "--entries", "1").stdout
     assert policy in report
     assert stage in report
     assert body["prompt"] not in report
 
 
-def test_what_the_policy_does_not_mind_is_drawn(strict: Server) -> None:
-    assert post(strict, {**QUICK, "prompt": "a red boat"}).status_code == 200
-    assert post(strict, {**BETA, "prompt": "a boat with a big tree", "moderation": "low"}).status_code == 200
+def test_an_allowed_prompt_is_generated(moderated: Server) -> None:
+    assert post(moderated, {**QUICK, "prompt": "a red boat"}).status_code == 200
+    assert post(moderated, {**BETA, "prompt": "a boat with a big tree", "moderation": "low"}).status_code == 200
 
 
-def test_an_edit_is_moderated_too_and_the_sdk_says_so(strict: Server) -> None:
+def test_an_edit_is_moderated_too_and_the_sdk_raises(moderated: Server) -> None:
     from tests.e2e.test_images_by_sdk import picture
 
     with pytest.raises(openai.BadRequestError) as raised:
-        strict.openai().images.edit(prompt="an assault rifle", image=picture(256, 256))
+        moderated.openai().images.edit(prompt="an assault rifle", image=picture(256, 256))
     assert raised.value.code == "moderation_blocked"
 
 
-def test_a_faulty_policy_stops_the_start_in_words(tmp_path: Path, weights: Path, configs: Path) -> None:
+def test_an_invalid_policy_ends_the_start_with_a_message(tmp_path: Path, weights: Path, configs: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY.format(blades="nowhere", grim="nowhere"))
     settings = {"moderation": str(tmp_path / "policy.toml")}
     answer = Server(tmp_path / "home", weights, configs, settings).darkroom("serve")

@@ -1,4 +1,4 @@
-"""Too much at once, workers that hang, and a server that is told to stop."""
+"""Limits on concurrent calls, workers that hang, and SIGTERM."""
 
 import concurrent.futures
 import os
@@ -8,18 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.test_faults import MakeServer, assert_clean, until
-from tests.support.harness import Server, charges
+from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
 
 PATH = "/v1/images/generations"
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
-SOME_TIME = {**QUICK, "steps": 200}
 LONG = {**QUICK, "size": "1024x1024", "steps": 200}
 
 
 @pytest.fixture(scope="module")
 def server(make_tiny: MakeServer) -> Server:
-    """A call at once for a key, and one for all of them: a queue with room for almost no work."""
+    """One running call for each key, and a queue with room for one job."""
     return make_tiny(max_running_per_key="1", max_queue_s="0.001", drain_s="250")
 
 
@@ -35,10 +33,10 @@ def send(server: Server, body: dict[str, Any], key: str | None = None, **headers
         return client.post(PATH, json=body, headers=headers)
 
 
-def begin(server: Server, pool: concurrent.futures.ThreadPoolExecutor, body: dict[str, Any]) -> Any:
-    """A call that runs; its answer comes later."""
+def start_call(server: Server, pool: concurrent.futures.ThreadPoolExecutor, body: dict[str, Any]) -> Any:
+    """A call that is queued or runs. Its answer is a future."""
     call = pool.submit(send, server, body)
-    until(lambda: server.readiness()["jobs"] == 1, limit_s=60)
+    until(lambda: server.readiness()["jobs"] == 1)
     return call
 
 
@@ -46,13 +44,14 @@ def health(server: Server, path: str) -> httpx.Response:
     return httpx.get(f"{server.base}{path}", timeout=60, trust_env=False)
 
 
-def test_neither_a_key_nor_all_keys_together_can_fill_the_queue(
+def test_neither_one_key_nor_all_keys_together_can_fill_the_queue(
     server: Server, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
-    first = begin(server, pool, SOME_TIME)
-    mine, retried = send(server, SOME_TIME), send(server, SOME_TIME, **{"x-stainless-retry-count": "1"})
-    theirs = send(server, QUICK, stranger)
+    with suspended(server.readiness()["worker_pid"]):
+        first = start_call(server, pool, QUICK)
+        mine, retried = send(server, QUICK), send(server, QUICK, **{"x-stainless-retry-count": "1"})
+        theirs = send(server, QUICK, stranger)
     for refused in (mine, retried):  # the retry is of the refused call, not of the one that runs
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
@@ -67,14 +66,14 @@ def test_neither_a_key_nor_all_keys_together_can_fill_the_queue(
     answer = first.result()
     assert answer.status_code == 200
     assert answer.headers["x-ratelimit-remaining-requests"] == "0"
-    second = send(server, SOME_TIME, **{"x-stainless-retry-count": "1"})
+    second = send(server, QUICK, **{"x-stainless-retry-count": "1"})
     assert second.status_code == 200
     assert "idempotency-replayed" not in second.headers
     assert second.json()["data"] != answer.json()["data"]
     assert charges(server) == 2
 
 
-def test_a_key_can_have_a_limit_of_its_own(server: Server) -> None:
+def test_a_key_can_have_its_own_limit_of_running_calls(server: Server) -> None:
     made = server.darkroom("keys", "create", "busy")
     key_id, secret = made.stderr.split()[0], made.stdout.strip()
     assert "7 calls at once" in server.darkroom("keys", "set", key_id, "--max-running", "7").stdout
@@ -101,17 +100,14 @@ def test_a_key_can_have_a_limit_of_calls_a_minute(server: Server) -> None:
     assert "0.10 CNY already" in server.darkroom("keys", "set", key_id, "--budget", "0.05").stderr
 
 
-def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(
-    make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
-) -> None:
-    server = make_tiny(worker_silence_s="6")
-    call = begin(server, pool, LONG)
+def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(make_tiny: MakeServer) -> None:
+    server = make_tiny(worker_silence_s="10")
     stuck = server.readiness()["worker_pid"]
     os.kill(stuck, signal.SIGSTOP)
-    answer = call.result()
+    answer = send(server, QUICK)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "worker_died"
-    until(lambda: server.readiness()["status"] == "ready", limit_s=300)
+    until(lambda: server.readiness()["status"] == "ready", limit_s=280)
     assert server.readiness()["worker_pid"] != stuck
     assert "killing a worker" in server.log
     assert send(server, QUICK).status_code == 200
@@ -120,16 +116,16 @@ def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(
     server.stop()
 
 
-def test_a_server_that_is_told_to_stop_finishes_what_runs(
-    server: Server, pool: concurrent.futures.ThreadPoolExecutor
-) -> None:
-    before = charges(server)
-    call = begin(server, pool, SOME_TIME)
-    signal_stop(server)
-    until(lambda: health(server, "/readyz").status_code == 503)
-    assert health(server, "/readyz").json()["status"] == "draining"
-    assert health(server, "/healthz").status_code == 200
-    refused = send(server, QUICK)
+def test_sigterm_lets_running_calls_finish(server: Server, pool: concurrent.futures.ThreadPoolExecutor) -> None:
+    before, worker_pid = charges(server), server.readiness()["worker_pid"]
+    with suspended(worker_pid):
+        call = start_call(server, pool, QUICK)
+        send_sigterm(server)
+        os.kill(worker_pid, signal.SIGTERM)  # as service managers do, which signal the whole process group
+        until(lambda: health(server, "/readyz").status_code == 503)
+        assert health(server, "/readyz").json()["status"] == "draining"
+        assert health(server, "/healthz").status_code == 200
+        refused = send(server, QUICK)
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
     assert call.result().status_code == 200
@@ -138,12 +134,12 @@ def test_a_server_that_is_told_to_stop_finishes_what_runs(
     assert_clean(server)
 
 
-def test_what_takes_longer_than_there_is_time_for_is_ended_uncharged(
+def test_a_call_that_outlasts_the_drain_is_stopped_uncharged(
     make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     server = make_tiny(drain_s="0.5")
-    call = begin(server, pool, LONG)
-    signal_stop(server)
+    call = start_call(server, pool, LONG)
+    send_sigterm(server)
     answer = call.result()
     assert answer.status_code == 503
     assert "nothing was charged" in answer.json()["error"]["message"]
@@ -156,16 +152,16 @@ def test_the_second_signal_ends_the_server_at_once(
     make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:
     server = make_tiny(drain_s="600")
-    call = begin(server, pool, LONG)
-    signal_stop(server)
+    call = start_call(server, pool, LONG)
+    send_sigterm(server)
     until(lambda: health(server, "/readyz").status_code == 503)
-    signal_stop(server)
+    send_sigterm(server)
     assert call.result().status_code == 503
     assert server.wait_dead() == 0
     assert charges(server) == 0
     assert_clean(server)
 
 
-def signal_stop(server: Server) -> None:
+def send_sigterm(server: Server) -> None:
     assert server.process is not None
     server.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What /v1/responses can't do is said in OpenAI's error body, by field; nothing runs and nothing is charged."""
+"""Invalid calls of /v1/responses: an error in OpenAI's shape names the field, nothing runs or is charged."""
 
 from typing import Any
 
@@ -66,9 +66,9 @@ BAD: list[tuple[dict[str, Any], int, str | None, str | None]] = [
 
 @pytest.mark.parametrize(("body", "status", "param", "code"), BAD)
 def test_bad_input_names_the_field(
-    talking: Server, body: dict[str, Any], status: int, param: str | None, code: str | None
+    responses_server: Server, body: dict[str, Any], status: int, param: str | None, code: str | None
 ) -> None:
-    with talking.http() as client:
+    with responses_server.http() as client:
         answer = client.post("/v1/responses", json=body)
     assert answer.status_code == status
     error = answer.json()["error"]
@@ -90,19 +90,19 @@ def test_bad_input_names_the_field(
         ("GET", "/v1/responses", 405),
     ],
 )
-def test_what_is_not_there_is_said(talking: Server, method: str, path: str, status: int) -> None:
-    with talking.http() as client:
+def test_an_unknown_id_or_query_is_an_error(responses_server: Server, method: str, path: str, status: int) -> None:
+    with responses_server.http() as client:
         answer = client.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_synchronous_response_is_neither_cancelled_nor_streamed_again(talking: Server) -> None:
-    charged = charges(talking)
-    with talking.http() as client:
+def test_a_synchronous_response_is_neither_cancelled_nor_streamed_again(responses_server: Server) -> None:
+    charged = charges(responses_server)
+    with responses_server.http() as client:
         response = client.post("/v1/responses", json={"input": "hello", "max_output_tokens": 16}).json()
         cancelled = client.post(f"/v1/responses/{response['id']}/cancel")
         streamed = client.get(f"/v1/responses/{response['id']}", params={"stream": "true"})
     assert (cancelled.status_code, streamed.status_code) == (400, 400)
     assert "Cannot cancel a synchronous response." in cancelled.json()["error"]["message"]
-    assert charges(talking) == charged
+    assert charges(responses_server) == charged

@@ -13,23 +13,23 @@ NODE = REPOSITORY / "tests" / "node"
 
 
 @pytest.mark.skipif(not shutil.which("node") or not (NODE / "node_modules").exists(), reason="npm ci in tests/node")
-def test_the_node_sdk_draws_streams_and_polls(talking: Server) -> None:
+def test_the_node_sdk_generates_images_streams_and_polls(responses_server: Server) -> None:
     done = subprocess.run(
         ["node", "respond.mjs", "starter-chat"],
         cwd=NODE,
-        env={**os.environ, "OPENAI_BASE_URL": f"{talking.base}/v1", "OPENAI_API_KEY": talking.key},
+        env={**os.environ, "OPENAI_BASE_URL": f"{responses_server.base}/v1", "OPENAI_API_KEY": responses_server.key},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["rounds"] == {
+    results = json.loads(done.stdout)
+    assert results["turns"] == {
         "statuses": ["completed", "completed"],
         "same": True,
         "input": "make it blue",
         "gone": 404,
     }
-    assert told["stream"]["inOrder"]
-    assert "response.image_generation_call.partial_image" in told["stream"]["kinds"]
-    assert told["background"] == "completed"
+    assert results["stream"]["inOrder"]
+    assert "response.image_generation_call.partial_image" in results["stream"]["types"]
+    assert results["background"] == "completed"

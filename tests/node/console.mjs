@@ -1,4 +1,4 @@
-// Uses the console as a person would, in Chromium, and prints what was seen as JSON.
+// Uses the console as a person would, in Chromium, and prints the observations as JSON.
 //   node console.mjs CHROMIUM BASE_URL KEY [SCREENSHOT.png]
 import { chromium } from "playwright-core";
 
@@ -8,37 +8,37 @@ const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "
 const page = await browser.newPage({ viewport: { width: 1280, height: 860 } });
 page.setDefaultTimeout(240_000);
 
-const told = { asked: [], errors: [], rounds: [] };
-page.on("request", (request) => told.asked.push(new URL(request.url()).origin));
-page.on("pageerror", (error) => told.errors.push(String(error)));
+const result = { origins: [], errors: [], images: [] };
+page.on("request", (request) => result.origins.push(new URL(request.url()).origin));
+page.on("pageerror", (error) => result.errors.push(String(error)));
 
-async function draw(prompt) {
+async function generate(prompt) {
   await page.fill("#prompt", prompt);
   await page.click("#go");
   await page.waitForFunction(() => !document.querySelector("#go").disabled);
-  const shown = await page.locator(".card img").first().evaluate(async (image) => {
+  const image = await page.locator(".card img").first().evaluate(async (image) => {
     await image.decode();
-    return { width: image.naturalWidth, height: image.naturalHeight, of: image.alt };
+    return { width: image.naturalWidth, height: image.naturalHeight, alt: image.alt };
   });
-  told.rounds.push({ message: await page.textContent("#message"), ...shown });
+  result.images.push({ message: await page.textContent("#message"), ...image });
 }
 
 await page.goto(`${base}/console`);
 await page.fill("#key", "sk-dr-wrong");
 await page.press("#key", "Tab");
 await page.waitForSelector("#message.bad");
-told.refusedKey = await page.textContent("#message");
+result.refusedKey = await page.textContent("#message");
 
 await page.fill("#key", key);
 await page.press("#key", "Tab");
 await page.waitForSelector("#model:enabled");
-told.models = await page.locator("#model option").count();
+result.models = await page.locator("#model option").count();
 await page.selectOption("#model", "beta-2.5-flash-image-count");
-told.qualityHidden = await page.locator("#quality-row").isHidden();
+result.qualityHidden = await page.locator("#quality-row").isHidden();
 await page.getByRole("button", { name: "16:9", exact: true }).click();
-await draw("a red boat at sunset");
+await generate("a red boat at sunset");
 await page.getByRole("button", { name: "Use as reference" }).first().click();
-await draw("make it night");
+await generate("make it night");
 
 await page.fill("#prompt", "a boat");
 await page.click("summary");
@@ -46,26 +46,26 @@ await page.fill("#guidance", "9");
 await page.click("summary"); // folded away again
 await page.click("#go");
 await page.waitForSelector("#message.bad");
-told.refusal = await page.textContent("#message");
-told.focus = await page.evaluate(() => document.activeElement.id);
-told.visible = await page.locator("#guidance").isVisible();
+result.refusal = await page.textContent("#message");
+result.focus = await page.evaluate(() => document.activeElement.id);
+result.visible = await page.locator("#guidance").isVisible();
 await page.fill("#guidance", "");
 await page.click("summary");
 
 await page.getByRole("button", { name: "remove reference 1" }).click();
-told.references = await page.locator("#references figure").count();
+result.references = await page.locator("#references figure").count();
 await page.reload();
 await page.waitForSelector("#model:enabled");
-told.keyKept = (await page.inputValue("#key")) === key;
+result.keyStored = (await page.inputValue("#key")) === key;
 
 if (screenshot) {
   for (const [prompt, ratio] of [["a red boat at sunset", "1:1"], ["a yellow house in the snow, at night", "1:1"]]) {
     await page.getByRole("button", { name: ratio, exact: true }).click();
-    await draw(prompt);
+    await generate(prompt);
   }
   await page.evaluate(() => document.activeElement.blur());
   await page.screenshot({ path: screenshot });
 }
 await browser.close();
-told.asked = [...new Set(told.asked)];
-console.log(JSON.stringify(told));
+result.origins = [...new Set(result.origins)];
+console.log(JSON.stringify(result));

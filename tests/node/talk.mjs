@@ -1,4 +1,4 @@
-// Talks to the server at OPENAI_BASE_URL through OpenAI's Node SDK, and says as JSON what came.
+// Talks to the server at OPENAI_BASE_URL through OpenAI's Node SDK, and prints the results as JSON.
 // node talk.mjs MODEL TOOL_MODEL
 import OpenAI from 'openai';
 import { zodResponseFormat } from 'openai/helpers/zod';
@@ -6,7 +6,10 @@ import { z } from 'zod';
 
 const client = new OpenAI({ maxRetries: 0 });
 const [model, toolModel] = process.argv.slice(2);
-const hello = { model, messages: [{ role: 'user', content: 'hello' }], temperature: 0, max_tokens: 12 };
+// As LETTERS in tests/support/chat_servers.py.
+const letters = Object.fromEntries(Array.from({ length: 26 }, (_, index) => [String(69 + index), 100]));
+const messages = [{ role: 'user', content: 'hello' }];
+const hello = { model, messages, temperature: 0, max_tokens: 12, logit_bias: letters };
 
 async function chat() {
   const { data, request_id } = await client.chat.completions.create(hello).withResponse();
@@ -14,19 +17,19 @@ async function chat() {
 }
 
 async function stream() {
-  const seen = [];
+  const deltas = [];
   for await (const chunk of await client.chat.completions.create({ ...hello, stream: true })) {
-    seen.push(chunk.choices[0].delta.content ?? '');
+    deltas.push(chunk.choices[0].delta.content ?? '');
   }
-  return seen.join('');
+  return deltas.join('');
 }
 
 async function helper() {
   const runner = client.chat.completions.stream(hello);
-  const seen = [];
-  runner.on('content', (delta) => seen.push(delta));
+  const deltas = [];
+  runner.on('content', (delta) => deltas.push(delta));
   const text = (await runner.finalChatCompletion()).choices[0].message.content;
-  return { text, same: seen.join('') === text };
+  return { text, same: deltas.join('') === text };
 }
 
 async function parse() {
@@ -40,7 +43,7 @@ async function parse() {
 }
 
 async function tools() {
-  const called = [];
+  const calls = [];
   const weather = {
     type: 'function',
     function: {
@@ -53,7 +56,7 @@ async function tools() {
         additionalProperties: false,
       },
       parse: JSON.parse,
-      function: (input) => (called.push(input), 'rain'),
+      function: (input) => (calls.push(input), 'rain'),
     },
   };
   const runner = client.chat.completions.runTools(
@@ -61,20 +64,20 @@ async function tools() {
     { maxChatCompletions: 1 },
   );
   await runner.done().catch(() => undefined); // it stops at one completion: with 'required' each would call again
-  return { called, roles: runner.messages.map((message) => message.role) };
+  return { calls, roles: runner.messages.map((message) => message.role) };
 }
 
-async function wrong() {
-  const caught = {};
+async function errorsOfCalls() {
+  const errors = {};
   for (const [name, fields] of Object.entries({ unknown: { model: 'gone' }, field: { temperature: 9 } })) {
     await client.chat.completions.create({ ...hello, ...fields }).catch((error) => {
-      caught[name] = [error.constructor.name, error.status, error.code, error.param];
+      errors[name] = [error.constructor.name, error.status, error.code, error.param];
     });
   }
-  return caught;
+  return errors;
 }
 
-const parts = { chat, stream, helper, wrong, ...(toolModel ? { parse, tools } : {}) };
-const told = {};
-for (const [name, part] of Object.entries(parts)) told[name] = await part();
-console.log(JSON.stringify(told));
+const parts = { chat, stream, helper, errors: errorsOfCalls, ...(toolModel ? { parse, tools } : {}) };
+const results = {};
+for (const [name, part] of Object.entries(parts)) results[name] = await part();
+console.log(JSON.stringify(results));

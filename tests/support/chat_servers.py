@@ -1,9 +1,14 @@
-"""A running server that chats with tiny untrained checkpoints: what they say is noise, and always the same noise."""
+"""A server with tiny untrained chat checkpoints. Their texts are noise: bytes, invalid UTF-8 among them.
+
+The weights are seeded, so a machine repeats its texts. On another processor rounding may favour another token: tests
+assume no particular text, and use ENDLESS where the length matters.
+"""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.support.harness import REPOSITORY, Server
 
@@ -13,6 +18,8 @@ MAKE = (
     "make_{0}(Path({1!r}) / 'tiny-{0}')"
 )
 CONTEXT = 512
+ENDLESS: Any = {"logit_bias": {"0": -100, "2": -100}}  # neither end token: an answer ends by its limit alone
+LETTERS: Any = {"logit_bias": {str(token): 100 for token in range(69, 95)}}  # a to z: text without invalid bytes
 LOCAL = """
 default = "small"
 
@@ -37,7 +44,7 @@ vision = true
 
 
 def make_chat_weights(folder: Path) -> Path:
-    """Three chat checkpoints, and empty folders where the catalog's pictures would come from: nobody draws here."""
+    """Three chat checkpoints, and empty folders in place of the image checkpoints, which are never loaded."""
     for starter in ("starter-alpha", "starter-beta"):
         (folder / starter).mkdir(parents=True)
     code = "\n".join(MAKE.format(kind, str(folder)) for kind in KINDS)
@@ -46,7 +53,7 @@ def make_chat_weights(folder: Path) -> Path:
 
 
 def chat_server(home: Path, weights: Path, chat_toml: str = LOCAL, **settings: str) -> Server:
-    """Not yet started. Weights are loaded at the first call."""
+    """The server, not yet started. It loads weights at the first call."""
     configs = home / "model_configs"
     shutil.copytree(REPOSITORY / "model_configs", configs)
     (configs / "chat.toml").write_text(chat_toml)

@@ -1,14 +1,16 @@
 """A real server for tests: the `darkroom` command in a process of its own, on a free port, with a home of its own."""
 
 import contextlib
+import json
 import os
+import random
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,30 @@ import httpx
 from openai import OpenAI
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 600  # for machines that do much else
+START_LIMIT_S = 600  # long enough for a busy machine, as every limit here
+CALL_LIMIT_S = 280  # under the limit of a test
+PORTS = range(10_000, 30_000)  # below those that the kernel gives to outgoing connections
+
+_leased_ports: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """A TCP port that no other process of tests gets while this one lives.
+
+    A server binds it seconds later. A UDP socket of the same number is the lease that other processes of tests see.
+    """
+    while True:
+        port = random.choice(PORTS)
+        lease = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            lease.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lease.close()
+        else:
+            _leased_ports.append(lease)
+            return port
 
 
 @dataclass
@@ -32,9 +57,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> "Server":
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.home.mkdir(parents=True, exist_ok=True)
         log = (self.home / "server.log").open("ab")
         self.process = subprocess.Popen(
@@ -44,7 +67,7 @@ class Server:
             if wait:
                 self.wait_ready()
         except BaseException:
-            self.kill()  # nobody else would
+            self.kill()  # no fixture has it yet
             raise
         return self
 
@@ -57,8 +80,8 @@ class Server:
             "DARKROOM_PORT": str(self.port),
             **{f"DARKROOM_{name.upper()}": value for name, value in self.settings.items()},
         }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DARKROOM_")}
-        return {**kept, **own}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DARKROOM_")}
+        return {**inherited, **own}
 
     @property
     def base(self) -> str:
@@ -77,10 +100,10 @@ class Server:
 
     def http(self, key: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key or self.key}"}
-        return httpx.Client(base_url=self.base, headers=headers, timeout=120, trust_env=False)
+        return httpx.Client(base_url=self.base, headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
 
     def readiness(self) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.get(f"{self.base}/readyz", timeout=10, trust_env=False).json()
+        answer: dict[str, Any] = httpx.get(f"{self.base}/readyz", timeout=60, trust_env=False).json()
         return answer
 
     def wait_ready(self) -> None:
@@ -95,7 +118,7 @@ class Server:
         raise AssertionError(f"not ready after {START_LIMIT_S} s:\n{self.log}")
 
     def darkroom(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of the operator's, on the same home."""
+        """Run an operator's command on the same home."""
         return subprocess.run(
             [sys.executable, "-m", "server", *arguments],
             env={**self.environment, "COLUMNS": "200"},
@@ -109,7 +132,7 @@ class Server:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=120)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -119,7 +142,45 @@ class Server:
     def wait_dead(self) -> int:
         """The exit status of a server that ends by itself."""
         assert self.process is not None
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=120)
+
+    @contextlib.contextmanager
+    def unread_call(self, path: str, body: Mapping[str, Any], key: str | None = None, **headers: str) -> Iterator[None]:
+        """Send a call whose answer is not read, and disconnect at the end of the block."""
+        content = json.dumps(body)
+        fields = {"Host": "x", "Authorization": f"Bearer {key or self.key}", "Content-Length": len(content), **headers}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n{content}".encode())
+            yield
+
+
+MakeServer = Callable[..., Server]  # by its settings
+
+
+@contextlib.contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    """Suspend a worker: its jobs stay where they are, so that a test does not race against their end."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the test has killed it
+            os.kill(pid, signal.SIGCONT)
+
+
+def until(condition: Callable[[], bool], limit_s: float = 120, interval_s: float = 0.05) -> None:
+    """Wait for a condition that is sure to come. The limit only ends a test that has failed."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(interval_s)
+
+
+def assert_clean(server: Server) -> None:
+    """Charges, holds and stored results agree."""
+    check = server.darkroom("ledger", "--check")
+    assert check.returncode == 0, check.stderr
 
 
 def charges(server: Server) -> int:

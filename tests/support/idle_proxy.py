@@ -1,5 +1,4 @@
-"""A TCP proxy like many that stand between a client and a server: it closes connections on which nothing has passed for
-a while, and says so.
+"""A TCP proxy that closes idle connections, as many do that stand between a client and a server.
 
 python -m tests.support.idle_proxy UPSTREAM_PORT IDLE_S
 """
@@ -20,7 +19,7 @@ async def serve(upstream_port: int, idle_s: float) -> None:
 
 
 async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upstream_port: int, idle_s: float) -> None:
-    """Pass bytes both ways until one side closes or neither sends anything for too long."""
+    """Copy bytes both ways until one side closes, or neither sends any for `idle_s`."""
     up_reader, up_writer = await asyncio.open_connection("127.0.0.1", upstream_port)
     clock = asyncio.get_running_loop().time
     pumps: set[asyncio.Task[None]] = set()

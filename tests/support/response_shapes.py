@@ -1,4 +1,4 @@
-"""What OpenAI's schema and Open Responses require of every response, item and event: the names of the keys."""
+"""What OpenAI's schema and Open Responses require of every response, item and event: the keys."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ ITEMS = {
     "image_generation_call": {"id", "status", "result"},
     "reasoning": {"id", "summary"},
 }
-DRAWN = {"revised_prompt", "size", "quality", "background", "output_format", "url"}
-PLACE = {"item_id", "output_index"}
-PART = PLACE | {"content_index"}
+COMPLETED_IMAGE = {"revised_prompt", "size", "quality", "background", "output_format", "url"}
+ITEM_POSITION = {"item_id", "output_index"}
+PART_POSITION = ITEM_POSITION | {"content_index"}
 EVENTS = {
     "response.created": {"response"},
     "response.queued": {"response"},
@@ -29,26 +29,26 @@ EVENTS = {
     "response.failed": {"response"},
     "response.output_item.added": {"output_index", "item"},
     "response.output_item.done": {"output_index", "item"},
-    "response.content_part.added": PART | {"part"},
-    "response.content_part.done": PART | {"part"},
-    "response.output_text.delta": PART | {"delta", "logprobs"},
-    "response.output_text.done": PART | {"text", "logprobs"},
-    "response.reasoning_text.delta": PART | {"delta"},
-    "response.reasoning_text.done": PART | {"text"},
-    "response.function_call_arguments.delta": PLACE | {"delta"},
-    "response.function_call_arguments.done": PLACE | {"name", "arguments"},
-    "response.image_generation_call.in_progress": PLACE,
-    "response.image_generation_call.generating": PLACE,
-    "response.image_generation_call.partial_image": PLACE | {"partial_image_index", "partial_image_b64"},
-    "response.image_generation_call.completed": PLACE,
+    "response.content_part.added": PART_POSITION | {"part"},
+    "response.content_part.done": PART_POSITION | {"part"},
+    "response.output_text.delta": PART_POSITION | {"delta", "logprobs"},
+    "response.output_text.done": PART_POSITION | {"text", "logprobs"},
+    "response.reasoning_text.delta": PART_POSITION | {"delta"},
+    "response.reasoning_text.done": PART_POSITION | {"text"},
+    "response.function_call_arguments.delta": ITEM_POSITION | {"delta"},
+    "response.function_call_arguments.done": ITEM_POSITION | {"name", "arguments"},
+    "response.image_generation_call.in_progress": ITEM_POSITION,
+    "response.image_generation_call.generating": ITEM_POSITION,
+    "response.image_generation_call.partial_image": ITEM_POSITION | {"partial_image_index", "partial_image_b64"},
+    "response.image_generation_call.completed": ITEM_POSITION,
     "error": {"code", "message", "param", "error"},
 }
 
 
 def check_event(event: dict[str, Any]) -> None:
-    """Every key that is required is there, down to the items."""
-    needed = EVENTS[event["type"]] | {"type", "sequence_number"}
-    assert needed <= event.keys(), (event["type"], needed - event.keys())
+    """Assert that the event has every required key, and its response or item too."""
+    required = EVENTS[event["type"]] | {"type", "sequence_number"}
+    assert required <= event.keys(), (event["type"], required - event.keys())
     if "response" in event:
         check_response(event["response"])
     if "item" in event:
@@ -75,12 +75,12 @@ def check_response(response: dict[str, Any]) -> None:
 
 
 def check_item(item: dict[str, Any]) -> None:
-    needed = ITEMS[item["type"]]
-    assert needed <= item.keys(), (item["type"], needed - item.keys())
+    required = ITEMS[item["type"]]
+    assert required <= item.keys(), (item["type"], required - item.keys())
     if item["type"] == "message":
         assert item["id"].startswith("msg_")
         for part in item["content"]:
             assert {"type", "text", "annotations", "logprobs"} <= part.keys()
     if item["type"] == "image_generation_call" and item["status"] == "completed":
-        assert item.keys() >= DRAWN
+        assert item.keys() >= COMPLETED_IMAGE
         assert item["result"]
