@@ -129,7 +129,7 @@ async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
     try:
         async for event in engine.submit(job):
             connection.send(JobEvent(job.id, event))
-    except Exception as error:  # a bug of the engine: without a last event the server would wait for ever
+    except Exception as error:  # a bug of the engine: without a last event the server would wait forever
         detail = "".join(traceback.format_exception(error))  # the server logs it
         connection.send(JobEvent(job.id, Failed("engine_failed", "The engine failed; nothing was charged.", detail)))
 

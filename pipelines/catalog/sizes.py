@@ -52,7 +52,7 @@ class SizeRules:
 def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] | None) -> Size:
     """The size of a call with this `size` field, and the width and height of its first reference. Raises SizeError."""
     if size is None or size == "auto":
-        return _default(rules) if reference is None else _from_reference(rules, *reference)
+        return _default_size(rules) if reference is None else _from_reference(rules, *reference)
     ratio = LISTED_SIZES.get(size, size)
     if ratio in rules.presets:
         return Size(*rules.presets[ratio])
@@ -63,10 +63,10 @@ def resolve_size(rules: SizeRules, size: str | None, reference: tuple[int, int] 
         raise SizeError(
             f"Invalid size '{size[:40]}'. Use a ratio such as '16:9', pixels such as '1024x1024', or 'auto'."
         )
-    return _exact(rules, int(pixels[1]), int(pixels[2]))
+    return _exact_size(rules, int(pixels[1]), int(pixels[2]))
 
 
-def _default(rules: SizeRules) -> Size:
+def _default_size(rules: SizeRules) -> Size:
     ratio = next(name for name in ("1:1", "16:9", *rules.presets) if name in rules.presets)
     return Size(*rules.presets[ratio])
 
@@ -100,7 +100,7 @@ def _nearest_on_grid(width: float, height: float) -> list[Size]:
     return [Size(w, h) for w in sorted(widths) for h in sorted(heights)]
 
 
-def _exact(rules: SizeRules, width: int, height: int) -> Size:
+def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
     problem = _problem(rules, width, height)
     if problem is not None:
         raise SizeError(f"Invalid size '{width}x{height}': {problem} {_suggestion(rules, width, height)}")

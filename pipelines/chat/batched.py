@@ -1,12 +1,12 @@
-"""Continuous batching: the scheduler says who, the model runner computes logits, `sample_step` draws from them.
+"""Continuous batching: the scheduler picks sequences, the model runner computes logits, `sample_step` samples.
 
 Rows share matrix products, and how those are rounded depends a little on how many rows there are: in float32 logits
-agree with a row's own to about 1e-5, so a row gets the tokens it would get alone unless two are as good as equally
+agree with a row's own to about 1e-5, so a row gets the tokens it would get alone unless two are almost equally
 likely. In bfloat16 such ties are common.
 
 Each prompt is prefilled by itself. Of the time that answers of 64 tokens to prompts of 20 to 100 take the starter on
-one thread of a CPU, prefill is 12 % at 8 streams and 21 % at 32. Four prompts of like length in one forward pass would
-save a third to half of that, 4 % and 10 % of the whole; all of them, padded to the longest, 1 %.
+one thread of a CPU, prefill is 12 % at 8 streams and 21 % at 32. Four prompts of similar length in one forward pass
+would save a third to half of that, 4 % and 10 % of the whole; all of them, padded to the longest, 1 %.
 
 Why not transformers' continuous batching (5.23): it samples from one generator for all requests, so there are no
 seeds; per request it has temperature, top_k and top_p, but no bias, penalty, grammar or top logprobs. That it looks

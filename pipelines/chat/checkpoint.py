@@ -35,13 +35,13 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
     """Raises CheckpointError for a folder that does not load."""
     _check_files(spec.path)
     try:
-        local = {"local_files_only": True, "trust_remote_code": False}
-        processor = AutoProcessor.from_pretrained(spec.path, **local) if spec.vision else None
-        tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **local)
+        load_kwargs = {"local_files_only": True, "trust_remote_code": False}
+        processor = AutoProcessor.from_pretrained(spec.path, **load_kwargs) if spec.vision else None
+        tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **load_kwargs)
         kind = AutoModelForImageTextToText if spec.vision else AutoModelForCausalLM
         model = kind.from_pretrained(
             spec.path,
-            **local,
+            **load_kwargs,
             use_safetensors=True,
             dtype=compute_dtype(spec.dtype, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),

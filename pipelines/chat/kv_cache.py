@@ -1,6 +1,6 @@
 """Keys and values of the sequences that decode together: row r of the batch has its tokens at positions 0, 1, 2 ...
 
-Nothing is padded on the left, and whatever lies behind a row's length is masked. Rows come and go without touching the
+Nothing is padded on the left, and positions beyond a row's length are masked. Rows come and go without touching the
 others: a new sequence takes the next row, and the last row moves into one that becomes free. Writing is idempotent: a
 step that failed can be repeated.
 """
@@ -77,7 +77,7 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
                 buffer[target, :, :length] = buffer[source, :, :length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """`ModelRunner` makes the masks; this is for models that ask all the same."""
+        """`ModelRunner` makes the masks; this is for models that request it anyway."""
         return self.shape.window.length, 0
 
     def get_seq_length(self) -> int:

@@ -78,9 +78,9 @@ class ModelRunner:
 
 
 def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
-    """Bytes of a token in the KV cache, or None for a model whose logits in a batch are not those it has alone.
+    """Bytes of a token in the KV cache, or None for a model whose logits in a batch differ from those of a single row.
 
-    That is tried out, since no list of architectures is ever complete. Call it in inference mode.
+    Tested by running the model, since no list of architectures is complete. Call it in inference mode.
     """
     runner = ModelRunner(checkpoint, capacity_tokens=2**16)
     vocab_size = checkpoint.tokens.vocab_size

@@ -9,7 +9,7 @@ import torch
 
 from pipelines.protocol.chat import ChatSampling
 
-TOP_P_CANDIDATES = 256  # are sorted for top_p; the whole vocabulary is, where these do not reach it
+TOP_P_CANDIDATES = 256  # sorted for top_p; the whole vocabulary is sorted if they do not reach it
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class SamplerState:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """With its logprob and the likeliest tokens with theirs, where they were asked for."""
+    """A token. If logprobs were requested: its logprob, and the most likely tokens with theirs."""
 
     token: int
     logprob: float | None = None
@@ -40,7 +40,7 @@ def sample(
 ) -> list[SampledToken]:
     """One token for each row. `logits` is [rows, vocabulary] in float32, and is overwritten.
 
-    `masks` are bool over the vocabulary, true for tokens that may come. Logprobs are the model's own, before bias,
+    `masks` are bool over the vocabulary, true for allowed tokens. Logprobs are the model's own, before bias,
     penalties and mask.
     """
     logprobs = [_logprobs(logits[i], row) for i, row in enumerate(rows)]
@@ -76,7 +76,7 @@ def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:
 
 
 def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
-    """The likeliest where the temperature is 0, else by a random number of the row's own."""
+    """Greedy at temperature 0, otherwise by the row's own random number."""
     tokens = logits.argmax(dim=-1)
     random_rows = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
     if random_rows:
@@ -93,14 +93,14 @@ def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
 def _inverse_cdf(
     logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor, uniform: torch.Tensor
 ) -> torch.Tensor:
-    """By the inverse of the cumulative distribution, so that a row's token depends on its own numbers alone."""
+    """Inverse transform sampling, so that a row's token depends on its own random numbers alone."""
     highest = logits.max(dim=-1, keepdim=True).values
     weights = torch.softmax((logits - highest).double() / temperature[:, None].clamp(min=1e-4), dim=-1)
     if bool((top_p < 1).any()):
         weights = torch.where((top_p < 1)[:, None], _nucleus(weights, top_p), weights)
     cumulative = weights.cumsum(dim=-1)
     target = uniform[:, None] * cumulative[:, -1:]
-    # `right` skips tokens of zero weight; the last token with any weight is the furthest that can be reached
+    # `right` skips tokens of zero weight; the result is clamped to the last token with weight
     return torch.searchsorted(cumulative, target, right=True)[:, 0].clamp(max=weights.shape[-1] - 1)
 
 

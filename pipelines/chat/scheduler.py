@@ -84,7 +84,7 @@ class Scheduler:
     def preempt(self, keep: int) -> None:
         """Only the first rows go on. The others wait, and what they have written is prefilled with their prompts."""
         preempted = self.scheduled[keep:]
-        self._max_running = max(1, keep)  # until others finish: what joined again at once would be preempted again
+        self._max_running = max(1, keep)  # until others finish: a sequence readmitted at once would be preempted again
         self.running, self._prefilling = self.running[:keep], None
         for sequence in reversed(preempted):
             sequence.num_cached_tokens = 0

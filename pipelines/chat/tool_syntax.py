@@ -36,7 +36,9 @@ class ToolCallFormat:
 
 
 HERMES: Final = ToolCallFormat("<tool_call>", "</tool_call>", "\n", "arguments", repeats=True)  # and Qwen
-BARE: Final = ToolCallFormat("", "", "", "parameters", repeats=False)  # Llama 3's JSON; any model can be held to it
+BARE: Final = ToolCallFormat(
+    "", "", "", "parameters", repeats=False
+)  # Llama 3's JSON; any model can be constrained to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class OutputSyntax:
 
     fields: ParserFields  # for unconstrained output
     anchor: dict[str, Any]  # where in a prompt the output begins; empty when only an open <think> matters
-    call_format: ToolCallFormat | None  # None: one that the response parser knows, but no grammar here
+    call_format: ToolCallFormat | None  # None: the response parser knows it, but there is no grammar for it
 
     @classmethod
     def of(cls, tokenizer: Any, chat_template: str) -> Self:
@@ -77,7 +79,7 @@ def _is_hermes(response_template: dict[str, Any], chat_template: str) -> bool:
 
 
 def _as_text(field: ParserFields) -> ParserFields:
-    """`ToolCallParser` parses JSON calls as they come; the library waits for their end, and fails on one cut short."""
+    """`ToolCallParser` parses JSON calls as they come; the library waits for their end and fails on a truncated one."""
     if field.get("content") != "json" or field.get("transform") != {"type": "function", "function": "{content}"}:
         return field
     return {**{key: value for key, value in field.items() if key != "transform"}, "content": "text"}

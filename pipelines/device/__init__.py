@@ -2,6 +2,6 @@
 
 - memory: budgets for weights, the fence that keeps a thread one turn ahead of a GPU, dtypes, freeing memory
 - openmp: releasing the threads that OpenMP keeps for a thread that has computed
-- failures: how a job of any kind can end other than well
+- failures: how a job of any kind can fail
 - offline: no network access and no progress bars from the libraries
 """

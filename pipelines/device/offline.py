@@ -17,7 +17,7 @@ def quiet_libraries() -> None:
         "TOKENIZERS_PARALLELISM": "false",
     }
     warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")  # bfloat16 beside float32
+    warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")  # mixed bfloat16 and float32
     from diffusers.utils import logging as diffusers_logging
     from transformers.utils import logging as transformers_logging
 

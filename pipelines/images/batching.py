@@ -19,7 +19,7 @@ class BatchKey:
     checkpoint: CheckpointSpec
     width_px: int
     height_px: int
-    sampling: Sampling  # whole, but for the fields in which rows may differ: see batch_key
+    sampling: Sampling  # whole, except the fields in which rows may differ: see batch_key
     has_negative_prompt: bool  # pipelines take one for every row or for none
     task: Task
     shared_references: str | None  # the job's id, where the pipeline call takes references for all rows at once

@@ -50,7 +50,7 @@ MAX_ROWS = {"cuda": 8, "cpu": 2}  # in a batch; one picture keeps a CPU busy, an
 
 
 @dataclass(slots=True, eq=False)
-class ActiveJob:
+class EngineJob:
     """A job between `submit` and its last event."""
 
     job: ImageJob
@@ -77,7 +77,7 @@ class ImageEngine:
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._limits = BatchLimits(MAX_ROWS.get(device.type, 1))
         self._speeds = Speeds()
-        self._jobs: dict[str, ActiveJob] = {}
+        self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
@@ -88,7 +88,7 @@ class ImageEngine:
     async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
         """The job's events, up to Finished or Failed."""
         events: asyncio.Queue[Event] = asyncio.Queue()
-        active = ActiveJob(job, events.put_nowait)
+        active = EngineJob(job, events.put_nowait)
         yield Queued()
         active.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
         self._jobs[job.id] = active
@@ -296,7 +296,7 @@ class ImageEngine:
         )
         future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
-    def _on_encoded(self, active: ActiveJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
+    def _on_encoded(self, active: EngineJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
         if active.done:
             return
         if error := future.exception():
@@ -321,16 +321,16 @@ class ImageEngine:
         else:
             active.emit(Preview(row.index, number, future.result()))
 
-    def _active_jobs(self, run: Run) -> list[ActiveJob]:
+    def _active_jobs(self, run: Run) -> list[EngineJob]:
         """The jobs of a run that are not done, each once."""
         ids = dict.fromkeys(row.job.id for row in run.batch.rows)
         return [active for job_id in ids if (active := self._jobs.get(job_id)) and not active.done]
 
-    def _fail(self, active: ActiveJob, error: BaseException) -> None:
+    def _fail(self, active: EngineJob, error: BaseException) -> None:
         self._drop(active)
         active.emit(to_failed(error, active.job))
 
-    def _drop(self, active: ActiveJob) -> None:
+    def _drop(self, active: EngineJob) -> None:
         """Remove all its rows, from the queue and from running batches."""
         active.done = True
         self._waiting = [row for row in self._waiting if row.job is not active.job]

@@ -26,7 +26,7 @@ from pipelines.protocol.images import ImageJob, Picture
 Pixels = NDArray[np.uint8]
 PreviewFn = Callable[[int], Pixels | None]  # the preview of row i; None if there is none yet
 OnStep = Callable[[PreviewFn], None]
-MAX_SEED = 2**63
+SEED_MODULUS = 2**63
 ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
 
 
@@ -105,7 +105,7 @@ class BatchPipeline:
 
     def _redraw(self, tiles: list[Image.Image], number: int, canvases: list[Image.Image]) -> list[Image.Image]:
         """One tile of every row in the second pass. Its seed derives from the picture's seed and the tile's number."""
-        seeds = [(row_seed(row) * 1_000_003 + number + 1) % MAX_SEED for row in self.rows]
+        seeds = [(row_seed(row) * 1_000_003 + number + 1) % SEED_MODULUS for row in self.rows]
         strength = self.job.sampling.refine_strength
         size = tiles[0].size
         observer = _StepObserver(self.on_step, self.preview_map, size, lambda row: _thumbnail(canvases[row]))
@@ -202,7 +202,7 @@ class _StepObserver:
 
 def row_seed(row: Row) -> int:
     """Picture i of a job has the job's seed + i."""
-    return (row.job.seed + row.index) % MAX_SEED
+    return (row.job.seed + row.index) % SEED_MODULUS
 
 
 def _scalar_or_list(values: list[Any]) -> Any:

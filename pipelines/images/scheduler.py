@@ -67,7 +67,7 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def acquire(self, turn: DeviceTurn) -> Iterator[None]:
-        """Hold the device, but for the pauses at each `yield_point`."""
+        """Hold the device, except for the pauses at each `yield_point`."""
         self._wait(turn)
         self._current.turn = turn
         try:

@@ -1,6 +1,6 @@
 """Image jobs, the checkpoints they name, and the events of a job.
 
-A job is resolved: no field means "default". All of it is pickled from process to process.
+Every field of a job has its final value. All of it is pickled from process to process.
 """
 
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ class CheckpointSpec:
     max_area_px: int = 1_850_000  # the largest area it draws well in one pass
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     runtime: Runtime = field(default_factory=Runtime)
-    refined: bool = False  # some model needs the second pass, thus an image-to-image or inpaint pipeline
+    refined: bool = False  # one of its models needs the second pass: an image-to-image or inpaint pipeline
     version: int = 0  # newest mtime of its files in ns: new files under the same path are another checkpoint
 
 
@@ -198,7 +198,7 @@ FailureCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The last event of a job that did not. `message` is fit for the caller; `detail` is for the log."""
+    """The last event of a failed job. `message` is shown to the client; `detail` is for the log."""
 
     code: FailureCode
     message: str

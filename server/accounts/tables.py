@@ -129,7 +129,7 @@ class CallRow(Base):
     state: Mapped[str] = mapped_column(String(10), index=True)
     status: Mapped[int | None] = mapped_column(Integer)
     answer: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    replayable: Mapped[bool] = mapped_column("kept", Boolean)  # a retry gets this answer
+    replayable: Mapped[bool] = mapped_column("kept", Boolean)  # a retry gets this answer; `kept` on disk
     delivered: Mapped[bool] = mapped_column("heard", Boolean)  # a client was connected when it ended
     created_at: Mapped[float] = mapped_column(Float, index=True)
     ended_at: Mapped[float | None] = mapped_column(Float)

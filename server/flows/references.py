@@ -42,15 +42,15 @@ class ReferenceLoader:
         """All references, decoded. Raises ApiError for the first that can't be used."""
         return tuple([await self._load_one(item, is_first=i == 0) for i, item in enumerate(references)])
 
-    async def load_mask(self, mask: Reference | None, canvas: DecodedPicture | None) -> Picture | None:
+    async def load_mask(self, mask: Reference | None, first_reference: DecodedPicture | None) -> Picture | None:
         """The mask as "L" pixels in the size of the first reference, 255 where to paint. Raises ApiError."""
         if mask is None:
             return None
-        if canvas is None:
+        if first_reference is None:
             raise BadRequest("A mask needs a reference image to paint on: send 'image' too.", param="mask")
         raw = await self._read(mask)
-        original = (canvas.original_width_px, canvas.original_height_px)
-        target = (canvas.picture.width_px, canvas.picture.height_px)
+        original = (first_reference.original_width_px, first_reference.original_height_px)
+        target = (first_reference.picture.width_px, first_reference.picture.height_px)
         try:
             return await asyncio.to_thread(decode_mask, raw, original, target)
         except PictureError as error:

@@ -22,7 +22,7 @@ router = APIRouter()
         security=None,
     ),
 )
-async def live() -> dict[str, str]:
+async def liveness() -> dict[str, str]:
     """200 while the event loop runs."""
     return {"status": "live"}
 

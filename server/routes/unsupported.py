@@ -28,14 +28,14 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 async def refuse(request: Request) -> None:
     """404 unsupported_endpoint."""
     path = request.url.path.removeprefix("/v1/")
-    family = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
+    endpoint = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
     message = (
-        f"{UNSUPPORTED[family]} not supported by this server. "
+        f"{UNSUPPORTED[endpoint]} not supported by this server. "
         "It serves /v1/images, /v1/chat/completions, /v1/responses and /v1/models."
     )
     raise NotFound(message, code="unsupported_endpoint")
 
 
-for _family in UNSUPPORTED:
-    router.add_api_route(f"/{_family}", refuse, methods=METHODS, include_in_schema=False)
-    router.add_api_route(f"/{_family}/{{rest:path}}", refuse, methods=METHODS, include_in_schema=False)
+for _endpoint in UNSUPPORTED:
+    router.add_api_route(f"/{_endpoint}", refuse, methods=METHODS, include_in_schema=False)
+    router.add_api_route(f"/{_endpoint}/{{rest:path}}", refuse, methods=METHODS, include_in_schema=False)

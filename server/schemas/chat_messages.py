@@ -10,7 +10,7 @@ BoundedText = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class LenientModel(BaseModel):
-    """Unknown keys are ignored: SDKs send back messages that other servers extended."""
+    """Unknown keys are ignored: SDKs send back messages with fields that other servers added."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
@@ -81,7 +81,7 @@ class ToolCall(LenientModel):
 
 
 class AssistantMessage(LenientModel):
-    """`function_call` and `audio` must be null: no chat template here has them."""
+    """`function_call` and `audio` must be null: no chat template here uses them."""
 
     role: Literal["assistant"]
     content: AssistantContent | None = None
@@ -116,7 +116,7 @@ def plain_message(message: SystemMessage | UserMessage | AssistantMessage | Tool
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:
-    """Images are removed: they are decoded and sent to the engine beside the messages."""
+    """Images are removed: they are decoded and sent to the engine separately."""
     match part["type"]:
         case "refusal":
             return {"type": "text", "text": part["refusal"]}

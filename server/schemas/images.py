@@ -42,7 +42,7 @@ LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 
 
 class OpenAIOptions(BaseModel):
-    """OpenAI's fields, but for the references and the mask."""
+    """OpenAI's fields, except the references and the mask."""
 
     model_config = CONFIG
 

@@ -11,7 +11,7 @@ from pipelines.protocol.images import Picture
 from server.errors import BadRequest
 from server.flows.references import Reference
 
-MAX_SEED = 2**53  # seeds that survive JSON in every language
+MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
 MAX_IMAGES = 32
 
 
@@ -66,7 +66,7 @@ def build_job(
         id=job_id,
         checkpoint=spec,
         messages=request.messages,
-        seed=secrets.randbelow(MAX_SEED) if request.seed is None else request.seed % 2**63,
+        seed=secrets.randbelow(MAX_RANDOM_SEED) if request.seed is None else request.seed % 2**63,
         time_limit_s=time_limit_s,
         images=images,
         tools=request.tools,

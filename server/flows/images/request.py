@@ -14,7 +14,7 @@ from server.errors import BadImageRequest, BadRequest
 from server.flows.references import Reference
 from server.schemas.images import SamplingOptions
 
-MAX_SEED = 2**53  # seeds that survive JSON in every language
+MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ def build_job(
         width_px=size.width_px,
         height_px=size.height_px,
         n=request.n,
-        seed=request.seed if request.seed is not None else secrets.randbelow(MAX_SEED),
+        seed=request.seed if request.seed is not None else secrets.randbelow(MAX_RANDOM_SEED),
         references=tuple(reference.picture for reference in references),
         mask=mask,
         encoding=Encoding(

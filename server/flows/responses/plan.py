@@ -34,7 +34,7 @@ class ImagePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResponsePlan:
     """One response."""
 
     key: Key

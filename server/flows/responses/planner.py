@@ -1,4 +1,4 @@
-"""From the body of a request to a Plan: the chain is read, pictures are decoded, the image tool is checked.
+"""From the body of a request to a ResponsePlan: the chain is read, pictures are decoded, the image tool is checked.
 
 Whatever can be known to fail before the chat model runs fails here.
 """
@@ -25,7 +25,7 @@ from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import IMAGE_FUNCTION, PictureRef, build_context, newest_picture, pictures_of
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import request_from_tool
-from server.flows.responses.plan import ImagePlan, Plan, ToolMode
+from server.flows.responses.plan import ImagePlan, ResponsePlan, ToolMode
 from server.schemas.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
@@ -59,7 +59,7 @@ class Planner:
         chain: Sequence[StoredItem],
         inputs: Sequence[StoredItem],
         results_base: str,
-    ) -> Plan:
+    ) -> ResponsePlan:
         """Raises ApiError."""
         tools, vision = _abilities(model.source)
         context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
@@ -67,7 +67,7 @@ class Planner:
         image = await self._image_plan(key, model, body, chain, inputs, results_base)
         mode, allowed = _tool_choice(body)
         logprobs = "message.output_text.logprobs" in body.include
-        return Plan(
+        return ResponsePlan(
             key=key,
             source=model.source,
             usage_context=UsageContext(key, model.name),

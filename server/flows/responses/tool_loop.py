@@ -33,14 +33,14 @@ from pipelines.protocol.chat import (
 from server.accounts.calls import Write
 from server.accounts.responses import ResponseStore, StoredItem
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
-from server.flows.chat.request import MAX_SEED
+from server.flows.chat.request import MAX_RANDOM_SEED
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.moderation import Moderator
 from server.flows.responses.context import IMAGE_FUNCTION, add_image_call, image_call_arguments, last_user_text
 from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.items import with_pictures
-from server.flows.responses.plan import Plan, Turn
+from server.flows.responses.plan import ResponsePlan, Turn
 from server.flows.responses.stream_events import EventWriter, ToolCall
 from server.flows.responses.upstream_turn import run_upstream_turn
 from server.schemas.response_object import Json, ResponseStatus, usage_object
@@ -65,7 +65,7 @@ ERROR_CODES = {  # ours -> those that OpenAI's SDKs accept in a response's error
 
 
 @dataclass(slots=True)
-class Progress:
+class LoopState:
     """The conversation and the tokens so far."""
 
     messages: list[Json]
@@ -92,15 +92,15 @@ class ToolLoop:
         self._store = store
         self._expected_retries = expected_retries
 
-    async def run(self, plan: Plan, response: ActiveResponse) -> None:
+    async def run(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """Run the response, then record and emit its end."""
         response.emit_snapshot("response.created")
-        progress = Progress(list(plan.messages))
+        state = LoopState(list(plan.messages))
         status: ResponseStatus = "completed"
         failure: ApiError | None = None
         try:
             await self._begin(plan, response)
-            reason = await self._run_turns(plan, response, progress)
+            reason = await self._run_turns(plan, response, state)
             status = "incomplete" if reason == "length" else "completed"
         except asyncio.CancelledError:
             status = "cancelled"
@@ -117,9 +117,9 @@ class ToolLoop:
             log.exception("response failed", response=response.call.id)
             unexpected = EngineFailure(f"Something went wrong on the server (response {response.call.id}).")
             status, failure = _end_of_failure(response, unexpected)
-        await run_to_completion(self._finish(response, status, progress.usage, failure))
+        await run_to_completion(self._finish(response, status, state.usage, failure))
 
-    async def _begin(self, plan: Plan, response: ActiveResponse) -> None:
+    async def _begin(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         if response.phase is Phase.QUEUED:
             response.emit_snapshot("response.queued")
             await asyncio.to_thread(self._store.start, response.call.id)
@@ -128,28 +128,28 @@ class ToolLoop:
         await self._moderator.check_texts(plan.moderation, "input", plan.new_texts)
         await self._moderator.check_pictures(plan.moderation, "input", plan.new_pictures)
 
-    async def _run_turns(self, plan: Plan, response: ActiveResponse, progress: Progress) -> FinishReason:
+    async def _run_turns(self, plan: ResponsePlan, response: ActiveResponse, state: LoopState) -> FinishReason:
         """The model's turns, until it calls nothing that the server can run. Returns why the last one ended."""
         for number in range(MAX_TURNS):
-            calls_left = min(MAX_IMAGE_CALLS, plan.max_tool_calls or MAX_IMAGE_CALLS) - progress.image_calls
-            turn = next_turn(plan, progress, number, calls_left)
+            calls_left = min(MAX_IMAGE_CALLS, plan.max_tool_calls or MAX_IMAGE_CALLS) - state.image_calls
+            turn = next_turn(plan, state, number, calls_left)
             writer = EventWriter(
                 response, hosted=plan.image is not None, max_image_calls=calls_left, logprobs=plan.logprobs
             )
-            reason = await self._run_turn(plan, response, turn, writer, progress)
+            reason = await self._run_turn(plan, response, turn, writer, state)
             for index, item in writer.completed_items:
                 await self._record_item(plan, response, index, item)
             if writer.text:
-                progress.messages.append({"role": "assistant", "content": writer.text})
+                state.messages.append({"role": "assistant", "content": writer.text})
             for call in writer.image_calls:
-                await self._run_image_call(plan, response, call, progress)
+                await self._run_image_call(plan, response, call, state)
             is_cut = reason == "length" and not plan.image_required
             if writer.function_calls or not writer.image_calls or is_cut:
                 return reason
         return "stop"
 
     async def _run_turn(
-        self, plan: Plan, response: ActiveResponse, turn: Turn, writer: EventWriter, progress: Progress
+        self, plan: ResponsePlan, response: ActiveResponse, turn: Turn, writer: EventWriter, state: LoopState
     ) -> FinishReason:
         reason: FinishReason = "stop"
         try:
@@ -164,29 +164,31 @@ class ToolLoop:
                         case ChoiceFinished():
                             reason = event.reason
                         case ChatFinished():
-                            progress.usage = _sum(progress.usage, event.usage)
+                            state.usage = _add_usage(state.usage, event.usage)
         except BadRequest as error:
             head = (error.param or "").partition("[")[0].partition(".")[0]
             error.param = FIELDS.get(head, error.param)
             raise
-        if plan.image_required and progress.image_calls == 0 and not writer.image_calls:
+        if plan.image_required and state.image_calls == 0 and not writer.image_calls:
             writer.force_image_call()  # the model's call was cut off, or its engine can't be held to one
         writer.close(reason)
         return reason
 
-    def _model_events(self, plan: Plan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
+    def _model_events(self, plan: ResponsePlan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
         """The events of a turn, from the local model or from its upstream."""
         if isinstance(plan.source, Upstream):
             return run_upstream_turn(self._upstream_chat, plan, turn, plan.source)
         return self._runner.run(_job(plan, turn, plan.source), plan.usage_context)
 
-    async def _admit(self, plan: Plan, response: ActiveResponse) -> None:
+    async def _admit(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """The request is sound. A background response has its row already."""
         if response.recorded and not response.record.background:
             await asyncio.to_thread(self._store.begin, response.record, plan.inputs)
         response.admit()
 
-    async def _run_image_call(self, plan: Plan, response: ActiveResponse, call: ToolCall, progress: Progress) -> None:
+    async def _run_image_call(
+        self, plan: ResponsePlan, response: ActiveResponse, call: ToolCall, state: LoopState
+    ) -> None:
         if plan.image is None:
             raise EngineFailure("The model called a tool that was not offered.")
         fallback_prompt = last_user_text(plan.messages) if plan.image_required else None
@@ -195,8 +197,8 @@ class ToolLoop:
             return self._store.output_write(response.record, len(plan.inputs) + call.index, item)
 
         result = await self._image_tool.run(plan.key, plan.image, response, call, fallback_prompt, record_item)
-        progress.image_calls += 1
-        add_image_call(progress.messages, call.call_id, image_call_arguments(result.item), result.message)
+        state.image_calls += 1
+        add_image_call(state.messages, call.call_id, image_call_arguments(result.item), result.message)
         response.output[call.index] = result.item
         if not result.charged:
             await self._record_item(plan, response, call.index, result.item)
@@ -204,7 +206,7 @@ class ToolLoop:
         if result.interrupted:
             raise asyncio.CancelledError
 
-    async def _record_item(self, plan: Plan, response: ActiveResponse, index: int, item: Json) -> None:
+    async def _record_item(self, plan: ResponsePlan, response: ActiveResponse, index: int, item: Json) -> None:
         if response.recorded:
             position = len(plan.inputs) + index
             await asyncio.to_thread(self._store.add_output, response.record, position, StoredItem("output", item))
@@ -240,7 +242,7 @@ class ToolLoop:
         self._store.save_events(response.call.id, events)
 
 
-def next_turn(plan: Plan, progress: Progress, number: int, calls_left: int) -> Turn:
+def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int) -> Turn:
     """The caller's tool choice holds for the first turn. Then the model is free, while it may still draw."""
     choice, allowed = plan.tool_choice, plan.allowed_tools
     if number > 0 and choice == "required":
@@ -249,16 +251,16 @@ def next_turn(plan: Plan, progress: Progress, number: int, calls_left: int) -> T
         names = plan.allowed_tools or tuple(map(_name, plan.tools))
         allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
-    limit, spent = plan.max_output_tokens, progress.usage.completion_tokens
-    return Turn(tuple(progress.messages), choice, allowed, None if limit is None else max(1, limit - spent))
+    limit, spent = plan.max_output_tokens, state.usage.completion_tokens
+    return Turn(tuple(state.messages), choice, allowed, None if limit is None else max(1, limit - spent))
 
 
-def _job(plan: Plan, turn: Turn, spec: ChatSpec) -> ChatJob:
+def _job(plan: ResponsePlan, turn: Turn, spec: ChatSpec) -> ChatJob:
     return ChatJob(
         id=f"chat_{uuid.uuid4().hex}",
         checkpoint=spec,
         messages=turn.messages,
-        seed=secrets.randbelow(MAX_SEED),
+        seed=secrets.randbelow(MAX_RANDOM_SEED),
         time_limit_s=plan.time_limit_s,
         images=plan.pictures,
         tools=plan.tools,
@@ -297,7 +299,7 @@ def _name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"])
 
 
-def _sum(one: ChatUsage, other: ChatUsage) -> ChatUsage:
+def _add_usage(one: ChatUsage, other: ChatUsage) -> ChatUsage:
     return replace(
         one,
         prompt_tokens=one.prompt_tokens + other.prompt_tokens,

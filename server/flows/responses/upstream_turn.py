@@ -26,7 +26,7 @@ from server.backends.upstream import RETRY_S, UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.chat.strict_schema import find_strict_violation
 from server.flows.chat.upstream import UpstreamChat
-from server.flows.responses.plan import Plan, Turn
+from server.flows.responses.plan import ResponsePlan, Turn
 from server.schemas.response_object import Json
 from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 
@@ -34,7 +34,7 @@ REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_call
 
 
 async def run_upstream_turn(
-    chat: UpstreamChat, plan: Plan, turn: Turn, upstream: Upstream
+    chat: UpstreamChat, plan: ResponsePlan, turn: Turn, upstream: Upstream
 ) -> AsyncGenerator[ChatEvent, None]:
     """From `Admitted`, at the first chunk, to `ChatFinished`. Raises ApiError, also between events."""
     began = time.monotonic()
@@ -58,7 +58,7 @@ async def run_upstream_turn(
     yield ChatFinished(usage, time.monotonic() - began)
 
 
-def to_body(plan: Plan, turn: Turn) -> Json:
+def to_body(plan: ResponsePlan, turn: Turn) -> Json:
     """The chat completion that asks for this turn. Unset fields are left out: not every server knows all of them."""
     tools = [tool for tool in plan.tools if not turn.allowed_tools or tool["function"]["name"] in turn.allowed_tools]
     body: Json = {
@@ -80,7 +80,7 @@ def to_body(plan: Plan, turn: Turn) -> Json:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _format(plan: Plan) -> Json | None:
+def _format(plan: ResponsePlan) -> Json | None:
     if plan.format is None:
         return None
     schema = plan.format.schema
@@ -120,10 +120,10 @@ def _deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
         tokens = choice.logprobs.content if choice.logprobs else None
         yield TextDelta(0, delta.content, tuple(_token(token) for token in tokens or ()))
     for piece in delta.tool_calls or ():
-        yield _call(piece)
+        yield _tool_call_delta(piece)
 
 
-def _call(piece: ToolCallChunk) -> ToolCallDelta:
+def _tool_call_delta(piece: ToolCallChunk) -> ToolCallDelta:
     """The first piece of a call has its name. Some servers send no id: then one is generated."""
     name = piece.function.name or None
     call_id = (piece.id or f"call_{uuid.uuid4().hex}") if name else None

@@ -4,13 +4,13 @@ from typing import Any
 
 from pipelines.protocol.chat import ChatSampling, ChatUsage
 from server.flows.responses.context import IMAGE_FUNCTION
-from server.flows.responses.plan import Plan
-from server.flows.responses.tool_loop import MAX_TURNS, Progress, next_turn
+from server.flows.responses.plan import ResponsePlan
+from server.flows.responses.tool_loop import MAX_TURNS, LoopState, next_turn
 
 TOOLS = tuple({"type": "function", "function": {"name": name}} for name in (IMAGE_FUNCTION, "look", "listen"))
 
 
-def plan(**options: Any) -> Plan:
+def plan(**options: Any) -> ResponsePlan:
     unused: Any = None
     fields: dict[str, Any] = {
         "key": unused, "source": unused, "usage_context": unused, "moderation": unused, "inputs": (), "messages": (),
@@ -19,26 +19,26 @@ def plan(**options: Any) -> Plan:
         "max_output_tokens": None, "sampling": ChatSampling(), "truncate": False, "top_logprobs": 0,
         "logprobs": False, "time_limit_s": 9.0,
     }  # fmt: skip
-    return Plan(**{**fields, **options})
+    return ResponsePlan(**{**fields, **options})
 
 
 def test_without_image_calls_left_the_other_allowed_tools_remain() -> None:
     for planned, number, left in ((plan(), 0, 0), (plan(), MAX_TURNS - 1, 5)):
-        turn = next_turn(planned, Progress([]), number, left)
+        turn = next_turn(planned, LoopState([]), number, left)
         assert (turn.tool_choice, turn.allowed_tools) == ("auto", ("look", "listen"))
     some = plan(allowed_tools=(IMAGE_FUNCTION, "look"))
-    assert next_turn(some, Progress([]), 0, 0).allowed_tools == ("look",)
+    assert next_turn(some, LoopState([]), 0, 0).allowed_tools == ("look",)
     only = plan(allowed_tools=(IMAGE_FUNCTION,))
-    assert next_turn(only, Progress([]), 0, 0).tool_choice == "none"
+    assert next_turn(only, LoopState([]), 0, 0).tool_choice == "none"
 
 
 def test_a_required_tool_is_required_in_the_first_turn_alone() -> None:
     required = plan(tool_choice="required", allowed_tools=("look",))
-    assert next_turn(required, Progress([]), 0, 5).tool_choice == "required"
-    assert next_turn(required, Progress([]), 1, 5).tool_choice == "auto"
+    assert next_turn(required, LoopState([]), 0, 5).tool_choice == "required"
+    assert next_turn(required, LoopState([]), 1, 5).tool_choice == "auto"
 
 
 def test_tokens_spent_count_towards_the_limit() -> None:
-    spent = Progress([], ChatUsage(10, 30))
+    spent = LoopState([], ChatUsage(10, 30))
     assert next_turn(plan(max_output_tokens=100), spent, 1, 5).max_tokens == 70
     assert next_turn(plan(max_output_tokens=10), spent, 1, 5).max_tokens == 1
