@@ -38,7 +38,7 @@ check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest tests/unit
+	@$(BIN)/pytest tests/unit --numprocesses 2 --dist loadfile
 
 format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix .
