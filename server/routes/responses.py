@@ -204,7 +204,9 @@ async def _answer(
 ) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
     response = await services.response_creator.find_or_start(key, body, base, retry_info)
-    headers |= services.limiter.headers(key) | ({"Idempotency-Replayed": "true"} if response.replayed else {})
+    # one that has ended may still be in the registry, while its events are recorded
+    replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
+    headers |= services.limiter.headers(key) | replayed
     stack.enter_context(response.listening())
     if body.stream:
         if not body.background:
