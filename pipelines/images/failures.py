@@ -7,6 +7,7 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime
 from pipelines.images.checkpoint import UnsupportedTask
+from pipelines.images.finish import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 
 
@@ -24,6 +25,9 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
+        case WrongSize():
+            message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
+            return Failed("unsupported", message, detail, "size")
         case torch.OutOfMemoryError() | MemoryError():
             message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
             return Failed("out_of_memory", message, detail)

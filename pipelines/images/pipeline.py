@@ -19,15 +19,23 @@ from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, UnsupportedTask
-from pipelines.images.previews import LONG_SIDE_PX, PreviewMap, noise_schedule, predict_x0
+from pipelines.images.finish import (
+    align_reference,
+    center_crop,
+    composite,
+    fit_mask,
+    thumbnail,
+    to_image,
+    to_planned_size,
+)
+from pipelines.images.previews import PreviewMap, noise_schedule, predict_x0
 from pipelines.images.tiling import refine
-from pipelines.protocol.images import ImageJob, Picture
+from pipelines.protocol.images import ImageJob
 
 Pixels = NDArray[np.uint8]
 PreviewFn = Callable[[int], Pixels | None]  # the preview of row i; None if there is none yet
 OnStep = Callable[[PreviewFn], None]
 SEED_MODULUS = 2**63
-ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +62,19 @@ class BatchPipeline:
         return picture_steps(self.job, self.plan)
 
     def generate(self) -> list[Pixels]:
-        """The rows' pictures, at exactly their size. Raises UnsupportedTask."""
+        """The rows' pictures, at exactly their size. Raises UnsupportedTask and WrongSize."""
         self._check_abilities()
         job, plan = self.job, self.plan
         size = (job.width_px, job.height_px)
         images = self._first_pass(plan)
         if plan.finish == "crop":
-            images = [_center_crop(image, size) for image in images]
+            images = [center_crop(image, size) for image in images]
         else:
             images = [image.resize(size, Image.Resampling.LANCZOS) for image in images]
         if plan.finish == "refine":
             canvases = images
             images = refine(canvases, plan.tiles, lambda tiles, number: self._redraw(tiles, number, canvases))
-        images = [_composite(image, row.job) for image, row in zip(images, self.rows, strict=True)]
+        images = [composite(image, row.job) for image, row in zip(images, self.rows, strict=True)]
         return [np.asarray(image) for image in images]
 
     def _check_abilities(self) -> None:
@@ -84,23 +92,23 @@ class BatchPipeline:
             case Task.TEXT:
                 return self._call("", seeds, size, observer)
             case Task.NATIVE:
-                first, *others = [_image(reference) for reference in job.references]
-                return self._call("", seeds, size, observer, image=[_align_reference(first, job, size), *others])
+                first, *others = [to_image(reference) for reference in job.references]
+                return self._call("", seeds, size, observer, image=[align_reference(first, job, size), *others])
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
                 strength = job.sampling.strength
                 return self._call("Img2Img", seeds, size, observer, strength, image=self._canvases(size))
             case Task.INPAINT:
-                masks = [_fit_mask(row.job.mask, size) for row in self.rows if row.job.mask is not None]
+                masks = [fit_mask(row.job.mask, size) for row in self.rows if row.job.mask is not None]
                 images: dict[str, object] = {"image": self._canvases(size), "mask_image": _scalar_or_list(masks)}
-                if others := [_image(reference) for reference in job.references[1:]]:
+                if others := [to_image(reference) for reference in job.references[1:]]:
                     images["image_reference"] = others
                 return self._call("Inpaint", seeds, size, observer, job.sampling.strength, **images)
 
     def _canvases(self, size: tuple[int, int]) -> Any:
         """Each row's first reference at the size that is drawn."""
-        references = (_image(row.job.references[0]) for row in self.rows)
+        references = (to_image(row.job.references[0]) for row in self.rows)
         return _scalar_or_list([ImageOps.fit(image, size, Image.Resampling.LANCZOS) for image in references])
 
     def _redraw(self, tiles: list[Image.Image], number: int, canvases: list[Image.Image]) -> list[Image.Image]:
@@ -108,7 +116,7 @@ class BatchPipeline:
         seeds = [(row_seed(row) * 1_000_003 + number + 1) % SEED_MODULUS for row in self.rows]
         strength = self.job.sampling.refine_strength
         size = tiles[0].size
-        observer = _StepObserver(self.on_step, self.preview_map, size, lambda row: _thumbnail(canvases[row]))
+        observer = _StepObserver(self.on_step, self.preview_map, size, lambda row: thumbnail(canvases[row]))
         image = _scalar_or_list(tiles)
         if self.checkpoint.task_class("Img2Img") is not None:
             return self._call("Img2Img", seeds, size, observer, strength, image=image)
@@ -119,7 +127,8 @@ class BatchPipeline:
         self, task: str, seeds: list[int], size: tuple[int, int], observer: "_StepObserver",
         strength: float | None = None, **images: object,
     ) -> list[Image.Image]:  # fmt: skip
-        """One pipeline call. Optional arguments that its signature lacks are left out; an image raises UnsupportedTask.
+        """One pipeline call; its pictures have exactly `size`. Arguments that its signature lacks are left out, but for
+        images. Raises UnsupportedTask if it takes no such image, WrongSize for pictures of another shape.
 
         `strength` is None for a call that starts from noise.
         """
@@ -132,6 +141,7 @@ class BatchPipeline:
             "prompt": _scalar_or_list([row.job.prompt for row in self.rows]),
             "width": size[0],
             "height": size[1],
+            "max_area": size[0] * size[1],  # some scale every size to this area, a megapixel by default
             "num_inference_steps": sampling.steps,
             "generator": _scalar_or_list([torch.Generator("cpu").manual_seed(seed) for seed in seeds]),
             "output_type": "pil",
@@ -147,7 +157,7 @@ class BatchPipeline:
         with torch.inference_mode():
             generated: list[Image.Image] = pipeline(**arguments).images
         observer.on_finished(generated)
-        return generated
+        return [to_planned_size(image, size) for image in generated]
 
 
 class _StepObserver:
@@ -234,41 +244,3 @@ def _guidance(accepted: Mapping[str, Any], jobs: Sequence[ImageJob]) -> dict[str
         negatives_or_blank = _scalar_or_list([negative or " " for negative in negatives])
         return {"true_cfg_scale": guidance, "negative_prompt": negatives_or_blank}
     return {"guidance_scale": guidance, "negative_prompt": _scalar_or_list(negatives) if any(negatives) else None}
-
-
-def _image(picture: Picture) -> Image.Image:
-    return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data)
-
-
-def _align_reference(reference: Image.Image, job: ImageJob, size: tuple[int, int]) -> Image.Image:
-    """A reference of the picture's aspect ratio, resized to the size that is drawn, so that the two align.
-
-    A pipeline with native references crops other sizes to its multiple, which shifts the content.
-    """
-    ratio = (reference.width * job.height_px) / (reference.height * job.width_px)
-    same_aspect = abs(ratio - 1) < ASPECT_TOLERANCE
-    return reference.resize(size, Image.Resampling.LANCZOS) if same_aspect else reference
-
-
-def _fit_mask(mask: Picture, size: tuple[int, int]) -> Image.Image:
-    return ImageOps.fit(_image(mask), size, Image.Resampling.NEAREST)
-
-
-def _thumbnail(image: Image.Image) -> Pixels:
-    small = image.copy()
-    small.thumbnail((LONG_SIDE_PX, LONG_SIDE_PX))
-    return np.asarray(small)
-
-
-def _center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The middle of a picture that is larger by less than the pipeline's multiple."""
-    left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
-    return image.crop((left, top, left + size[0], top + size[1]))
-
-
-def _composite(image: Image.Image, job: ImageJob) -> Image.Image:
-    """Restore the reference's pixels outside the mask: the autoencoder changes them even where nothing is painted."""
-    if job.mask is None:
-        return image
-    original = ImageOps.fit(_image(job.references[0]), image.size, Image.Resampling.LANCZOS)
-    return Image.composite(image, original, _fit_mask(job.mask, image.size))

@@ -1,0 +1,90 @@
+"""Pictures of pipelines that choose their own size: exact, filled to the edge, and not cut."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.finish import WrongSize, to_planned_size
+from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.previews import PreviewMap
+from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.engines.conftest import plain_picture
+from tests.support.image_jobs import image_job
+from tests.support.tiny_families import make_family
+
+# Kontext scales every size to `max_area`, HiDream to its own area, which is 1024 x 1024 here.
+OWN_SIZE = ["kontext", "hidream"]
+SHAPES = [(1792, 1024), (1536, 1024), (1024, 1792), (512, 512), (2048, 880)]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    made: dict[str, Checkpoint] = {}
+
+    def load(name: str) -> Checkpoint:
+        if name not in made:
+            folder = make_family(name, tmp_path_factory.mktemp("own-size") / name)
+            made[name] = load_checkpoint(checkpoint_spec(name, folder), torch.device("cpu"))
+        return made[name]
+
+    return load
+
+
+def checkpoint_spec(name: str, folder: Path) -> CheckpointSpec:
+    return CheckpointSpec(
+        name=name, path=folder, config=None, family="beta", conditioning="native", max_references=1,
+        native_area_px=1024**2, max_area_px=1_850_000, sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", OWN_SIZE)
+def test_a_picture_fills_the_size_that_was_asked(
+    name: str, shape: tuple[int, int], loaded: Callable[[str], Checkpoint]
+) -> None:
+    job = image_job(loaded(name).spec, width_px=shape[0], height_px=shape[1], steps=1)
+    picture = BatchPipeline(loaded(name), [Row(job, 0, 0.0)], lambda _: None, PreviewMap()).generate()[0]
+    assert picture.shape == (shape[1], shape[0], 3)
+    edges = {"top": picture[0], "bottom": picture[-1], "left": picture[:, 0], "right": picture[:, -1]}
+    assert all(edge.any() for edge in edges.values()), f"black: {[k for k, edge in edges.items() if not edge.any()]}"
+
+
+def test_kontext_draws_the_size_itself_instead_of_scaling(loaded: Callable[[str], Checkpoint]) -> None:
+    sizes = []
+    checkpoint = loaded("kontext")
+    job = image_job(checkpoint.spec, width_px=1792, height_px=1024, steps=1, references=(plain_picture(),))
+    pipeline = BatchPipeline(checkpoint, [Row(job, 0, 0.0)], lambda _: None, PreviewMap())
+    handle = checkpoint.components["vae"].decoder.register_forward_pre_hook(
+        lambda _, arguments: sizes.append(tuple(arguments[0].shape[-2:]))
+    )
+    pipeline.generate()
+    handle.remove()
+    assert sizes == [(1024 // 8, 1792 // 8)]
+
+
+@pytest.mark.parametrize("drawn", [(1360, 768), (640, 368), (1792, 1008), (1808, 1024)])
+def test_another_size_is_scaled_to_cover(drawn: tuple[int, int]) -> None:
+    """A frame along the edge is still there afterwards, or was cut by a few pixels: nothing is padded."""
+    white = Image.new("RGB", drawn, "white")
+    assert np.asarray(to_planned_size(white, (1792, 1024))).min() == 255
+    assert to_planned_size(white, (1792, 1024)).size == (1792, 1024)
+
+
+def test_the_middle_is_not_cut_out_of_a_larger_picture() -> None:
+    left_black = Image.new("RGB", (1024, 1024), "white")
+    left_black.paste("black", (0, 0, 256, 1024))
+    scaled = np.asarray(to_planned_size(left_black, (512, 512)))
+    assert scaled[:, :120].max() == 0
+    assert scaled[:, 136:].min() == 255
+
+
+@pytest.mark.parametrize("drawn", [(1024, 1024), (1024, 1792)])
+def test_another_shape_is_refused(drawn: tuple[int, int]) -> None:
+    with pytest.raises(WrongSize, match=f"drew {drawn[0]}x{drawn[1]} where 1792x1024 was asked"):
+        to_planned_size(Image.new("RGB", drawn), (1792, 1024))

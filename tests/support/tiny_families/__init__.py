@@ -1,0 +1,20 @@
+"""Tiny checkpoints of many pipeline classes, with seeded random weights: what researchers have on their disks.
+
+`FAMILIES` makes each by name. They draw noise, so tests look at sizes, at what changes a picture, and at messages.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny_families import flow_models, references, unets
+
+Maker = Callable[[], Any]
+
+FAMILIES: Mapping[str, Maker] = {**unets.MAKERS, **flow_models.MAKERS, **references.MAKERS}
+
+
+def make_family(name: str, folder: Path) -> Path:
+    """Save the checkpoint of a family as a diffusers folder."""
+    FAMILIES[name]().save_pretrained(folder, safe_serialization=True)
+    return folder

@@ -1,0 +1,108 @@
+"""Families that read reference pictures: FLUX.2, Kontext, Fill and Qwen-Image-Edit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+
+from starters.architectures import klein_codec, qwen_config
+from tests.support.tiny_families.flow_models import flux
+from tests.support.tiny_families.parts import CHAT_TEMPLATE, flow, qwen_tokenizer
+from tests.support.tiny_families.qwen import qwen_codec, qwen_scheduler, qwen_transformer, qwen_vl
+
+PIXTRAL_MARKS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+
+
+def klein(*, distilled: bool = True) -> Any:
+    torch.manual_seed(6)
+    tokenizer = qwen_tokenizer()
+    return diffusers.Flux2KleinPipeline(
+        scheduler=flow(use_dynamic_shifting=True),
+        vae=_flux2_codec(),
+        text_encoder=transformers.Qwen3ForCausalLM(qwen_config(len(tokenizer), width=32, layers=28)),
+        tokenizer=tokenizer,
+        transformer=_flux2_transformer(text_width=96, guidance_embeds=False),
+        is_distilled=distilled,
+    )
+
+
+def flux2() -> Any:
+    """FLUX.2 [dev]: its tokenizer is a processor for text and pictures. It needs torchvision."""
+    torch.manual_seed(5)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=qwen_tokenizer(PIXTRAL_MARKS).backend_tokenizer, pad_token="<|endoftext|>",
+        eos_token="<|im_end|>", bos_token="<|im_start|>", model_max_length=131072,
+    )  # fmt: skip
+    tokenizer.add_special_tokens({"additional_special_tokens": list(PIXTRAL_MARKS)})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    processor = transformers.PixtralProcessor(
+        image_processor=transformers.PixtralImageProcessor(patch_size=14, size={"longest_edge": 56}),
+        tokenizer=tokenizer,
+        patch_size=14,
+        chat_template=CHAT_TEMPLATE,
+    )
+    config = transformers.Mistral3Config(
+        text_config={
+            "model_type": "mistral", "vocab_size": len(tokenizer) + 8, "hidden_size": 16, "intermediate_size": 37,
+            "max_position_embeddings": 2048, "num_attention_heads": 4, "num_hidden_layers": 31,
+            "num_key_value_heads": 2, "head_dim": 4,
+        },
+        vision_config={
+            "model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "intermediate_size": 37, "image_size": 56, "patch_size": 14, "num_channels": 3, "head_dim": 4,
+        },
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+        vision_feature_layer=-1,
+    )  # fmt: skip
+    return diffusers.Flux2Pipeline(
+        scheduler=flow(use_dynamic_shifting=True),
+        vae=_flux2_codec(),
+        text_encoder=transformers.Mistral3ForConditionalGeneration(config),
+        tokenizer=processor,
+        transformer=_flux2_transformer(text_width=48, guidance_embeds=True),
+    )
+
+
+def qwen_edit(kind: type[Any] = diffusers.QwenImageEditPipeline) -> Any:
+    """It needs torchvision."""
+    torch.manual_seed(8)
+    tokenizer = qwen_tokenizer()
+    processor = transformers.Qwen2VLProcessor(
+        image_processor=transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=56 * 56 * 4),
+        tokenizer=tokenizer,
+        video_processor=transformers.Qwen2VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )
+    return kind(
+        transformer=qwen_transformer(),
+        vae=qwen_codec(),
+        scheduler=qwen_scheduler(),
+        text_encoder=qwen_vl(tokenizer),
+        tokenizer=tokenizer,
+        processor=processor,
+    )
+
+
+def _flux2_codec() -> Any:
+    return klein_codec(channels=(8, 8, 16, 16), latent_channels=16)
+
+
+def _flux2_transformer(*, text_width: int, guidance_embeds: bool) -> Any:
+    return diffusers.Flux2Transformer2DModel(
+        patch_size=1, in_channels=64, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=text_width, axes_dims_rope=[4, 4, 4, 4],
+        guidance_embeds=guidance_embeds,
+    )  # fmt: skip
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "flux2": flux2,
+    "klein": klein,
+    "klein-base": lambda: klein(distilled=False),
+    "kontext": lambda: flux(diffusers.FluxKontextPipeline),
+    "flux-fill": lambda: flux(diffusers.FluxFillPipeline, in_channels=384),
+    "qwen-edit": qwen_edit,
+    "qwen-edit-plus": lambda: qwen_edit(diffusers.QwenImageEditPlusPipeline),
+}
