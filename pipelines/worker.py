@@ -24,6 +24,7 @@ from pipelines.protocol.messages import (
     Job,
     JobEvent,
     Load,
+    NoGpu,
     Ping,
     Pong,
     Ready,
@@ -57,6 +58,11 @@ class Connection:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append(message)
 
+    def send_last(self, message: FromWorker) -> None:
+        """Send at once, before the process ends."""
+        self._outbox.append(message)
+        self._flush()
+
     def receive(self) -> list[ToWorker]:
         """The next messages. Blocks. The process exits when the server has closed the socket."""
         try:
@@ -88,11 +94,16 @@ async def serve(connection: Connection, options: argparse.Namespace) -> None:
     threading.Thread(target=read, name="connection", daemon=True).start()
 
     quiet_libraries()
-    import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    from pipelines.device.choice import NoDevice, choose_device, describe
+
+    try:
+        device = choose_device(options.device)
+    except NoDevice as error:
+        connection.send_last(NoGpu(str(error)))
+        return
     engine = _create_engine(options, device)
-    connection.send(Ready(_describe(device)))
+    connection.send(Ready(describe(device), is_gpu=device.type == "cuda"))
     running: set[asyncio.Task[None]] = set()
     while True:
         match await inbox.get():
@@ -144,14 +155,6 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             connection.send(CheckpointState(spec, "loaded", str(spec.path), abilities))
 
 
-def _describe(device: "torch.device") -> str:
-    import torch
-
-    if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} (cuda)"
-    return f"the CPU ({torch.get_num_threads()} threads)"
-
-
 def main() -> None:
     # Ctrl-C and service managers signal the whole process group; the server drains first, and then stops the worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -159,6 +162,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipelines.worker", description="Started by the server.")
     parser.add_argument("socket", type=int, help="the file descriptor of a socket to the server")
     parser.add_argument("kind", help="image, chat or classify")
+    parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     options = parser.parse_args()

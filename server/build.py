@@ -142,7 +142,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         storage=Storage(settings.results),
         image_engine=_image_engine(settings, catalog),
         chat_engine=_chat_engine(settings, catalog),
-        classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue),
+        classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue, device=settings.device),
         upstreams=UpstreamClient(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
         active_calls=ActiveCalls(),
         active_responses=ActiveResponses(),
@@ -161,14 +161,16 @@ def _image_engine(settings: Settings, catalog: Catalog) -> EngineHost[ImageJob, 
     preloaded = catalog.checkpoints if settings.preload else ()
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
-    return EngineHost("image", preloaded, settings.max_queue, silence_s=settings.worker_silence_s, options=options)
+    silence_s, device = settings.worker_silence_s, settings.device
+    return EngineHost("image", preloaded, settings.max_queue, silence_s=silence_s, options=options, device=device)
 
 
 def _chat_engine(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
     specs = catalog.chat.checkpoints
     concurrency = max((spec.max_batch for spec in specs), default=1)
     preloaded = specs if settings.preload else ()
-    return EngineHost("chat", preloaded, settings.chat_max_queue, concurrency, settings.worker_silence_s)
+    silence_s, device = settings.worker_silence_s, settings.device
+    return EngineHost("chat", preloaded, settings.chat_max_queue, concurrency, silence_s, device=device)
 
 
 def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderator, backlog: Backlog) -> ImageCreator:

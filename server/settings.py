@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from pipelines.protocol.messages import DeviceChoice
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 BaseUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
@@ -67,6 +69,9 @@ class Settings(BaseSettings):
         None, gt=0, description="Age in days at which a picture is deleted (its charge stays); never when unset."
     )
     responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
+    device: DeviceChoice = Field(
+        "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."
+    )
     device_memory_gib: float | None = Field(
         None, gt=0, description="Device memory for the weights of image checkpoints; 80 % of it when unset."
     )

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from pipelines.catalog.checkpoint_files import PICKLES, CheckpointError
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import OutputSyntax
+from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.protocol.chat import ChatSpec
 
@@ -46,9 +47,9 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
             dtype=compute_dtype(spec.dtype, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),
         ).eval()
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # the library raises anything for a broken folder
+        if is_out_of_memory(error) or is_device_error(error):  # not the folder's fault
+            raise
         raise CheckpointError(f"{spec.path} does not load: {type(error).__name__}: {error}") from error
     template = getattr(processor, "chat_template", None) or getattr(tokenizer, "chat_template", None)
     if not template:

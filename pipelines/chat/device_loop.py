@@ -10,7 +10,7 @@ from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.model_runner import batched_token_bytes
 from pipelines.chat.sequence import Sequence
 from pipelines.chat.sequential import SequentialGenerator
-from pipelines.device.failures import is_out_of_memory
+from pipelines.device.failures import exit_if_lost, is_out_of_memory
 from pipelines.device.memory import free_memory
 from pipelines.device.openmp import release_openmp_threads
 from pipelines.protocol.chat import ChatSpec
@@ -64,6 +64,7 @@ class DeviceLoop:
         try:
             generator.step(self._threads)
         except Exception as error:
+            exit_if_lost(error, self._device)
             if is_out_of_memory(error) and generator.preempt_half():
                 free_memory(self._device)
             else:
@@ -85,6 +86,7 @@ class DeviceLoop:
             try:
                 self._generator(sequence.request.checkpoint).add(sequence)
             except Exception as error:  # such as no memory to try the model out
+                exit_if_lost(error, self._device)
                 sequence.request.fail(error)
         return bool(sequences)
 

@@ -17,7 +17,7 @@ from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
 from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
 from pipelines.chat.sequence import Request
-from pipelines.device.failures import Cancelled
+from pipelines.device.failures import Cancelled, watch_device
 from pipelines.device.memory import Budgets
 from pipelines.device.openmp import run_and_release
 from pipelines.protocol.chat import (
@@ -86,13 +86,16 @@ class ChatEngine:
     async def load(self, spec: ChatSpec) -> ChatCheckpoint:
         """Raises CheckpointError."""
         if spec not in self._checkpoints:
-            loading = self._loop.run_in_executor(self._loader, run_and_release, load_chat, spec, self._device)
+            loading = self._loop.run_in_executor(self._loader, self._load, spec)
             self._checkpoints[spec] = asyncio.create_task(_result(loading))
         try:
             return await asyncio.shield(self._checkpoints[spec])
         except Exception:
             self._checkpoints.pop(spec, None)  # the next job may find the folder repaired
             raise
+
+    def _load(self, spec: ChatSpec) -> ChatCheckpoint:
+        return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device))
 
     async def prepare(self, spec: ChatSpec) -> None:
         """Load it before the first job. Raises CheckpointError."""

@@ -6,6 +6,7 @@ import torch
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.kv_cache import CacheWindow, KVCache
+from pipelines.device.failures import is_device_error, is_out_of_memory
 
 PREFILL_CHUNK = {"cpu": 256, "cuda": 2048}  # tokens of prompts between two decode steps of the running rows
 Mask = torch.Tensor | Mapping[str, torch.Tensor]
@@ -92,10 +93,10 @@ def batched_token_bytes(checkpoint: ChatCheckpoint) -> int | None:
         runner.prefill(tokens[:6], row=1, start=0)
         runner.prefill(tokens[6:11], row=1, start=6)
         batched = runner.decode([tokens[8], tokens[11]], [5, 11])[1]
-    except torch.OutOfMemoryError:
-        raise  # which says nothing about the model
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):  # it takes no such inputs
-        return None
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        if is_out_of_memory(error) or is_device_error(error):
+            raise  # which says nothing about the model
+        return None  # it takes no such inputs
     difference = (batched[:vocab_size] - alone[:vocab_size]).abs().max() / alone[:vocab_size].std()
     agrees = bool(difference < (1e-3 if runner.is_float32 else 0.1))
     return runner.kv_cache.token_bytes() if agrees else None

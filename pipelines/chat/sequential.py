@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.decode_step import sample_step
 from pipelines.chat.sequence import Sequence
-from pipelines.device.failures import OutOfTime
+from pipelines.device.failures import OutOfTime, exit_if_lost
 from pipelines.device.openmp import run_and_release
 
 
@@ -43,6 +43,7 @@ class SequentialGenerator:
             try:
                 run_and_release(self._generate, sequence)
             except Exception as error:
+                exit_if_lost(error, self._checkpoint.device)
                 sequence.request.fail(error)
             if sequence.request.timed_out(time.monotonic()):
                 sequence.request.fail(OutOfTime())

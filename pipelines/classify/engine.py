@@ -22,6 +22,7 @@ from transformers import (
     AutoTokenizer,
 )
 
+from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
 
@@ -118,6 +119,7 @@ class ClassifyEngine:
             scores += [classifier.score_picture(picture) for picture in job.pictures]
             emit(Classified(tuple(scores), time.monotonic() - started_at))
         except Exception as error:
+            exit_if_lost(error, self._device)
             emit(_to_failed_event(job, error))
 
     def retain(self, specs: Iterable[ClassifierSpec]) -> None:
@@ -129,7 +131,7 @@ class ClassifyEngine:
 
     def _load(self, spec: ClassifierSpec) -> Classifier:
         if spec not in self._loaded:
-            self._loaded[spec] = load_classifier(spec, self._device)
+            self._loaded[spec] = watch_device(self._device, load_classifier, spec, self._device)
         return self._loaded[spec]
 
 

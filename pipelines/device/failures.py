@@ -1,6 +1,22 @@
-"""Errors that end a job of any kind."""
+"""Errors that end a job of any kind, and the one that ends the process: a device that no longer answers."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import torch
+
+from pipelines.protocol.messages import LOST_DEVICE_EXIT
+
+# Allocation failures that are not torch.OutOfMemoryError: of cuBLAS, cuDNN, a driver call or the host's allocator.
+NO_MEMORY = re.compile(
+    r"out of memory|_STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY|can(no|')t allocate memory", re.IGNORECASE
+)
+DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error|\b(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_\w+|device-side assert|NCCL")
+
+Result = TypeVar("Result")
 
 
 class Cancelled(Exception):
@@ -12,5 +28,60 @@ class OutOfTime(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch might succeed."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError)
+    """Whether a smaller batch might succeed: an allocation failed, under whatever name, here or in a cause."""
+    return any(
+        isinstance(cause, torch.OutOfMemoryError | MemoryError)
+        or (isinstance(cause, RuntimeError) and NO_MEMORY.search(str(cause)) is not None)
+        for cause in _causes(error)
+    )
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether the device, or a library on it, failed for another reason than memory."""
+    return not is_out_of_memory(error) and any(
+        isinstance(cause, torch.AcceleratorError)
+        or (isinstance(cause, RuntimeError) and DEVICE_ERROR.search(str(cause)) is not None)
+        for cause in _causes(error)
+    )
+
+
+def answers(device: torch.device) -> bool:
+    """Whether the device still computes. After an illegal access, an ECC error or the like, every call on it raises,
+    until the process ends ("sticky" errors: CUDA's cudaErrorIllegalAddress and others). Blocks.
+    """
+    try:
+        torch.ones((), device=device).item()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        return is_out_of_memory(error)
+    return True
+
+
+def exit_if_lost(error: BaseException, device: torch.device) -> None:
+    """End this process if the error was the device's and the device no longer answers: nothing else would bring it
+    back, and every later job would fail. The server then fails the jobs in here, uncharged, and starts a new worker.
+    """
+    if is_device_error(error) and not answers(device):
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        print(f"The device no longer answers, so this worker ends: {reason}", file=sys.stderr, flush=True)
+        os._exit(LOST_DEVICE_EXIT)
+
+
+def watch_device(device: torch.device, work: Callable[..., Result], *arguments: object) -> Result:
+    """`work(*arguments)`; ends the process for an error after which the device no longer answers."""
+    try:
+        return work(*arguments)
+    except Exception as error:
+        exit_if_lost(error, device)
+        raise
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, as libraries wrap what they catch."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)

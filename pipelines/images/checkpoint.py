@@ -14,6 +14,7 @@ import diffusers
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, device_bytes, model_index
+from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.images import runtime_options
 from pipelines.protocol.images import CheckpointSpec, Lora, Sampling, SamplingDefaults
@@ -174,9 +175,11 @@ def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any]
     try:
         with LOAD_LOCK:
             return _from_files(spec, pipeline_class, options, device)
-    except (torch.OutOfMemoryError, CheckpointError):
+    except CheckpointError:
         raise
     except Exception as error:  # the libraries raise anything for a broken file
+        if is_out_of_memory(error) or is_device_error(error):  # not the file's fault
+            raise
         raise CheckpointError(
             f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
         ) from error

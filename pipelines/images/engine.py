@@ -18,7 +18,7 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.device.memory import Budgets, fence, free_memory
+from pipelines.device.memory import Budgets, fence
 from pipelines.device.openmp import release_openmp_threads
 from pipelines.images.batching import Batch, BatchLimits, Row, form_batches, held_bytes
 from pipelines.images.checkpoint import Checkpoint
@@ -83,6 +83,7 @@ class ImageEngine:
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
+        self._freeing: set[asyncio.Task[None]] = set()
         self._paused_for_load = False  # a load has waited long for memory: no batch starts
 
     async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
@@ -272,19 +273,28 @@ class ImageEngine:
         several = len(run.batch.rows) > 1
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
-            free_memory(self.device)
             self._limits.halve(run.batch.key, len(run.batch.rows))
-            if not several and not run.batch.exclusive:
-                self._residency.evict_unused()
         if several or (is_out_of_memory(error) and not run.batch.exclusive):
             for row in rows:
                 row.alone = several and not is_out_of_memory(error)
                 row.exclusive = not several
                 self._jobs[row.job.id].step -= run.step
-            self._waiting += rows
+            if is_out_of_memory(error):
+                self._freeing.add(freeing := asyncio.create_task(self._free_and_retry(rows, evict_unused=not several)))
+                freeing.add_done_callback(self._freeing.discard)
+            else:
+                self._waiting += rows
             return
         for active in self._active_jobs(run):
             self._fail(active, error)
+
+    async def _free_and_retry(self, rows: list[Row], *, evict_unused: bool) -> None:
+        """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
+        try:
+            await self._residency.free_memory(evict_unused=evict_unused)
+        finally:
+            self._waiting += [row for row in rows if (active := self._jobs.get(row.job.id)) and not active.done]
+            self._dispatch()
 
     def _encode(self, row: Row, pixels: Pixels) -> None:
         """Encode a picture; the last one of a job finishes it."""

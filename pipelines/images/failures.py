@@ -2,10 +2,8 @@
 
 import traceback
 
-import torch
-
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.device.failures import Cancelled, OutOfTime
+from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.checkpoint import UnsupportedTask
 from pipelines.images.finish import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
@@ -28,7 +26,7 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case WrongSize():
             message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
             return Failed("unsupported", message, detail, "size")
-        case torch.OutOfMemoryError() | MemoryError():
-            message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
-            return Failed("out_of_memory", message, detail)
+    if is_out_of_memory(error):
+        message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
+        return Failed("out_of_memory", message, detail)
     return Failed("engine_failed", "The picture could not be drawn; nothing was charged.", detail)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.device.failures import watch_device
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
@@ -80,11 +81,14 @@ class Residency:
             task.add_done_callback(lambda _: self._loading.pop(key, None))
         return await asyncio.shield(self._loading[key])
 
-    def evict_unused(self) -> int:
-        """Evict every checkpoint that no run uses, after an out-of-memory error. Returns how many there were."""
-        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
-        self._offload([evicted for key in unused if (evicted := self._evict(key))])
-        return len(unused)
+    async def free_memory(self, *, evict_unused: bool) -> None:
+        """After an out-of-memory error: return unreferenced memory to the device, and with `evict_unused` every
+        checkpoint that no run uses."""
+        evicted: list[Resident] = []
+        if evict_unused:
+            unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
+            evicted = [victim for key in unused if (victim := self._evict(key))]
+        await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
     def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
         """Drop every checkpoint that the catalog does not name and no job or run needs."""
@@ -94,7 +98,7 @@ class Residency:
         for key in dropped:
             del self._residents[key]
         if dropped:
-            free_memory(self._device)
+            self._loader.submit(free_memory, self._device)
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
         loop = asyncio.get_running_loop()
@@ -115,16 +119,16 @@ class Residency:
     def _load_weights(self, on_host: Resident | None, spec: CheckpointSpec) -> Resident:
         """On the loader thread: from host memory or from the disk."""
         if on_host is not None:
-            on_host.checkpoint.move(self._device)
+            watch_device(self._device, on_host.checkpoint.move, self._device)
             on_host.on_device = True
             return on_host
-        checkpoint = load_checkpoint(spec, self._device, self._yield_point)
+        checkpoint = watch_device(self._device, load_checkpoint, spec, self._device, self._yield_point)
         return Resident(checkpoint, checkpoint.weights_bytes, on_device=True)
 
     def _offload(self, evicted: list[Resident]) -> None:
         """Move them to the host and free the device's memory. `find` does not return them any more."""
         for resident in evicted:
-            resident.checkpoint.move(HOST)
+            watch_device(self._device, resident.checkpoint.move, HOST)
         free_memory(self._device)
 
     def _select_evictions(self, size: int, spec: CheckpointSpec, *, on_device: bool) -> list[WeightsKey]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.device.failures import Cancelled
+from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.batching import Batch, Row, held_bytes
 from pipelines.images.pipeline import BatchPipeline, Pixels, PreviewFn
 from pipelines.images.residency import Resident
@@ -47,7 +47,7 @@ class Run:
             self._check_cancelled()
             self.resident.checkpoint.begin_run(self.batch.key.sampling)
             self._callbacks.on_start(self)
-            return self._pipeline.generate()
+            return watch_device(self.resident.checkpoint.device, self._pipeline.generate)
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1

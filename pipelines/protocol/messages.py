@@ -18,6 +18,8 @@ Job = ImageJob | ChatJob | CountJob | ClassifyJob
 Spec = CheckpointSpec | ChatSpec | ClassifierSpec
 AnyEvent = Event | ChatEvent | ClassifyEvent
 HEADER = struct.Struct(">Q")
+DeviceChoice = Literal["auto", "cuda", "cpu"]
+LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,15 @@ class Retain:
 class Ready:
     """Worker to server: imports are done, jobs may be submitted."""
 
-    device: str
+    device: str  # for people
+    is_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoGpu:
+    """Worker to server, its last message: it was told to use a GPU and finds none."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class JobEvent:
 
 
 ToWorker = Submit | Cancel | Load | Retain | Ping
-FromWorker = Ready | Pong | CheckpointState | JobEvent
+FromWorker = Ready | NoGpu | Pong | CheckpointState | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

@@ -8,6 +8,7 @@ workers die soon after their start. A worker that does not answer is killed, and
 
 import asyncio
 import pickle
+import signal
 import socket
 import sys
 import time
@@ -25,14 +26,17 @@ from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Queued, Started
 from pipelines.protocol.messages import (
     HEADER,
+    LOST_DEVICE_EXIT,
     Abilities,
     AnyEvent,
     Cancel,
     CheckpointState,
+    DeviceChoice,
     FromWorker,
     Job,
     JobEvent,
     Load,
+    NoGpu,
     Ping,
     Ready,
     Retain,
@@ -44,6 +48,8 @@ from pipelines.protocol.messages import (
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
+WORKER = "pipelines.worker"  # the module that a worker process runs
+EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
 HEALTHY_UPTIME_S = 30.0  # after which a death is not counted as a failed start
 MAX_BACKOFF_S = 10.0
 SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
@@ -112,10 +118,12 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         concurrency: int = 1,
         silence_s: float = SILENCE_S,
         options: Iterable[str] = (),
+        device: DeviceChoice = "auto",
     ) -> None:
         self.kind = kind
         self._silence_s = silence_s
         self._options = tuple(options)  # of the worker's command line
+        self._device_choice = device  # "auto" becomes "cuda" with the first worker that finds a GPU
         self._concurrency = concurrency  # jobs that share the device
         self._preload = Load(tuple(checkpoints))
         self._max_jobs = max_jobs
@@ -128,6 +136,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._last_message_at = self._last_event_at = 0.0  # of the worker, of any job; by the monotonic clock
         self._became_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
+        self.no_device: str | None = None  # why the last worker found none
         self.restarts = 0
         self.checkpoints: dict[Spec, CheckpointState] = {}
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
@@ -239,7 +248,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     async def _run_worker(self) -> None:
         """Spawn one worker and read its messages until it dies."""
         ours, theirs = socket.socketpair()
-        command = (sys.executable, "-m", "pipelines.worker", str(theirs.fileno()), self.kind, *self._options)
+        device = f"--device={self._device_choice}"
+        command = (sys.executable, "-m", WORKER, str(theirs.fileno()), self.kind, device, *self._options)
         try:
             with theirs:
                 process = self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
@@ -253,13 +263,25 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
             await self._receive(reader)
-            log.warning("worker died", kind=self.kind, pid=process.pid, jobs_lost=len(self._pending))
+            reason = await self._end_of(process)
+            log.warning("worker died", kind=self.kind, pid=process.pid, reason=reason, jobs_lost=len(self._pending))
         finally:
             watch.cancel()
             self._writer.close()
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    async def _end_of(self, process: asyncio.subprocess.Process) -> str:
+        """How it ended, for the log; it is killed if it closed the socket and lives."""
+        if self.no_device is not None:
+            return self.no_device
+        with suppress(TimeoutError):
+            status = await asyncio.wait_for(process.wait(), EXIT_LIMIT_S)
+            if status == LOST_DEVICE_EXIT:
+                return "its device no longer answered"
+            return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        return "it closed its connection"
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -280,8 +302,12 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._deliver(message.job_id, message.event)
             case CheckpointState():
                 self._handle_checkpoint_state(message)
+            case NoGpu():
+                self.no_device = message.reason
             case Ready():
-                self.device = message.device
+                self.device, self.no_device = message.device, None
+                if message.is_gpu:
+                    self._device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
                 log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
 
     def _handle_checkpoint_state(self, state: CheckpointState) -> None:
@@ -345,5 +371,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             f"The {self.kind} worker died while it was processing this job; nothing was charged. Please send the "
             "request again."
         )
+        if self.no_device is not None:
+            message = f"The {self.kind} worker has no device to compute on; nothing was charged. Try again later."
         for job_id in list(self._pending):
             self._deliver(job_id, Failed("worker_died", message))

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from server.backends.engine_host import EngineHost
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi
-from server.schemas.health import Liveness, Readiness
+from server.schemas.health import Liveness, Readiness, WorkerState
 
 router = APIRouter()
 
@@ -47,14 +48,16 @@ async def readiness(services: ServicesDep) -> JSONResponse:
     checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
     body: dict[str, Any] = {
         "status": "draining" if draining else "ready" if loaded else "starting",
-        "device": image.device,
-        "worker_pid": image.pid,
-        "jobs": image.jobs,
-        "chat": {"device": chat.device, "worker_pid": chat.pid, "jobs": chat.jobs} if has_local_chat else None,
+        **_worker_state(image),
+        "chat": _worker_state(chat) if has_local_chat else None,
         "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
     }
     ready = loaded and not draining
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
+
+
+def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
+    return {"device": host.device, "problem": host.no_device, "worker_pid": host.pid, "jobs": host.jobs}
 
 
 @router.get(

@@ -12,9 +12,11 @@ class Liveness(TypedDict):
 
 
 class WorkerState(TypedDict):
-    """A worker process. `device` and `worker_pid` are null while it starts; `jobs` are waiting or running."""
+    """A worker process. `device` and `worker_pid` are null while it starts; `problem` says why it can't; `jobs` are
+    waiting or running."""
 
     device: str | None
+    problem: str | None
     worker_pid: int | None
     jobs: int
 

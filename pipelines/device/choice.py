@@ -1,0 +1,37 @@
+"""Which device a worker computes on."""
+
+import torch
+
+from pipelines.protocol.messages import DeviceChoice
+
+
+class NoDevice(Exception):
+    """The device that was asked for is not there; the message says why."""
+
+
+def choose_device(choice: DeviceChoice) -> torch.device:
+    """`auto` is a GPU where there is one. Raises NoDevice for "cuda" without one: on a CPU, in float32, a checkpoint
+    for a GPU would take minutes for a step and twice the memory.
+    """
+    if choice == "cpu" or (choice == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    raise NoDevice(f"no GPU can be used: {_why_no_cuda()}")
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built for the CPU alone"
+    try:
+        torch.zeros((), device="cuda")
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return f"torch {torch.__version__} is built for CUDA {torch.version.cuda} and finds no device"
+
+
+def describe(device: torch.device) -> str:
+    """For people: the GPU's name, or the CPU and its threads."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} (cuda)"
+    return f"the CPU ({torch.get_num_threads()} threads)"
