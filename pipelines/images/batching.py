@@ -65,8 +65,13 @@ class BatchLimits:
     _reduced: dict[tuple[CheckpointSpec, int, int], int] = field(default_factory=dict)
 
     def of(self, key: BatchKey) -> int:
-        """The limit of a key, from the catalog's `max_batch` where it has one."""
-        limit = key.checkpoint.runtime.max_batch or self.max_rows
+        """The limit of a key, from the catalog's `max_batch` where it has one. A first-block cache decides for a whole
+        batch whether to skip a step, so with it each picture is drawn alone.
+        """
+        runtime = key.checkpoint.runtime
+        if runtime.cache is not None and runtime.cache.method == "first-block":
+            return 1
+        limit = runtime.max_batch or self.max_rows
         return min(limit, self._reduced.get(_checkpoint_and_size(key), limit))
 
     def halve(self, key: BatchKey, rows: int) -> None:

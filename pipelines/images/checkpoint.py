@@ -17,6 +17,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, check_files, den
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.images import runtime_options
+from pipelines.images.step_caches import StepCaches
 from pipelines.protocol.images import CheckpointSpec, Lora, Sampling, SamplingDefaults
 from pipelines.protocol.messages import Abilities
 
@@ -44,6 +45,7 @@ class Checkpoint:
     components: dict[str, Any]
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
+    step_caches: StepCaches | None
     multiple_px: int  # of both sides of what a pipeline draws: a latent, or a patch of 2 x 2 latents
 
     def pipeline(self, task: str, sampling: SamplingDefaults | None = None) -> Any:
@@ -94,10 +96,10 @@ class Checkpoint:
         return device_bytes(sizes, self.spec.runtime.offload)
 
     def begin_run(self, sampling: Sampling) -> None:
-        """Before a run: reset the step cache, and activate the catalog's adapters and the requested ones."""
+        """Before a run: reset its step caches, and activate the catalog's adapters and the requested ones."""
         runtime = self.spec.runtime
-        if runtime.cache is not None:
-            self.denoiser._reset_stateful_cache()
+        if self.step_caches is not None:
+            self.step_caches.begin_run()
         if runtime.lora_folder is None:
             return
         pipeline = self.pipeline("", sampling)
@@ -155,11 +157,12 @@ def load_checkpoint(
     runtime_options.apply(pipeline, denoiser, spec.runtime, device)
     if yield_point is not None:
         _hook_yield_points(pipeline.components, yield_point)
+    step_caches = StepCaches(denoiser) if spec.runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     scale = int(getattr(pipeline, "vae_scale_factor", 8))
     multiple = scale if hasattr(pipeline, "unet") else 2 * scale
-    return Checkpoint(spec, pipeline_class, dict(pipeline.components), config, device, multiple)
+    return Checkpoint(spec, pipeline_class, dict(pipeline.components), config, device, step_caches, multiple)
 
 
 def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], device: torch.device) -> Any:

@@ -24,10 +24,11 @@ from pipelines.images.batching import Batch, BatchLimits, Row, form_batches, hel
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
-from pipelines.images.pipeline import Pixels, row_seed
+from pipelines.images.pipeline import row_seed
 from pipelines.images.residency import InsufficientMemory, Residency, Resident
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler
+from pipelines.images.step_observer import Pixels
 from pipelines.images.warmup import warmup_job
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -80,6 +81,7 @@ class ImageEngine:
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
+        self._drawing: set[Run] = set()  # those that still need the device
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
@@ -182,7 +184,7 @@ class ImageEngine:
 
     def _may_start(self, batch: Batch, now: float) -> bool:
         """Whether there is room for its tensors, and it is shorter than all that runs or has waited long enough."""
-        if not self._runs:
+        if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
         if batch.exclusive or any(run.batch.exclusive for run in self._runs):
             return False
@@ -190,15 +192,14 @@ class ImageEngine:
         if len(self._runs) >= MAX_RUNS or held + held_bytes(batch) > self._max_held_bytes:
             return False
         work_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
-        if work_s < min(run.turn.remaining_s for run in self._runs):
+        if work_s < min(run.turn.remaining_s for run in self._drawing):
             return True
         overdue_after_s = OVERDUE_AFTER_TURNS * work_s / batch.key.sampling.steps
         return len(self._runs) < MAX_RUNS_BY_WAIT and now - batch.queued_at > overdue_after_s
 
     def _is_busy(self, resident: Resident) -> bool:
-        """Step caches and adapters are state of the weights: runs that use them go one after another."""
-        runtime = resident.checkpoint.spec.runtime
-        return resident.ref_count > 0 and (runtime.cache is not None or runtime.lora_folder is not None)
+        """Adapters are state of the weights: runs that use them go one after another."""
+        return resident.ref_count > 0 and resident.checkpoint.spec.runtime.lora_folder is not None
 
     async def _load_and_dispatch(self, spec: CheckpointSpec) -> None:
         """Load a checkpoint that waiting rows need, then dispatch them, or fail their jobs."""
@@ -220,10 +221,12 @@ class ImageEngine:
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
+            on_drawn=lambda run: self._post(self._on_drawn, run),
             on_preview=lambda *preview: self._post(self._encode_preview, *preview),
         )
         run = Run(batch, resident, self._scheduler, estimate_s, callbacks)
         self._runs.add(run)
+        self._drawing.add(run)
         future = self._loop.run_in_executor(self._run_threads, run.execute)
         future.add_done_callback(lambda future: self._on_end(run, future))
 
@@ -244,8 +247,14 @@ class ImageEngine:
         if self._waiting:
             self._dispatch()
 
+    def _on_drawn(self, run: Run) -> None:
+        """The device is free; the run's pictures are finished on the host."""
+        self._drawing.discard(run)
+        self._dispatch()
+
     def _on_end(self, run: Run, future: asyncio.Future[list[Pixels]]) -> None:
         self._runs.discard(run)
+        self._drawing.discard(run)
         self._residency.release(run.resident)
         self._blocked_loads.clear()
         error = future.exception()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.batching import Batch, Row, held_bytes
-from pipelines.images.pipeline import BatchPipeline, Pixels, PreviewFn
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.images.residency import Resident
 from pipelines.images.scheduler import DeviceScheduler, DeviceTurn
+from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import ImageJob
 
 
@@ -18,6 +19,7 @@ class RunCallbacks:
 
     on_start: Callable[["Run"], None]
     on_step: Callable[["Run"], None]
+    on_drawn: Callable[["Run"], None]  # it no longer needs the device
     on_preview: Callable[[Row, int, Pixels], None]
 
 
@@ -38,16 +40,21 @@ class Run:
         self._first_step_s = 0.0  # device time up to the end of the first step
         self._scheduler = scheduler
         self._callbacks = callbacks
-        self._pipeline = BatchPipeline(resident.checkpoint, batch.rows, self._after_step, resident.preview_map)
+        self._pipeline = BatchPipeline(
+            resident.checkpoint, batch.rows, self._after_step, resident.preview_map, scheduler.release
+        )
         self.steps = self._pipeline.steps
 
     def execute(self) -> list[Pixels]:
         """The pictures of all rows, in order. Blocks. Raises Cancelled, and what the pipeline raises."""
+        device = self.resident.checkpoint.device
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
             self.resident.checkpoint.begin_run(self.batch.key.sampling)
             self._callbacks.on_start(self)
-            return watch_device(self.resident.checkpoint.device, self._pipeline.generate)
+            finish = watch_device(device, self._pipeline.draw)
+        self._callbacks.on_drawn(self)
+        return watch_device(device, finish)
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1

@@ -67,18 +67,28 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def acquire(self, turn: DeviceTurn) -> Iterator[None]:
-        """Hold the device, except for the pauses at each `yield_point`."""
+        """Hold the device, except for the pauses at each `yield_point` and in `release`."""
         self._wait(turn)
         self._current.turn = turn
         try:
             yield
         finally:
             self._current.turn = None
-            self._on_release()
-            with self._lock:
-                self._account(turn)
-                self._holder = None
-                self._grant_next()
+            self._give_up(turn)
+
+    @contextlib.contextmanager
+    def release(self) -> Iterator[None]:
+        """The calling thread's turn ends while it works on the host, and it waits for its next one afterwards. Threads
+        that hold nothing go on."""
+        turn: DeviceTurn | None = getattr(self._current, "turn", None)
+        if turn is None:
+            yield
+            return
+        self._give_up(turn)
+        try:
+            yield
+        finally:
+            self._wait(turn)
 
     def yield_point(self, *_: Any) -> None:
         """End the calling thread's turn and wait for its next one. Threads that hold nothing return at once."""
@@ -96,6 +106,13 @@ class DeviceScheduler:
             self._waiting.append(turn)
             self._grant_next()
         turn.ready.wait()
+
+    def _give_up(self, turn: DeviceTurn) -> None:
+        self._on_release()
+        with self._lock:
+            self._account(turn)
+            self._holder = None
+            self._grant_next()
 
     def _wait(self, turn: DeviceTurn) -> None:
         with self._lock:

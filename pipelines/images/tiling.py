@@ -4,6 +4,7 @@ Each tile starts from the canvas, including its already redrawn left and upper e
 are blended. Only one tile is on the device at a time; the canvas is an 8-bit image on the host.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,15 +16,18 @@ from pipelines.catalog.plan import OVERLAP, Tile
 def refine(
     canvases: list[Image.Image],
     tiles: Sequence[Tile],
-    redraw: Callable[[list[Image.Image], int], list[Image.Image]],
-) -> list[Image.Image]:
-    """Redraw every tile and blend it in. `redraw` gets one tile of each canvas, and its number."""
+    redraw: Callable[[list[Image.Image], int], Callable[[], list[Image.Image]]],
+    on_host: Callable[[], contextlib.AbstractContextManager[None]],
+) -> None:
+    """Redraw every tile and blend it in, in place. `redraw` gets one tile of each canvas, and its number; what it
+    returns gives the new tiles, within `on_host`.
+    """
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
-        redrawn = redraw([canvas.crop(box) for canvas in canvases], number)
-        for canvas, image in zip(canvases, redrawn, strict=True):
-            canvas.paste(image, box[:2], feather(tile))
-    return canvases
+        finish = redraw([canvas.crop(box) for canvas in canvases], number)
+        with on_host():
+            for canvas, image in zip(canvases, finish(), strict=True):
+                canvas.paste(image, box[:2], feather(tile))
 
 
 def feather(tile: Tile) -> Image.Image:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pipelines.images import run
+from pipelines.images.call_arguments import guidance
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline, _guidance
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
 
@@ -62,7 +63,7 @@ async def test_an_error_fails_its_job_and_not_the_next(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
     class Broken(BatchPipeline):
-        def generate(self) -> None:  # type: ignore[override]
+        def draw(self) -> None:  # type: ignore[override]
             raise error
 
     with monkeypatch.context() as patched:
@@ -88,5 +89,5 @@ def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
     def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
 
     jobs = [job("sd", guidance=3.0)]
-    assert _guidance(inspect.signature(own).parameters, jobs) == {"guidance_scale": 3.0, "negative_prompt": None}
-    assert _guidance(inspect.signature(true_only).parameters, jobs) == {"true_cfg_scale": 3.0, "negative_prompt": " "}
+    assert guidance(inspect.signature(own).parameters, jobs) == {"guidance_scale": 3.0, "negative_prompt": None}
+    assert guidance(inspect.signature(true_only).parameters, jobs) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

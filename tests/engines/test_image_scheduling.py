@@ -17,8 +17,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline, Pixels, PreviewFn
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.images.run import due_preview
+from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import (
     CheckpointSpec,
     Event,
@@ -73,7 +74,7 @@ def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: 
     """The job holds the device after its first step until the condition is true."""
 
     class Paused(BatchPipeline):
-        def generate(self) -> list[Pixels]:
+        def draw(self) -> Callable[[], list[Pixels]]:
             steps = 0
 
             def on_step(preview: PreviewFn) -> None:
@@ -86,7 +87,7 @@ def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: 
                     time.sleep(0.005)
 
             is_paused = any(row.job.id == job_id for row in self.rows)
-            return BatchPipeline.generate(replace(self, on_step=on_step) if is_paused else self)
+            return BatchPipeline.draw(replace(self, on_step=on_step) if is_paused else self)
 
     monkeypatch.setattr("pipelines.images.run.BatchPipeline", Paused)
 
@@ -151,11 +152,11 @@ class Failing(BatchPipeline):
     bad_prompt: str | None = None
     sizes: list[int] = []  # noqa: RUF012
 
-    def generate(self) -> list[Pixels]:
+    def draw(self) -> Callable[[], list[Pixels]]:
         self.sizes.append(len(self.rows))
         if len(self.rows) > self.max_rows or self.bad_prompt in [row.job.prompt for row in self.rows]:
             raise self.error
-        return super().generate()
+        return super().draw()
 
 
 async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(
@@ -289,9 +290,9 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
     released = threading.Event()
 
     class Slow(BatchPipeline):
-        def generate(self) -> list[Pixels]:
+        def draw(self) -> Callable[[], list[Pixels]]:
             released.wait(60)
-            return super().generate()
+            return super().draw()
 
     monkeypatch.setattr("pipelines.images.run.BatchPipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)

@@ -9,8 +9,9 @@ import torch
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import BatchPipeline, OnStep, Pixels, PreviewFn
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.images.previews import PreviewMap
+from pipelines.images.step_observer import OnStep, Pixels, PreviewFn
 from pipelines.protocol.images import CheckpointSpec, ImageJob, SamplingDefaults
 from tests.engines.conftest import left_half, plain_picture, split_picture
 

@@ -15,8 +15,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline, Pixels
+from pipelines.images.pipeline import BatchPipeline
 from pipelines.images.previews import PreviewMap
+from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Runtime, StepCache
 
 CPU = torch.device("cpu")

@@ -1,0 +1,81 @@
+"""Between two steps, Darkroom reads nothing from the device: a read makes the host wait until the GPU has caught up."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.previews import PreviewMap
+from pipelines.images.step_observer import PreviewFn
+from pipelines.protocol.images import CheckpointSpec, ImageJob
+
+Job = Callable[..., ImageJob]
+# What a GPU can't do without the host waiting: reading a number, and shapes that depend on values.
+READS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::masked_select"}
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operations that read a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (name := func._schema.name) in READS:
+            self.names[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]:
+    made: dict[str, Checkpoint] = {}
+    return lambda name: made.setdefault(name, load_checkpoint(spec(name), torch.device("cpu")))
+
+
+def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = False) -> Counter[str]:
+    """What a picture reads, with a preview after each step or none."""
+    reads = Reads()
+    maps = PreviewMap()
+    maps.update(torch.rand(4, 8, 8), torch.randint(0, 255, (64, 64, 3), dtype=torch.uint8).numpy())
+
+    def on_step(show: PreviewFn) -> None:
+        if preview:
+            show(0)
+
+    pipeline = BatchPipeline(checkpoint, [Row(job, 0, 0.0)], on_step, maps)
+    with reads:
+        pipeline.draw()
+    return reads.names
+
+
+def bare_reads(checkpoint: Checkpoint, job: ImageJob) -> Counter[str]:
+    """What the library's own call reads, without a callback."""
+    reads = Reads()
+    with reads, torch.inference_mode():
+        checkpoint.pipeline("")(
+            prompt=job.prompt, width=64, height=64, num_inference_steps=job.sampling.steps, output_type="pt",
+            guidance_scale=job.sampling.guidance, generator=torch.Generator("cpu").manual_seed(5),
+        )  # fmt: skip
+    return reads.names
+
+
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+def test_a_step_without_a_preview_reads_no_more_than_the_library_does(
+    name: str, loaded: Callable[[str], Checkpoint], job: Job
+) -> None:
+    short, long = job(name, steps=6), job(name, steps=12)
+    ours = reads_of_a_call(loaded(name), long) - reads_of_a_call(loaded(name), short)
+    assert ours == bare_reads(loaded(name), long) - bare_reads(loaded(name), short)
+
+
+def test_a_preview_is_seen_by_the_counter(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    asked = job("sd3", steps=6)
+    shown = reads_of_a_call(loaded("sd3"), asked, preview=True) - reads_of_a_call(loaded("sd3"), asked)
+    assert shown.total() > 0
