@@ -152,7 +152,8 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
         except Exception as error:
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
-            connection.send(CheckpointState(spec, "loaded", str(spec.path), abilities))
+            withdrawn = [f"without {what}" for what in abilities.withdrawn] if abilities is not None else []
+            connection.send(CheckpointState(spec, "loaded", "; ".join([str(spec.path), *withdrawn]), abilities))
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ pipelines of all tasks share the same modules.
 """
 
 import inspect
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,17 @@ import diffusers
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, device_bytes, model_index
+from pipelines.catalog.conditioning import Task
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
 from pipelines.images import runtime_options
+from pipelines.images.families import takes_guidance, takes_negative_prompt, task_classes
+from pipelines.images.probes import announce
 from pipelines.images.step_caches import StepCaches
 from pipelines.protocol.images import CheckpointSpec, Lora, Sampling, SamplingDefaults
 from pipelines.protocol.messages import Abilities
 
+NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
 LOAD_LOCK = threading.Lock()  # the libraries change global state while they build modules
 
 
@@ -41,21 +46,22 @@ class Checkpoint:
     """
 
     spec: CheckpointSpec
-    pipeline_class: type[Any]  # for text-to-image
+    pipeline_class: type[Any]  # that model_index.json names
     components: dict[str, Any]
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
     step_caches: StepCaches | None
     multiple_px: int  # of both sides of what a pipeline draws: a latent, or a patch of 2 x 2 latents
 
-    def pipeline(self, task: str, sampling: SamplingDefaults | None = None) -> Any:
-        """A pipeline for "" (text-to-image), "Img2Img" or "Inpaint", with a scheduler of its own.
+    def pipeline(self, task: Task | None = None, sampling: SamplingDefaults | None = None) -> Any:
+        """A pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
 
         `sampling` chooses the scheduler, by default the spec's. Raises UnsupportedTask.
         """
-        task_class = self.task_class(task)
+        task_class = self.pipeline_class if task is None else self.task_classes.get(task)
         if task_class is None:
-            raise UnsupportedTask(f"{self.pipeline_class.__name__} has no {task} pipeline")
+            field = "mask" if task is Task.INPAINT else "image"
+            raise UnsupportedTask(f"{self.pipeline_class.__name__} has no pipeline for it", field)
         accepted = inspect.signature(task_class.__init__).parameters
         parts = {name: part for name, part in {**self.components, **self.config}.items() if name in accepted}
         parts["scheduler"] = self._scheduler(sampling or self.spec.sampling)
@@ -63,10 +69,23 @@ class Checkpoint:
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
 
-    def task_class(self, task: str) -> type[Any] | None:
-        """The family's class for a task, if it has one: XPipeline, XImg2ImgPipeline or XInpaintPipeline."""
-        base = self.pipeline_class.__name__.removesuffix("Pipeline")
-        return getattr(diffusers, f"{base}{task}Pipeline", None)
+    @property
+    def task_classes(self) -> Mapping[Task, type[Any]]:
+        """The pipeline class of each task."""
+        return task_classes(self.pipeline_class)
+
+    @property
+    def second_pass_task(self) -> Task:
+        """How tiles of a larger picture are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
+        repaints them under a full mask."""
+        tasks = self.task_classes
+        if tasks.get(Task.INPAINT) is self.pipeline_class or Task.REDRAW not in tasks:
+            return Task.INPAINT
+        return Task.REDRAW
+
+    def takes_size(self, task: Task) -> bool:
+        """Whether the task's call takes a size. Others draw in the size of the reference."""
+        return "width" in inspect.signature(self.task_classes[task].__call__).parameters
 
     @property
     def denoiser(self) -> Any:
@@ -75,17 +94,12 @@ class Checkpoint:
 
     @property
     def abilities(self) -> Abilities:
-        """What requests may use, by the signature of the text-to-image call."""
-        accepted = inspect.signature(self.pipeline_class.__call__).parameters
-        guidance_scale = accepted.get("guidance_scale")
-        # Such as FLUX.1's call: guidance is an input of the denoiser, and true_cfg_scale is off.
-        embedded = "true_cfg_scale" in accepted and guidance_scale is not None and guidance_scale.default is not None
-        distilled = bool(self.config.get("is_distilled"))  # such a pipeline accepts guidance and ignores it
-        return Abilities(
-            img2img=self.task_class("Img2Img") is not None,
-            inpaint=self.task_class("Inpaint") is not None,
-            negative_prompt="negative_prompt" in accepted and not embedded and not distilled,
-            guidance=not distilled and ("guidance_scale" in accepted or "true_cfg_scale" in accepted),
+        """What its classes announce. Warmup tries it."""
+        return announce(
+            self.spec,
+            self.task_classes,
+            negative_prompt=takes_negative_prompt(self.pipeline_class, self.config),
+            guidance=takes_guidance(self.pipeline_class, self.config, self.denoiser.config),
         )
 
     @property
@@ -102,7 +116,7 @@ class Checkpoint:
             self.step_caches.begin_run()
         if runtime.lora_folder is None:
             return
-        pipeline = self.pipeline("", sampling)
+        pipeline = self.pipeline(None, sampling)
         requested = runtime_options.requested_adapters(runtime, sampling.loras)
         active = runtime_options.catalog_adapters(runtime) | requested
         loaded = {name for names in pipeline.get_list_adapters().values() for name in names}
@@ -183,9 +197,23 @@ def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any]
     except Exception as error:  # the libraries raise anything for a broken file
         if is_out_of_memory(error) or is_device_error(error):  # not the file's fault
             raise
+        if (library := _missing_library(error)) is not None:
+            raise CheckpointError(
+                f"{spec.path}: {pipeline_class.__name__} needs the library {library}, which is not installed: "
+                "pip install --constraint constraints.txt --editable '.[vision]'"
+            ) from error
         raise CheckpointError(
             f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
         ) from error
+
+
+def _missing_library(error: Exception) -> str | None:
+    """The library that a component needs and that is not installed, by what transformers says of it."""
+    text = str(error)
+    if found := NEEDED_LIBRARY.search(text):
+        return (found[1] or found[2]).lower()
+    # an image processor without torchvision is a stand-in, which diffusers then fails to load
+    return "torchvision" if "Placeholder" in text else None
 
 
 def _from_files(spec: CheckpointSpec, pipeline_class: type[Any], options: dict[str, Any], device: torch.device) -> Any:

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterable
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -24,12 +25,13 @@ from pipelines.images.batching import Batch, BatchLimits, Row, form_batches, hel
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
+from pipelines.images.families import check_conditioning
 from pipelines.images.pipeline import row_seed
+from pipelines.images.probes import Prober
 from pipelines.images.residency import InsufficientMemory, Residency, Resident
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler
 from pipelines.images.step_observer import Pixels
-from pipelines.images.warmup import warmup_job
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -80,6 +82,7 @@ class ImageEngine:
         self._speeds = Speeds()
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
+        self._abilities: dict[CheckpointSpec, Abilities] = {}  # of those that were prepared
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
@@ -88,7 +91,7 @@ class ImageEngine:
         self._freeing: set[asyncio.Task[None]] = set()
         self._paused_for_load = False  # a load has waited long for memory: no batch starts
 
-    async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
+    async def submit(self, job: ImageJob) -> AsyncGenerator[Event, None]:
         """The job's events, up to Finished or Failed."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         active = EngineJob(job, events.put_nowait)
@@ -132,30 +135,40 @@ class ImageEngine:
             self._dispatch()
 
     async def prepare(self, spec: CheckpointSpec) -> Abilities:
-        """Load and, unless these weights have drawn before, draw one picture: this builds kernels, times the steps and
-        fits the preview map. Raises CheckpointError.
+        """Load and, unless these weights have drawn before, draw a picture: this builds kernels, times the steps and
+        fits the preview map. Then try every ability that its classes announce. Raises CheckpointError.
         """
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         resident = await self._load(spec)
         checkpoint = resident.checkpoint
-        checkpoint.pipeline("", spec.sampling)
-        abilities = checkpoint.abilities
-        if spec.refined and not (abilities.img2img or abilities.inpaint):
+        checkpoint.pipeline(None, spec.sampling)
+        check_conditioning(spec, checkpoint.pipeline_class)
+        if spec not in self._abilities:
+            prober = Prober(spec, checkpoint.multiple_px, self._failure)
+            # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
+            native = self.device.type != "cpu" and not resident.warmed_up
+            self._abilities[spec] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+        abilities = self._abilities[spec]
+        if spec.refined and not abilities.second_pass:
             raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} has neither an image-to-image nor an inpaint "
-                "pipeline in diffusers, which its models above max_area_px need for their second pass; leave those "
-                "models out"
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                f"above max_area_px need for their second pass; leave those models out{_because(abilities)}"
             )
-        if not resident.warmed_up:
-            async for event in self.submit(warmup_job(spec, checkpoint.multiple_px, self.device)):
-                if isinstance(event, Failed):
-                    raise CheckpointError(f"{spec.path} loads and does not draw: {event.detail or event.message}")
         return replace(abilities, unit_s=self._speeds.unit_s(spec))
+
+    async def _failure(self, job: ImageJob) -> str | None:
+        """Why this job fails, in one line; None if it does not."""
+        async with contextlib.aclosing(self.submit(replace(job, id=f"warm-{uuid.uuid4().hex}"))) as events:
+            async for event in events:
+                if isinstance(event, Failed):
+                    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
+        return None
 
     def retain(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
         self._catalog_specs = frozenset(specs)
+        self._abilities = {spec: found for spec, found in self._abilities.items() if spec in self._catalog_specs}
         self._evict_unneeded()
 
     def _evict_unneeded(self) -> None:
@@ -361,3 +374,8 @@ class ImageEngine:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _because(abilities: Abilities) -> str:
+    reasons = [why for why in abilities.withdrawn if why.startswith("a second pass")]
+    return f" ({reasons[0]})" if reasons else ""

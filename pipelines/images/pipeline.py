@@ -121,21 +121,26 @@ class BatchPipeline:
         observer = StepObserver(self._after_step, self.preview_map, size)
         match task_of(job):
             case Task.TEXT:
-                return self._call("", seeds, size, observer)
+                return self._call(Task.TEXT, seeds, size, observer)
             case Task.NATIVE:
                 first, *others = [to_image(reference) for reference in job.references]
-                return self._call("", seeds, size, observer, image=[align_reference(first, job, size), *others])
+                if self.checkpoint.takes_size(Task.NATIVE):
+                    first = align_reference(first, job, size)
+                else:  # it draws in the size of the reference
+                    first = ImageOps.fit(first, size, Image.Resampling.LANCZOS)
+                images = scalar_or_list([first, *others])
+                return self._call(Task.NATIVE, seeds, size, observer, image=images)
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
                 strength = job.sampling.strength
-                return self._call("Img2Img", seeds, size, observer, strength, image=self._canvases(size))
+                return self._call(Task.REDRAW, seeds, size, observer, strength, image=self._canvases(size))
             case Task.INPAINT:
                 masks = [fit_mask(row.job.mask, size) for row in self.rows if row.job.mask is not None]
-                images: dict[str, object] = {"image": self._canvases(size), "mask_image": scalar_or_list(masks)}
+                inputs: dict[str, object] = {"image": self._canvases(size), "mask_image": scalar_or_list(masks)}
                 if others := [to_image(reference) for reference in job.references[1:]]:
-                    images["image_reference"] = others
-                return self._call("Inpaint", seeds, size, observer, job.sampling.strength, **images)
+                    inputs["image_reference"] = others
+                return self._call(Task.INPAINT, seeds, size, observer, job.sampling.strength, **inputs)
 
     def _after_step(self, preview: PreviewFn) -> None:
         if self.checkpoint.step_caches is not None:
@@ -156,15 +161,14 @@ class BatchPipeline:
         size = tiles[0].size
         observer = StepObserver(self._after_step, self.preview_map, size, lambda row: thumbnail(canvases[row]))
         images = {"image": scalar_or_list(tiles)}
-        task = "Img2Img"
-        if self.checkpoint.task_class("Img2Img") is None:
-            task = "Inpaint"
+        task = self.checkpoint.second_pass_task
+        if task is Task.INPAINT:
             images["mask_image"] = scalar_or_list([Image.new("L", size, 255)] * len(tiles))
         drawn = self._call(task, seeds, size, observer, strength, **images)
         return lambda: drawn.images(self.preview_map)
 
     def _call(
-        self, task: str, seeds: list[int], size: tuple[int, int], observer: StepObserver,
+        self, task: Task, seeds: list[int], size: tuple[int, int], observer: StepObserver,
         strength: float | None = None, **images: object,
     ) -> Drawn:  # fmt: skip
         """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if

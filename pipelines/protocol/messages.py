@@ -77,13 +77,30 @@ class NoGpu:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a loaded image checkpoint supports, and its measured speed."""
+    """What a loaded image checkpoint has shown that it can do, and its measured speed."""
 
-    img2img: bool
-    inpaint: bool
+    text: bool  # draws from a prompt alone
+    references: int  # how many of them it takes, without a mask
+    mask: bool
+    second_pass: bool  # redraws tiles of a larger picture
     negative_prompt: bool
     guidance: bool
+    any_steps: bool  # draws in other numbers of steps than its own
+    withdrawn: tuple[str, ...] = ()  # what failed in warmup, each with the reason
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
+
+    @property
+    def names(self) -> list[str]:
+        """By the request's fields, for people and clients."""
+        has = {
+            "text": self.text,
+            "image": self.references > 0,
+            "mask": self.mask,
+            "negative_prompt": self.negative_prompt,
+            "guidance": self.guidance,
+            "steps": self.any_steps,
+        }
+        return [name for name, is_there in has.items() if is_there]
 
 
 @dataclass(frozen=True, slots=True)

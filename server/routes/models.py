@@ -10,6 +10,7 @@ from server.errors import NotFound
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import answer, openapi, parameter, schema_of
 from server.schemas.models import ChatCard, ModelCard, ModelList
+from server.services import Services
 
 router = APIRouter(prefix="/v1/models")
 
@@ -27,7 +28,9 @@ async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """The catalog."""
     catalog = services.catalog.current
     images, chats = catalog.models.values(), catalog.chat.models.values()
-    return ModelList(data=[*(_image_card(model) for model in images), *(_chat_card(model) for model in chats)])
+    return ModelList(
+        data=[*(_image_card(model, services) for model in images), *(_chat_card(model) for model in chats)]
+    )
 
 
 @router.get(
@@ -45,7 +48,7 @@ async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard |
     catalog = services.catalog.current
     image = catalog.find(name)
     if image is not None:
-        return _image_card(image)
+        return _image_card(image, services)
     chat = catalog.chat.find(name)
     if chat is not None:
         return _chat_card(chat)
@@ -53,7 +56,8 @@ async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard |
     raise NotFound(message, param="model", code="model_not_found")
 
 
-def _image_card(model: ImageModel) -> ModelCard:
+def _image_card(model: ImageModel, services: Services) -> ModelCard:
+    abilities = services.image_engine.abilities(model.checkpoint)
     return ModelCard(
         id=model.name,
         created=model.created,
@@ -63,6 +67,8 @@ def _image_card(model: ImageModel) -> ModelCard:
         tier=model.tier,
         ratios=list(model.ratios),
         qualities=list(model.quality or ()),
+        supports=abilities.names if abilities is not None else [],
+        max_references=abilities.references if abilities is not None else model.checkpoint.max_references,
         price=format_money(model.price),
     )
 

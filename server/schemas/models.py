@@ -6,7 +6,8 @@ from server.schemas.answer import Answer
 
 
 class ModelCard(Answer):
-    """An image model: OpenAI's four fields, and what a caller needs to choose it."""
+    """An image model: OpenAI's four fields, and what a caller needs to choose it. `supports` is what its checkpoint has
+    shown that it can do, empty until it is loaded."""
 
     id: str
     object: Literal["model"] = "model"
@@ -17,6 +18,8 @@ class ModelCard(Answer):
     tier: str
     ratios: list[str]
     qualities: list[str]
+    supports: list[str]
+    max_references: int
     price: str
     currency: Literal["CNY"] = "CNY"
 

@@ -152,4 +152,4 @@ def test_folders_that_are_no_checkpoint_are_refused(copied: CheckpointSpec, tmp_
 def test_an_unknown_scheduler_is_refused_by_name(spec: Spec) -> None:
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
-        load_checkpoint(odd, CPU).pipeline("")
+        load_checkpoint(odd, CPU).pipeline()

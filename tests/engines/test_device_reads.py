@@ -59,7 +59,7 @@ def bare_reads(checkpoint: Checkpoint, job: ImageJob) -> Counter[str]:
     """What the library's own call reads, without a callback."""
     reads = Reads()
     with reads, torch.inference_mode():
-        checkpoint.pipeline("")(
+        checkpoint.pipeline()(
             prompt=job.prompt, width=64, height=64, num_inference_steps=job.sampling.steps, output_type="pt",
             guidance_scale=job.sampling.guidance, generator=torch.Generator("cpu").manual_seed(5),
         )  # fmt: skip

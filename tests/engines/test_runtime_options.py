@@ -97,7 +97,7 @@ def test_adapters_that_a_run_does_not_request_are_unloaded(spec: Spec, job: Job,
     assert checkpoint.weights_bytes == one > before
     draw(checkpoint, job("sd"))
     assert checkpoint.weights_bytes == before
-    assert not checkpoint.pipeline("").get_list_adapters()
+    assert not checkpoint.pipeline().get_list_adapters()
 
 
 async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, job: Job, adapter: Path) -> None:
@@ -170,12 +170,6 @@ async def test_a_checkpoint_that_loads_and_does_not_draw_is_refused(spec: Spec) 
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
         await ImageEngine(CPU).prepare(odd)
-
-
-def test_abilities_follow_from_the_pipeline(spec: Spec) -> None:
-    assert load(spec("sd")).abilities.negative_prompt
-    assert not load(spec("klein")).abilities.negative_prompt
-    assert load(spec("klein")).abilities.inpaint
 
 
 async def test_a_cache_that_breaks_on_a_checkpoint_is_found_in_warmup(spec: Spec) -> None:

@@ -76,6 +76,8 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
     if abilities is not None:
         _check_abilities(request, model, abilities)
     max_references = model.checkpoint.max_references
+    if abilities is not None and abilities.references:
+        max_references = min(max_references, abilities.references)
     if len(request.references) > max_references:
         noun = "reference image" if max_references == 1 else "reference images"
         message = f"Model `{model.name}` takes at most {max_references} {noun}, but got {len(request.references)}."
@@ -89,10 +91,23 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
     if request.sampling.guidance is not None and not abilities.guidance:
         message = f"Model `{model.name}` draws without guidance: leave it out."
         raise BadRequest(message, param="guidance", code="unsupported_parameter")
-    if request.mask is not None and not abilities.inpaint:
+    if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
+        message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
+        raise BadRequest(message, param="steps", code="unsupported_value")
+    if request.mask is not None and not abilities.mask:
         message = f"Model `{model.name}` takes no mask: leave it out."
         raise BadRequest(message, param="mask", code="unsupported_parameter")
-    if request.task(model) is Task.REDRAW and not abilities.img2img:
+    if not request.references and not abilities.text:
+        field, what = (
+            ("image", "edits pictures: send 'image'")
+            if abilities.references
+            else ("mask", "fills the part of a picture that a mask marks: send 'image' and 'mask'")
+        )
+        raise BadRequest(f"Model `{model.name}` {what}.", param=field, code="missing_required_parameter")
+    if request.references and request.mask is None and not abilities.references:
+        if abilities.mask:
+            message = f"Model `{model.name}` takes a reference image with a mask only: send 'mask' too."
+            raise BadRequest(message, param="mask", code="missing_required_parameter")
         message = f"Model `{model.name}` takes no reference images."
         raise BadRequest(message, param="image", code="unsupported_parameter")
 

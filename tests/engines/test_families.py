@@ -1,0 +1,82 @@
+"""What checkpoints of many families can do, as warmup finds it, and what it says of the rest."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
+from pipelines.protocol.messages import Abilities
+from tests.support.image_jobs import image_job
+from tests.support.tiny_families import make_family
+
+CPU = torch.device("cpu")
+# text, references, mask, second pass, negative prompt, guidance, any number of steps
+ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
+    "sd15": ("img2img", (True, 1, True, True, True, True, True)),
+    "sd15-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
+    "instruct-pix2pix": ("native", (False, 1, False, False, True, True, True)),
+    "lcm": ("img2img", (True, 1, False, True, False, True, True)),
+    "sdxl": ("img2img", (True, 1, True, True, True, True, True)),
+    "sdxl-turbo": ("img2img", (True, 1, True, True, True, True, True)),
+    "sdxl-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
+    "sdxl-refiner": ("img2img", (False, 1, True, True, True, True, True)),
+    "sd3": ("img2img", (True, 1, True, True, True, True, True)),
+    "flux": ("img2img", (True, 1, True, True, False, True, True)),
+    "flux-schnell": ("img2img", (True, 1, True, True, False, False, True)),
+    "flux-fill": ("img2img", (False, 0, True, True, False, True, True)),
+    "z-image": ("img2img", (True, 1, True, True, True, True, True)),
+    "chroma": ("img2img", (True, 1, False, True, True, True, True)),
+    "sana-sprint": ("img2img", (True, 1, False, True, False, True, False)),
+    "lumina2": ("img2img", (True, 0, False, False, True, True, True)),
+    "cogview4": ("img2img", (True, 0, False, False, True, True, True)),
+    "aura-flow": ("img2img", (True, 0, False, False, True, True, True)),
+    "klein": ("native", (True, 16, True, True, False, False, True)),
+}
+WITHDRAWN = {
+    "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
+    "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
+    "instruct-pix2pix": "text: ValueError: `image` input cannot be undefined.",
+}
+
+
+def family_spec(name: str, folder: Path, conditioning: Conditioning) -> CheckpointSpec:
+    return CheckpointSpec(
+        name=name, path=folder / name, config=None, family="alpha", conditioning=conditioning,
+        max_references=16 if conditioning == "native" else 1, native_area_px=64 * 64, max_area_px=96 * 96,
+        sampling=SamplingDefaults(guidance=2.0, refine_strength=0.5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABILITIES)
+async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
+    make_family(name, tmp_path / name)
+    conditioning, expected = ABILITIES[name]
+    spec = family_spec(name, tmp_path, conditioning)
+    engine = ImageEngine(CPU)
+    found = await engine.prepare(spec)
+    assert replace(found, unit_s=None, withdrawn=()) == Abilities(*expected)
+    assert WITHDRAWN.get(name, "") in "; ".join(found.withdrawn)
+    if found.text:
+        job = image_job(spec, id="wide", width_px=112, height_px=64, n=2)
+        events = [event async for event in engine.submit(job)]
+        assert isinstance(events[-1], Finished), events[-1]
+        assert {(image.width_px, image.height_px) for image in events[-1].images} == {(112, 64)}
+
+
+@pytest.mark.parametrize(("name", "wrong", "right"), [("flux", "native", "img2img"), ("klein", "img2img", "native")])
+async def test_conditioning_that_does_not_suit_is_refused(
+    name: str, wrong: Conditioning, right: Conditioning, tmp_path: Path
+) -> None:
+    make_family(name, tmp_path / name)
+    with pytest.raises(CheckpointError, match=f'write conditioning = "{right}"'):
+        await ImageEngine(CPU).prepare(family_spec(name, tmp_path, wrong))
+
+
+async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
+    make_family("lumina2", tmp_path / "lumina2")
+    with pytest.raises(CheckpointError, match="Lumina2Pipeline can't redraw a part of a picture"):
+        await ImageEngine(CPU).prepare(replace(family_spec("lumina2", tmp_path, "img2img"), refined=True))
