@@ -50,8 +50,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with lock_home(settings.home):
-            await asyncio.to_thread(services.database.migrate)
-            await asyncio.to_thread(recover_after_crash, services)
+            await services.database.in_patient_writer(services.database.migrate)
+            await recover_after_crash(services)
             async with AsyncExitStack() as shutdown:
                 _register_shutdown(services, shutdown)
                 engines = _engines(services)
@@ -108,6 +108,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     shutdown.push_async_callback(services.image_engine.stop)
     shutdown.push_async_callback(services.active_calls.stop)
     shutdown.push_async_callback(services.active_responses.stop)
+    shutdown.callback(services.database.stop_waiting)
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:

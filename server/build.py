@@ -184,6 +184,7 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         call_store=base.call_store,
         storage=base.storage,
         metrics=base.metrics,
+        background=base.background,
         crash_points=base.crash_points,
         max_n=base.settings.max_n,
         time_limit_s=base.settings.job_time_limit_s,
@@ -197,6 +198,7 @@ def _image_calls(base: _Base, creator: ImageCreator, limiter: RateLimiter) -> Im
         store=base.call_store,
         expected_retries=base.expected_retries,
         limiter=limiter,
+        background=base.background,
         drain=base.drain,
         retry_grace_s=base.settings.retry_grace_s,
     )

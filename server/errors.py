@@ -4,7 +4,7 @@ ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500
-├── MethodNotAllowed 405  ├── Overloaded 503
+├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy
 ├── Conflict 409          ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── BadRequest 400        ├── RateLimited 429
@@ -187,6 +187,20 @@ class Overloaded(ServerError):
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message, headers={"Retry-After": retry_after_header(retry_after_s)})
+
+
+class DatabaseBusy(Overloaded):
+    """The database is locked, or can't be reached. `reason` is for the operator.
+
+    `began`: its transaction had begun, and was cut off. If the connection broke at its end, it may be committed.
+    """
+
+    default_code: ClassVar[str | None] = "database_busy"
+
+    def __init__(self, reason: str, *, began: bool) -> None:
+        super().__init__("The server's database is busy or out of reach. Please send the request again.", 5)
+        self.reason = reason
+        self.began = began
 
 
 class TimedOut(ServerError):

@@ -33,21 +33,21 @@ def lock_home(home: Path) -> IO[str]:
     return lock
 
 
-def recover_after_crash(services: Services) -> None:
+async def recover_after_crash(services: Services) -> None:
     """Void the holds of dead servers. On SQLite every other owner is dead, since this server has locked the home."""
-    if voided := services.ledger.void_orphans():
+    if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
-    services.call_store.fail_orphans()
-    if finished := services.response_store.finish_orphans():
+    await services.call_store.in_patient_writer(services.call_store.fail_orphans)
+    if finished := await services.response_store.in_patient_writer(services.response_store.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
-    _sweep_files(services)
+    await _sweep_files(services)
 
 
 async def run_maintenance(services: Services) -> None:
     """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
-        tasks.create_task(_every(SWEEP_EVERY_S, lambda: asyncio.to_thread(_sweep, services)))
+        tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -61,26 +61,29 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _renew_leases(services: Services) -> None:
-    await asyncio.to_thread(services.ledger.renew, services.active_calls.ids())
-    await asyncio.to_thread(services.response_store.renew)
-    await asyncio.to_thread(services.response_store.finish_orphans)
-    if lapsed := await asyncio.to_thread(services.ledger.sweep):
+    """Renewals come first: whatever time the database was busy for, no hold of a running call is swept."""
+    ledger, calls, responses = services.ledger, services.call_store, services.response_store
+    await ledger.in_patient_writer(ledger.renew, services.active_calls.ids())
+    await responses.in_patient_writer(responses.renew)
+    await responses.in_patient_writer(responses.finish_orphans)
+    if lapsed := await ledger.in_patient_writer(ledger.sweep):
         log.warning("voided holds whose lease ran out", holds=lapsed)
-    await asyncio.to_thread(services.call_store.fail_orphans, services.active_calls.ids())
+    await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
 
 
-def _sweep(services: Services) -> None:
-    services.call_store.delete_expired()
-    _sweep_files(services)
+async def _sweep(services: Services) -> None:
+    await services.call_store.in_patient_writer(services.call_store.delete_expired)
+    await _sweep_files(services)
 
 
-def _sweep_files(services: Services) -> None:
-    settings = services.settings
-    services.response_store.delete_expired(settings.responses_keep_days * DAY_S, settings.idempotency_s)
+async def _sweep_files(services: Services) -> None:
+    settings, ledger, responses = services.settings, services.ledger, services.response_store
+    max_age_s = settings.responses_keep_days * DAY_S
+    await responses.in_patient_writer(responses.delete_expired, max_age_s, settings.idempotency_s)
     days = settings.results_keep_days
-    if days is not None and (expired := services.ledger.expire_results(days * DAY_S)):
+    if days is not None and (expired := await ledger.in_patient_writer(ledger.expire_results, days * DAY_S)):
         log.info("expired results", results=expired)
-    recorded = services.ledger.result_names() | services.response_store.file_names()
-    removed = services.storage.sweep(recorded, settings.result_grace_s)
+    recorded = await ledger.in_reader(ledger.result_names) | await responses.in_reader(responses.file_names)
+    removed = await services.storage.in_thread(services.storage.sweep, recorded, settings.result_grace_s)
     if removed:
         log.info("removed files without a record", files=removed)

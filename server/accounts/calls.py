@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
+from server.accounts.store import Store
 from server.accounts.tables import CallRow, HoldRow
 
 State = Literal["running", "succeeded", "failed", "cancelled"]
@@ -87,11 +88,11 @@ class RetryCandidate(Protocol):
 CandidateT = TypeVar("CandidateT", bound=RetryCandidate)
 
 
-class CallStore:
+class CallStore(Store):
     """The call records that one server process (`owner`) reads and writes. Each can be looked up for `retention_s`."""
 
     def __init__(self, database: Database, owner: str, retention_s: float) -> None:
-        self._database = database
+        super().__init__(database)
         self._owner = owner
         self._retention_s = retention_s
 

@@ -1,35 +1,66 @@
-"""The database: one writer connection, many readers.
+"""The database: one writer connection, many readers, each with threads of their own.
 
 SQLite up to 3.51.2 can lose data when two connections write and checkpoint a WAL at the same time. So only one
 connection writes and checkpoints; readers can do neither. Writers begin with BEGIN IMMEDIATE: a transaction that starts
 as a reader and upgrades ignores the busy timeout. Other processes (the command line) write under SQLite's lock.
+
+A lock can last (a backup, a disk that hangs, a forgotten shell), and so can the restart of a PostgreSQL server. A write
+waits for its transaction to begin, for as long as its result is worth; then it is DatabaseBusy. Readers never wait for
+it.
 """
 
+import math
 import sqlite3
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+import structlog
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from server.errors import DatabaseBusy
+from server.threads import NotBegun, Threads
+
+log = structlog.stdlib.get_logger("darkroom.database")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
 MIGRATIONS = Path(__file__).parent / "migrations"
-BUSY_TIMEOUT_MS = 30_000
 READERS = 8
+REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
+PATIENT_LIMIT_S = 300.0  # a picture that was drawn, or the end of a response, would be lost
+COMMAND_LIMIT_S = 30.0
+ATTEMPT_S = 0.5  # of a wait; then the time is looked at
+CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and ms, of a host that went away silently
 
 
 class Database:
-    """A SQLite or PostgreSQL database, chosen by the URL."""
+    """A SQLite or PostgreSQL database, chosen by the URL.
+
+    `write` and `read` block. On an event loop, `in_reader` and `in_writer` run what uses them in the threads for it.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._writer = self._engine(1, read_only=False)
         self._readers = self._engine(READERS, read_only=True)
+        self._write_threads = Threads("db-write", 1)
+        self._read_threads = Threads("db-read", READERS)
+        self._wait = _Wait()
+        self._stop_waiting_at = math.inf
 
     def migrate(self) -> None:
-        """Bring the schema to this version."""
+        """Bring the schema to this version. Raises DatabaseBusy."""
         from alembic import command
         from alembic.config import Config
 
@@ -37,26 +68,93 @@ class Database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
-        with self._writer.begin() as connection:
-            config.attributes["connection"] = connection
+        with self.write() as session:
+            if not self.is_sqlite:  # other servers may be at work in the tables
+                session.execute(text(f"SET LOCAL lock_timeout = '{COMMAND_LIMIT_S:g}s'"))
+            config.attributes["connection"] = session.connection()
             command.upgrade(config, "head")
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction on the single writer connection; commits at the end, rolls back on an exception."""
-        with Session(self._writer, expire_on_commit=False) as session, session.begin():
-            yield session
+        """A transaction on the single writer connection; commits at the end, rolls back on an exception.
+
+        Raises DatabaseBusy if it can't begin in time, or is cut off.
+        """
+        began = False
+        try:
+            with self._begin_write() as session:
+                began = True
+                yield session
+                session.commit()
+        except (DBAPIError, PoolTimeout) as error:
+            _raise_if_busy(error, began=began)
+            raise
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A read-only transaction on one snapshot; it never waits for the writer."""
-        with Session(self._readers) as session:
-            yield session
+        """A read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the database
+        can't be reached."""
+        try:
+            with Session(self._readers) as session:
+                yield session
+        except (DBAPIError, PoolTimeout) as error:
+            _raise_if_busy(error, began=False)
+            raise
+
+    async def in_reader(
+        self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run blocking work that only reads. Raises DatabaseBusy if every reader is busy for REQUEST_LIMIT_S."""
+        return await _run(self._read_threads, REQUEST_LIMIT_S, partial(work, *args, **kwargs))
+
+    async def in_writer(
+        self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Run blocking work that writes. Raises DatabaseBusy if it can't begin within REQUEST_LIMIT_S."""
+        return await self._write_within(REQUEST_LIMIT_S, partial(work, *args, **kwargs))
+
+    async def in_patient_writer(
+        self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little."""
+        return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs))
+
+    def stop_waiting(self) -> None:
+        """The server ends: from now on no write waits for longer than a request's would."""
+        self._stop_waiting_at = time.monotonic() + REQUEST_LIMIT_S
 
     def dispose(self) -> None:
         """Close all connections."""
         self._readers.dispose()
         self._writer.dispose()
+
+    async def _write_within(self, limit_s: float, work: Callable[[], Result]) -> Result:
+        """Writes begin in the order in which they came. However many requests come, those that wait are REQUEST_LIMIT_S
+        old at most: so the renewal of leases gets its turn."""
+        until = time.monotonic() + limit_s
+
+        def write() -> Result:
+            self._wait.until = until
+            return work()
+
+        return await _run(self._write_threads, limit_s, write)
+
+    def _begin_write(self) -> Session:
+        """A session whose transaction has begun, once there is a connection and it has the lock."""
+        until = self._wait.until or time.monotonic() + COMMAND_LIMIT_S
+        while True:
+            session = Session(self._writer, expire_on_commit=False)
+            try:
+                session.connection()
+            except BaseException as error:
+                session.close()
+                is_late = time.monotonic() >= min(until, self._stop_waiting_at)
+                if is_late or not isinstance(error, OperationalError) or not _is_busy(error):
+                    raise
+            else:
+                return session
+            if not self.is_sqlite:  # which has waited in BEGIN
+                time.sleep(ATTEMPT_S)
 
     def _engine(self, connections: int, *, read_only: bool) -> Engine:
         engine = create_engine(
@@ -64,14 +162,49 @@ class Database:
             poolclass=QueuePool,
             pool_size=connections,
             max_overflow=0,
-            pool_timeout=BUSY_TIMEOUT_MS / 1000,
+            pool_timeout=COMMAND_LIMIT_S,
+            pool_pre_ping=not self.is_sqlite,  # connections are dead after PostgreSQL was restarted
             hide_parameters=True,  # errors are logged, and must not contain prompts
+            connect_args={} if self.is_sqlite else {k: v for k, v in CONNECT_LIMITS.items() if k not in self.url.query},
         )
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
         elif read_only:
             _use_snapshot_isolation(engine)
+        else:
+            _limit_lock_waits(engine)
         return engine
+
+
+class _Wait(threading.local):
+    """Until when the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from then."""
+
+    until: float | None = None
+
+
+async def _run(threads: Threads, limit_s: float, work: Callable[[], Result]) -> Result:
+    try:
+        return await threads.run_if_begun_within(limit_s, work)
+    except NotBegun as error:
+        raise DatabaseBusy("its other work does not end", began=False) from error
+    except DatabaseBusy as error:
+        log.warning("the database is busy or out of reach", reason=error.reason)
+        raise
+
+
+def _raise_if_busy(error: DBAPIError | PoolTimeout, *, began: bool) -> None:
+    if _is_busy(error):
+        raise DatabaseBusy(str(error).partition("\n")[0], began=began) from error
+
+
+def _is_busy(error: DBAPIError | PoolTimeout) -> bool:
+    """Whether the same transaction may succeed later: the database is locked, overloaded, restarting or away."""
+    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        code: int = getattr(error.orig, "sqlite_errorcode", 0)
+        return code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}  # the other bits say which kind
+    return isinstance(error, OperationalError)  # psycopg's: no connection, locks, deadlocks, shutdown, full resources
 
 
 def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
@@ -79,7 +212,7 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
     def connect(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # we begin transactions ourselves
         cursor = connection.cursor()
-        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        cursor.execute(f"PRAGMA busy_timeout = {ATTEMPT_S * 1000:.0f}")
         if read_only:
             cursor.execute("PRAGMA query_only = ON")
             cursor.execute("PRAGMA wal_autocheckpoint = 0")
@@ -100,3 +233,11 @@ def _use_snapshot_isolation(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+
+
+def _limit_lock_waits(engine: Engine) -> None:
+    """PostgreSQL's default is to wait for another transaction's row for ever, and all other writes with it."""
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{REQUEST_LIMIT_S:g}s'")

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Update, func, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
+from server.accounts.store import Store
 from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
 
 
@@ -62,21 +63,21 @@ def _no_op(_: object) -> None:
     return None
 
 
-class Ledger:
+class Ledger(Store):
     """The ledger as one server process (`owner`) uses it. `crash_hook` is called at each crash point, for tests."""
 
     def __init__(
         self, database: Database, owner: str, lease_s: float = 60, crash_hook: Callable[[str], None] = _no_op
     ) -> None:
-        self._database = database
+        super().__init__(database)
         self._owner = owner
         self._lease_s = lease_s
         self._crash_hook = crash_hook
 
     def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
-        now = time.time()
         with self._database.write() as session:
+            now = time.time()  # it may have waited
             budget = session.scalar(select(KeyRow.budget).where(KeyRow.id == call.key_id).with_for_update())
             if budget is not None:
                 available = budget - spent_and_held(session, call.key_id)
@@ -102,15 +103,16 @@ class Ledger:
     ) -> int:
         """Charge the call, with its results and `extra_writes`, in one transaction; returns the price.
 
-        Raises HoldLost.
+        Raises HoldLost. If it raises DatabaseBusy it may be repeated: when it was committed after all, nothing more is
+        written.
         """
         if not results:
             raise ValueError(f"{call_id} has no results, and what was not delivered is not charged")
-        now = time.time()
         with self._database.write() as session:
+            now = time.time()
             own = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
             if _count_updated(session, update(HoldRow).where(*own).values(state="captured", settled_at=now)) != 1:
-                raise HoldLost(call_id)
+                return _captured_price(session, call_id, results)
             hold = session.get_one(HoldRow, call_id)
             session.add(
                 EntryRow(call_id=call_id, key_id=hold.key_id, model=hold.model, amount=hold.price, created_at=now)
@@ -184,6 +186,14 @@ def spent_and_held(session: Session, key_id: str) -> int:
     spent = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id).scalar_subquery()
     held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held).scalar_subquery()
     return int(session.scalars(select(spent + held)).one())
+
+
+def _captured_price(session: Session, call_id: str, results: Sequence[StoredResult]) -> int:
+    """The price of a call that was captured with these pictures. Raises HoldLost if it was not."""
+    recorded = set(session.scalars(select(ResultRow.name).where(ResultRow.call_id == call_id)))
+    if recorded != {result.name for result in results}:
+        raise HoldLost(call_id)
+    return session.get_one(HoldRow, call_id).price
 
 
 def _count_updated(session: Session, statement: Update) -> int:

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from server.accounts.calls import Write
 from server.accounts.db import Database
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
+from server.accounts.store import Store
 
 Side = Literal["input", "output"]
 RUNNING = ("queued", "in_progress")
@@ -83,11 +84,11 @@ class StoredResponse:
         return self.state in RUNNING
 
 
-class ResponseStore:
+class ResponseStore(Store):
     """The response records that one server process (`owner`) reads and writes."""
 
     def __init__(self, database: Database, owner: str, lease_s: float) -> None:
-        self._database = database
+        super().__init__(database)
         self._owner = owner
         self._lease_s = lease_s
 
@@ -177,16 +178,11 @@ class ResponseStore:
         """Mark the response as delivered, to a retry; returns it with its items."""
         with self._database.write() as session:
             session.execute(update(ResponseRow).where(ResponseRow.id == response_id).values(delivered=True))
-        return self._find(ResponseRow.id == response_id)
+            return _with_items(session, ResponseRow.id == response_id)
 
     def _find(self, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
-        joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
-        query = joined.where(*conditions).order_by(ItemRow.position)
         with self._database.read() as session:
-            rows = session.execute(query).all()
-        if not rows:
-            return None
-        return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
+            return _with_items(session, *conditions)
 
     def find_chain(self, response_id: str, key_id: str) -> tuple[str, list[StoredItem]] | None:
         """The state of a response, and the items of it and of all its predecessors, oldest first, in one query."""
@@ -249,6 +245,14 @@ class ResponseStore:
         """The files that came inside requests and that a response still needs."""
         with self._database.read() as session:
             return set(session.scalars(select(FileRow.name)))
+
+
+def _with_items(session: Session, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
+    joined = select(ResponseRow, ItemRow).outerjoin(ItemRow, ItemRow.response_id == ResponseRow.id)
+    rows = session.execute(joined.where(*conditions).order_by(ItemRow.position)).all()
+    if not rows:
+        return None
+    return _response(rows[0][0]), [_item(row) for _, row in rows if row is not None]
 
 
 def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:

@@ -22,7 +22,7 @@ MAX_URL_LENGTH = 4096
 NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
-# Its own threads: a DNS server that does not answer blocks one for 30 s, and the default executor renews leases.
+# Its own threads: a DNS server that does not answer blocks one for 30 s.
 DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
 
 

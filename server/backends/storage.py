@@ -12,14 +12,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from server.threads import Threads
+
+THREADS = 8  # a disk gains from several accesses at once, and one that hangs must not stop at one
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
 
 
 class Storage:
-    """A folder of results, in 256 subfolders by the first two digits. All methods block: call them in threads."""
+    """A folder of results, in 256 subfolders by the first two digits.
+
+    All methods block. On an event loop, the coroutine `in_thread` runs what uses them in the threads for files.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.in_thread = Threads("files", THREADS).run
 
     def new_name(self, extension: str) -> str:
         """A new name that can't be guessed."""

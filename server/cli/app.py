@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from server.errors import StartError
+from server.errors import DatabaseBusy, StartError
 
 if TYPE_CHECKING:
     from server.accounts.db import Database
@@ -30,6 +30,8 @@ def main() -> None:
         app()
     except StartError as error:
         _fail(str(error))
+    except DatabaseBusy as error:
+        _fail(f"The database is busy or out of reach: {error.reason}")
 
 
 @app.command()

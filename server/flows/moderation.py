@@ -122,7 +122,7 @@ class Moderator:
         log.warning("refused by moderation", call=context.call_id, key=context.key_id, stage=stage, policies=policies)
         now = datetime.now(UTC)
         refusals = [_refusal(context, stage, finding, now) for finding in dict.fromkeys(findings)]
-        await asyncio.to_thread(record_refusals, self._database, refusals)
+        await self._database.in_writer(record_refusals, self._database, refusals)
         what = "Your request was" if stage == "input" else "What came of your request was"
         message = (
             f"{what} rejected by this server's safety policy: {', '.join(policies)}. Nothing was charged. "

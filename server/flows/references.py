@@ -87,10 +87,10 @@ class ReferenceLoader:
             name = urlsplit(str(reference.source)).path.rpartition("/")[2]
         except ValueError:
             return None  # not a URL: the download reports that
-        if await asyncio.to_thread(self._ledger.find_result, name) is None:
+        if await self._ledger.in_reader(self._ledger.find_result, name) is None:
             return None
         try:
-            return await asyncio.to_thread(self._storage.read, name)
+            return await self._storage.in_thread(self._storage.read, name)
         except FileNotFoundError as error:
             message = f"{reference.field}: the picture '{name}' has been deleted."
             raise BadRequest(message, param=reference.field, code="result_not_found") from error

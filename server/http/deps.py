@@ -1,6 +1,5 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
-import asyncio
 import re
 from collections.abc import Iterable
 from typing import Annotated
@@ -27,7 +26,7 @@ ServicesDep = Annotated[Services, Depends(services)]
 async def caller(request: Request, services: ServicesDep) -> Key:
     """The key of the Authorization header. Raises Unauthorized."""
     secret = bearer(request)
-    key = await asyncio.to_thread(authenticate, services.database, secret)
+    key = await services.database.in_reader(authenticate, services.database, secret)
     if key is None:
         raise Unauthorized(
             f"Incorrect API key provided: {_masked(secret)}. It is unknown, expired or revoked; "

@@ -52,7 +52,7 @@ ERRORS: dict[int, tuple[type[ApiError], str]] = {
     422: (KeyReused, "Another request had this Idempotency-Key."),
     429: (RateLimited, "The key's limit of calls is reached, or its budget is used up."),
     500: (EngineFailure, "The server failed. Nothing is charged."),
-    503: (Overloaded, "The server has no room now, or is about to stop."),
+    503: (Overloaded, "The server has no room now, its database is busy, or it is about to stop."),
     504: (TimedOut, "The call took too long. Nothing is charged."),
 }
 RETRY_STATUSES = {409, 429, 503}

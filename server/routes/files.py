@@ -1,7 +1,5 @@
 """GET /cdn/{name}: a finished picture. Its name has 128 random bits: the URL itself is the permission."""
 
-import asyncio
-
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
@@ -35,14 +33,14 @@ HEADERS = {
             400: answer("The `Range` header is invalid.", {"type": "string"}, "text/plain"),
             416: {"description": "The range is outside of the file."},
         },
-        errors=[404, 500],
+        errors=[404, 500, 503],
         security=None,
     ),
 )
 async def show_result(name: str, services: ServicesDep) -> FileResponse:
     """The file, whole or a range of it."""
-    path = services.storage.path(name)
-    record = await asyncio.to_thread(services.ledger.find_result, name) if path else None
+    path = await services.storage.in_thread(services.storage.path, name)
+    record = await services.ledger.in_reader(services.ledger.find_result, name) if path else None
     if path is None or record is None:
         raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
     return FileResponse(path, media_type=record.media_type, headers=HEADERS)

@@ -74,7 +74,7 @@ CREATES_PICTURES: dict[str, Any] = {
         "can see it.",
         parameters=[parameter("path", "job_id", "The id in the `x-darkroom-job` header of the call's answer.")],
         success=answer("The state of the call.", ImageJobState),
-        errors=[401, 404, 500],
+        errors=[401, 404, 500, 503],
     ),
 )
 async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobState:

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/models")
         "List models",
         "Lists every model of the catalog, also those that the key's groups do not allow.",
         success=answer("The models.", ModelList),
-        errors=[401, 500],
+        errors=[401, 500, 503],
     ),
 )
 async def list_models(_: Caller, services: ServicesDep) -> ModelList:
@@ -40,7 +40,7 @@ async def list_models(_: Caller, services: ServicesDep) -> ModelList:
         "Returns one model, by its name or an alias. An alias of an image model and a chat model is the image model's.",
         parameters=[parameter("path", "name", "The name of a model, or an alias.")],
         success=answer("The model.", {"anyOf": [schema_of(card, "serialization") for card in (ModelCard, ChatCard)]}),
-        errors=[401, 404, 500],
+        errors=[401, 404, 500, 503],
     ),
 )
 async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:

@@ -109,7 +109,7 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
         ],
         success=answer("The response, as JSON or as a stream of events.", ResponseObject),
         stream=EVENTS,
-        errors=[400, 401, 404, 500],
+        errors=[400, 401, 404, 500, 503],
     ),
 )
 async def retrieve(
@@ -135,7 +135,7 @@ async def retrieve(
         "Deletes a response and its items. If it still runs, it is cancelled.",
         parameters=[RESPONSE_ID],
         success=answer("The response is deleted.", DeletedResponse),
-        errors=[401, 404, 500],
+        errors=[401, 404, 500, 503],
     ),
 )
 async def delete(response_id: str, key: Caller, services: ServicesDep) -> Response:
@@ -150,7 +150,7 @@ async def delete(response_id: str, key: Caller, services: ServicesDep) -> Respon
         "Cancels a background response. One that has ended stays as it is.",
         parameters=[RESPONSE_ID],
         success=answer("The response after that.", ResponseObject),
-        errors=[400, 401, 404, 500],
+        errors=[400, 401, 404, 500, 503],
     ),
 )
 async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Response:
@@ -170,7 +170,7 @@ async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Respon
             parameter("query", "after", "The page begins after the item with this id.", type="string"),
         ],
         success=answer("A page of items.", InputItemList),
-        errors=[400, 401, 404, 500],
+        errors=[400, 401, 404, 500, 503],
     ),
 )
 async def input_items(

@@ -28,6 +28,7 @@ class ActiveCall(ActiveJob[Preview]):
         self.state: Literal["queued", "running"] = "queued"
         self.progress: Progress | None = None
         self.shape: ImageShape | None = None  # set by `admit`
+        self.recorded = False  # its hold and its row are in the database, or may be
         self.response_started = False  # a client has read status 200, so a failure can only cut its answer off
         self._result: ImageResult | None = None
 

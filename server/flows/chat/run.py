@@ -25,7 +25,7 @@ from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost, JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
 from server.schemas.validation import check_text_length, iter_strings
-from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.chat")
@@ -103,12 +103,16 @@ class ChatRunner:
         raise EngineFailure("The chat engine ended without an answer.")
 
     async def record_usage(self, usage: UsageContext, prompt_tokens: int, completion_tokens: int) -> None:
-        """Count an ended chat's tokens in the operator's report and in /metrics. An error is logged, never raised."""
+        """Count an ended chat's tokens in the operator's report and in /metrics. An error is logged, never raised, and
+        a busy database keeps no chat waiting."""
+        await self._background.settle(self._count_usage(usage, prompt_tokens, completion_tokens))
+
+    async def _count_usage(self, usage: UsageContext, prompt_tokens: int, completion_tokens: int) -> None:
         try:
             self._metrics.chat_tokens.labels(usage.model, "prompt").inc(prompt_tokens)
             self._metrics.chat_tokens.labels(usage.model, "completion").inc(completion_tokens)
             counts = (usage.key.id, usage.model, prompt_tokens, completion_tokens)
-            await run_to_completion(asyncio.to_thread(add_chat_usage, self._database, *counts))
+            await self._database.in_patient_writer(add_chat_usage, self._database, *counts)
         except Exception:
             log.exception("tokens were not counted", key=usage.key.id, model=usage.model)
 

@@ -20,14 +20,14 @@ from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Led
 from server.accounts.money import format_money
 from server.backends.engine_host import EngineHost, QueueFull
 from server.backends.storage import Storage
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, QuotaExceeded, TimedOut
+from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import build_result, shape_of
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
 from server.state.active_calls import ActiveCall
-from server.state.background_tasks import run_to_completion
+from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.image_backlog import Backlog
 from server.state.image_result import ImageResult, ImageShape
 from server.state.served_catalog import ServedCatalog
@@ -36,6 +36,7 @@ from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.images")
 
+CAPTURE_ATTEMPTS = 3  # one that was cut off by the database's restart, one that works, and one to spare
 ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the transaction that charges a result
 
 
@@ -54,6 +55,7 @@ class ImageCreator:
         call_store: CallStore,
         storage: Storage,
         metrics: Metrics,
+        background: BackgroundTasks,
         crash_points: CrashPoints,
         max_n: int,
         time_limit_s: float,
@@ -67,6 +69,7 @@ class ImageCreator:
         self._call_store = call_store
         self._storage = storage
         self._metrics = metrics
+        self._background = background
         self._crash_points = crash_points
         self._max_n = max_n
         self._time_limit_s = time_limit_s
@@ -96,7 +99,7 @@ class ImageCreator:
                 to_result = partial(build_result, request, model, job)
                 result = await run_to_completion(self._store_and_capture(call, finished, to_result, extra_writes))
             except BaseException as error:
-                await run_to_completion(self._void(model, job.id, error))
+                await run_to_completion(self._void(model, call, error))
                 raise
         self._count(model, finished)
         return result
@@ -106,10 +109,15 @@ class ImageCreator:
         check_options(request, model, self._max_n, self._engine.abilities(model.checkpoint))
 
     async def _hold(self, call: BilledCall, running: ActiveCall) -> None:
+        """Raises QuotaExceeded and DatabaseBusy. A call that is cancelled meanwhile may be held."""
         record = self._call_store.begin_write(running.call)
+        running.recorded = True
         try:
-            await run_to_completion(asyncio.to_thread(self._ledger.hold, call, record))
-        except InsufficientBudget as error:
+            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, record))
+        except Exception as error:
+            running.recorded = isinstance(error, DatabaseBusy) and error.began
+            if not isinstance(error, InsufficientBudget):
+                raise
             raise QuotaExceeded(
                 f"This key's budget does not cover the call: {format_money(error.available)} CNY are left and "
                 f"{call.model} costs {format_money(error.price)} CNY."
@@ -144,7 +152,8 @@ class ImageCreator:
         """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry
         finds all or nothing. A file without a record is swept later."""
         stored = [
-            await asyncio.to_thread(self._store, position, image) for position, image in enumerate(finished.images)
+            await self._storage.in_thread(self._store, position, image)
+            for position, image in enumerate(finished.images)
         ]
         self._crash_points.hit("after-store")
         result = to_result(finished.images, stored)
@@ -156,14 +165,25 @@ class ImageCreator:
             for write in writes:
                 write(session)
 
-        try:
-            await asyncio.to_thread(self._ledger.capture, result.call_id, stored, write_all)
-        except HoldLost as error:
-            log.exception("hold lost: the pictures were drawn and are not charged", job=result.call_id)
-            raise EngineFailure(
-                "The call lost its hold on the ledger; nothing was charged. Please send it again."
-            ) from error
+        await self._capture(result.call_id, stored, write_all)
         return result
+
+    async def _capture(self, call_id: str, stored: Sequence[StoredResult], write_all: Write) -> int:
+        """Charge the call; returns the price. A transaction that was cut off is repeated: it may be committed, and if
+        not, the pictures would be lost."""
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, stored, write_all)
+            except DatabaseBusy as error:
+                if not error.began or attempts == CAPTURE_ATTEMPTS:
+                    raise
+            except HoldLost as error:
+                log.exception("hold lost: the pictures were drawn and are not charged", job=call_id)
+                raise EngineFailure(
+                    "The call lost its hold on the ledger; nothing was charged. Please send it again."
+                ) from error
 
     def _store(self, position: int, image: EncodedImage) -> StoredResult:
         name = self._storage.new_name(image.media_type.rpartition("/")[2])
@@ -178,11 +198,13 @@ class ImageCreator:
             position=position,
         )
 
-    async def _void(self, model: ImageModel, call_id: str, error: BaseException) -> None:
-        """Void the hold, if there is one: the budget may have refused it, or the pictures were captured just before."""
+    async def _void(self, model: ImageModel, call: ActiveCall, error: BaseException) -> None:
+        """Void the hold, unless there is none: the pictures may have been captured just before."""
         code = error.code if isinstance(error, ApiError) else None
         reason = "client_left" if isinstance(error, asyncio.CancelledError) else code or type(error).__name__
-        await asyncio.to_thread(self._ledger.void, call_id, reason)
+        if call.recorded:
+            void = self._ledger.in_patient_writer(self._ledger.void, call.call.id, reason)
+            await self._background.settle(void)
         self._metrics.calls.labels(model.name, reason).inc()
 
     def _count(self, model: ImageModel, finished: Finished) -> None:

@@ -13,7 +13,7 @@ from server.flows.images.create import ExtraWrites, ImageCreator
 from server.flows.images.request import ImageRequest
 from server.flows.rate_limits import RateLimiter
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCall, ActiveCalls, to_api_error
-from server.state.background_tasks import run_to_completion
+from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.detached_task import FOREVER
 from server.state.drain import Drain
 from server.state.expected_retries import CallIdentity, ExpectedRetries
@@ -46,6 +46,7 @@ class ImageCalls:
         store: CallStore,
         expected_retries: ExpectedRetries,
         limiter: RateLimiter,
+        background: BackgroundTasks,
         drain: Drain,
         retry_grace_s: float,
     ) -> None:
@@ -54,6 +55,7 @@ class ImageCalls:
         self._store = store
         self._expected_retries = expected_retries
         self._limiter = limiter
+        self._background = background
         self._drain = drain
         self._retry_grace_s = retry_grace_s
 
@@ -63,7 +65,7 @@ class ImageCalls:
         if running := self._find_running(identity, retry):
             return running
         another_expected = self._expected_retries.contains(identity)
-        record = await asyncio.to_thread(self._find_recorded, identity, retry, another_expected)
+        record = await self._store.in_reader(self._find_recorded, identity, retry, another_expected)
         if running := self._find_running(identity, retry):  # it may have started during the look-up
             return running
         if record is not None:
@@ -116,7 +118,7 @@ class ImageCalls:
             replayed.end(ReplayedError(status, answer))
         replayable = record.state == "succeeded" or _is_replayable(status, answer.get("code"))
         if not replayable or not record.delivered:
-            await asyncio.to_thread(self._store.mark_delivered, record.call.id, still_replayable=replayable)
+            await self._store.in_writer(self._store.mark_delivered, record.call.id, still_replayable=replayable)
         return replayed
 
     def _start(self, key: Key, request: ImageRequest, retry: RetryInfo) -> ActiveCall:
@@ -161,7 +163,9 @@ class ImageCalls:
             self._expected_retries.add(call.call.identity)
         state: Literal["cancelled", "failed"] = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
         failure = Failure(state, failed.status, failed.body()["error"], replayable)
-        await asyncio.to_thread(self._store.fail, call.call, failure, delivered=call.has_listeners)
+        if call.recorded or (replayable and call.call.idempotency_key is not None):
+            record = self._store.in_patient_writer(self._store.fail, call.call, failure, delivered=call.has_listeners)
+            await self._background.settle(record)
 
 
 def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:

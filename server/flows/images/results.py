@@ -1,6 +1,5 @@
 """The answer of an image call, from its job and its stored pictures. Pictures are read back from the storage."""
 
-import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -53,7 +52,7 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     """The answer with URLs or, if the request asks for it, with base64. Raises NotFound if a file is gone."""
     if result.response_format == "url":
         return result.answer
-    pictures = [await asyncio.to_thread(_read_base64, storage, name) for name in result.files]
+    pictures = [await storage.in_thread(_read_base64, storage, name) for name in result.files]
     data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, result.answer.data, strict=True)]
     return result.answer.model_copy(update={"data": data})
 
@@ -67,7 +66,7 @@ async def image_events(
         yield _partial(preview, shape, kind)
     result = await call.result()
     for position, name in enumerate(result.files):
-        data = await asyncio.to_thread(_read_base64, storage, name)
+        data = await storage.in_thread(_read_base64, storage, name)
         yield _completed(result, position, data, kind)
 
 

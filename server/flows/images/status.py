@@ -1,7 +1,5 @@
 """The state of an image call by its id: from memory while it runs, from the database afterwards."""
 
-import asyncio
-
 from server.accounts.calls import CallRecord, CallStore
 from server.accounts.keys import Key
 from server.backends.storage import Storage
@@ -25,7 +23,7 @@ class CallStatus:
         running = self._active.find(call_id, key.id)
         if running is not None and not running.done:
             return _running_state(running)
-        record = await asyncio.to_thread(self._store.find, call_id, key.id)
+        record = await self._store.in_reader(self._store.find, call_id, key.id)
         if record is None:
             message = f"There is no job '{call_id}' of this key; it may be too old."
             raise NotFound(message, param="id", code="job_not_found")

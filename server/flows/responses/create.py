@@ -1,6 +1,5 @@
 """Which response a request is for: an earlier one that it retries, or a new one that is planned and started here."""
 
-import asyncio
 import time
 import uuid
 from dataclasses import replace
@@ -93,9 +92,9 @@ class ResponseCreator:
             stored=body.store,
         )
         if body.store:
-            plan = replace(plan, inputs=await asyncio.to_thread(self._history.store_inputs, inputs))
+            plan = replace(plan, inputs=await self._history.store_inputs(inputs))
         if body.background:
-            await asyncio.to_thread(self._store.begin, record, plan.inputs)
+            await self._store.in_writer(self._store.begin, record, plan.inputs)
         retries = retry.retry_count is not None  # this client retries by itself: no picture may be charged twice
         recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
         response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)

@@ -1,6 +1,5 @@
 """What a request names and the server has stored: the chain of earlier responses, items by their ids, pictures."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -26,7 +25,7 @@ class History:
         """The items of all rounds up to that response. Raises BadRequest if this key has none, or if it still runs."""
         if previous_id is None:
             return []
-        chain = await asyncio.to_thread(self._store.find_chain, previous_id, key.id)
+        chain = await self._store.in_reader(self._store.find_chain, previous_id, key.id)
         if chain is None:
             message = f"Previous response with id '{previous_id}' not found."
             raise BadRequest(message, param="previous_response_id", code="previous_response_not_found")
@@ -41,7 +40,7 @@ class History:
         if isinstance(sent, str):
             return [user_text(sent)]
         ids = {item.id for item in sent if isinstance(item, ItemReference | ImageCallItem)}
-        stored = await asyncio.to_thread(self._store.find_items, ids, key.id) if ids else {}
+        stored = await self._store.in_reader(self._store.find_items, ids, key.id) if ids else {}
         items: list[StoredItem] = []
         for index, item in enumerate(sent):
             if isinstance(item, ItemReference | ImageCallItem) and item.id in stored:
@@ -60,16 +59,16 @@ class History:
             source: str | bytes = picture.source
             if picture.is_file:
                 try:
-                    source = await asyncio.to_thread(self._storage.read, picture.source)
+                    source = await self._storage.in_thread(self._storage.read, picture.source)
                 except FileNotFoundError as error:
                     message = "A picture of this chain has been deleted; begin a new one."
                     raise BadRequest(message, param="previous_response_id") from error
             references.append(Reference("input", source))
         return tuple(references)
 
-    def store_inputs(self, inputs: Sequence[StoredItem]) -> tuple[StoredItem, ...]:
-        """The items with their pictures written to files. Blocks. Raises BadImageRequest."""
+    async def store_inputs(self, inputs: Sequence[StoredItem]) -> tuple[StoredItem, ...]:
+        """The items with their pictures written to files. Raises BadImageRequest."""
         try:
-            return tuple(store_pictures(item, self._storage) for item in inputs)
+            return tuple([await self._storage.in_thread(store_pictures, item, self._storage) for item in inputs])
         except PictureError as error:
             raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error

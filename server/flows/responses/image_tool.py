@@ -103,7 +103,7 @@ class ImageToolRunner:
             return ToolResult(_failed_item(call, arguments, error), charged=False, message=f"error: {error.message}")
         response.mark_charged(call.index, to_item(result))
         response.emit("response.image_generation_call.completed", **fields)
-        data = await asyncio.to_thread(self._storage.read, result.files[0])
+        data = await self._storage.in_thread(self._storage.read, result.files[0])
         item = {**to_item(result), "result": base64.b64encode(data).decode()}
         return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
 
@@ -125,7 +125,7 @@ class ImageToolRunner:
         """The result of a cancelled call, if it was captured before the cancellation reached it."""
         with suppress(ApiError):
             await running.result()
-        record = await asyncio.to_thread(self._call_store.find, running.call.id, key.id)
+        record = await self._call_store.in_reader(self._call_store.find, running.call.id, key.id)
         if record is None or record.state != "succeeded" or record.answer is None:
             return None
         return ImageResult.from_record(running.call.id, record.answer)

@@ -1,8 +1,6 @@
 """Responses by id: the object, its inputs, its stream once more, cancel, delete; and the response of a retry."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import Literal, cast
 
 from server.accounts.calls import match_retry
@@ -38,7 +36,7 @@ class Responses:
         if running is not None:
             return running.object()
         record, items = await self._find(key, response_id)
-        return await asyncio.to_thread(self._object, record, items)
+        return await self._storage.in_thread(self._object, record, items)
 
     async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
         """The events of a background response after the one with that number, also those to come.
@@ -51,7 +49,7 @@ class Responses:
             return running.follow(after)
         record, items = await self._find(key, response_id)
         _require_background(record, "read the stream of")
-        return _events_after(await asyncio.to_thread(self._recorded_events, record, items), after)
+        return _events_after(await self._storage.in_thread(self._recorded_events, record, items), after)
 
     async def cancel(self, key: Key, response_id: str) -> Json:
         """Cancel a background response; an ended one stays as it is. Raises NotFound or BadRequest."""
@@ -63,8 +61,7 @@ class Responses:
         record, _ = await self._find(key, response_id)
         _require_background(record, "cancel")
         if record.running:  # on another server, whose results are not recorded from here on
-            finish = partial(self._store.finish, response_id, "cancelled", {}, delivered=True)
-            await asyncio.to_thread(finish)
+            await self._store.in_writer(self._store.finish, response_id, "cancelled", {}, delivered=True)
         return await self.show(key, response_id)
 
     async def delete(self, key: Key, response_id: str) -> Json:
@@ -72,7 +69,7 @@ class Responses:
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             await _cancel(running)
-        if not await asyncio.to_thread(self._store.delete, response_id, key.id):
+        if not await self._store.in_writer(self._store.delete, response_id, key.id):
             raise _not_found(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
@@ -87,7 +84,7 @@ class Responses:
             if after not in ids:
                 raise BadRequest(f"There is no input item '{after}' in this response.", param="after")
             inputs = inputs[ids.index(after) + 1 :]
-        page = [await asyncio.to_thread(render, item, self._storage) for item in inputs[:limit]]
+        page = [await self._storage.in_thread(render, item, self._storage) for item in inputs[:limit]]
         return item_list(page, has_more=len(inputs) > limit)
 
     async def find_retried(self, key: Key, retry: RetryInfo) -> ActiveResponse | None:
@@ -98,7 +95,7 @@ class Responses:
         if running is not None:
             check_fingerprint(running.record.fingerprint, retry)
             return running
-        recorded = await asyncio.to_thread(self._store.find_keyed, retry.idempotency_key, key.id)
+        recorded = await self._store.in_reader(self._store.find_keyed, retry.idempotency_key, key.id)
         if recorded is None:
             return None
         record, items = recorded
@@ -114,18 +111,18 @@ class Responses:
         if running is not None and not (running.has_listeners and another_expected):
             return running
         key_id, _, fingerprint = identity
-        records = await asyncio.to_thread(self._store.find_by_fingerprint, key_id, fingerprint, RETRY_WINDOW_S)
+        records = await self._store.in_reader(self._store.find_by_fingerprint, key_id, fingerprint, RETRY_WINDOW_S)
         record = match_retry(records, another_expected=another_expected)
-        recorded = await asyncio.to_thread(self._store.redeliver, record.id) if record else None
+        recorded = await self._store.in_writer(self._store.redeliver, record.id) if record else None
         return await self._replay(*recorded) if recorded else None
 
     async def _replay(self, record: StoredResponse, items: Sequence[StoredItem]) -> ActiveResponse:
-        whole = await asyncio.to_thread(self._object, record, items)
-        events = await asyncio.to_thread(self._recorded_events, record, items)
+        whole = await self._storage.in_thread(self._object, record, items)
+        events = await self._storage.in_thread(self._recorded_events, record, items)
         return ActiveResponse.replay(record, whole["output"], events)
 
     async def _find(self, key: Key, response_id: str) -> tuple[StoredResponse, list[StoredItem]]:
-        recorded = await asyncio.to_thread(self._store.find, response_id, key.id)
+        recorded = await self._store.in_reader(self._store.find, response_id, key.id)
         if recorded is None:
             raise _not_found(response_id)
         return recorded

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import structlog
@@ -122,7 +121,7 @@ class ToolLoop:
     async def _begin(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         if response.phase is Phase.QUEUED:
             response.emit_snapshot("response.queued")
-            await asyncio.to_thread(self._store.start, response.call.id)
+            await self._store.in_patient_writer(self._store.start, response.call.id)
             response.start()
         response.emit_snapshot("response.in_progress")
         await self._moderator.check_texts(plan.moderation, "input", plan.new_texts)
@@ -183,7 +182,7 @@ class ToolLoop:
     async def _admit(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """The request is sound. A background response has its row already."""
         if response.recorded and not response.record.background:
-            await asyncio.to_thread(self._store.begin, response.record, plan.inputs)
+            await self._store.in_writer(self._store.begin, response.record, plan.inputs)
         response.admit()
 
     async def _run_image_call(
@@ -208,8 +207,10 @@ class ToolLoop:
 
     async def _record_item(self, plan: ResponsePlan, response: ActiveResponse, index: int, item: Json) -> None:
         if response.recorded:
-            position = len(plan.inputs) + index
-            await asyncio.to_thread(self._store.add_output, response.record, position, StoredItem("output", item))
+            stored = StoredItem("output", item)
+            await self._store.in_patient_writer(
+                self._store.add_output, response.record, len(plan.inputs) + index, stored
+            )
 
     async def _finish(
         self, response: ActiveResponse, status: ResponseStatus, usage: ChatUsage, failure: ApiError | None
@@ -228,13 +229,13 @@ class ToolLoop:
             self._expected_retries.add(response.call.identity)
         try:
             if has_row:  # before it is emitted: a client may continue from it at once
-                finish = partial(self._store.finish, delivered=response.has_listeners)
-                await asyncio.to_thread(finish, record.id, status, ended)
+                finish, delivered = self._store.finish, response.has_listeners
+                await self._store.in_patient_writer(finish, record.id, status, ended, delivered=delivered)
         except Exception:  # clients must get the end all the same; the next start settles the row
             log.exception("the end of a response could not be recorded", response=record.id)
         response.end(status, ended, failure)
         if has_row and (record.survives_disconnect or not response.has_listeners):
-            await asyncio.to_thread(self._record_events, response)
+            await self._store.in_patient_writer(self._record_events, response)
 
     def _record_events(self, response: ActiveResponse) -> None:
         """The events without previews and pictures' bytes, which are in the items. Blocks."""

@@ -16,9 +16,40 @@ from server.accounts.db import Database
 NewDatabase = Callable[[], str]
 
 
+class Cluster:
+    """A temporary PostgreSQL server, which a test may stop and start."""
+
+    def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._user = user
+        self._numbers = itertools.count()
+
+    def create(self) -> None:
+        self._run("initdb", "--auth=trust", "--username=darkroom", "--no-sync")
+        self.start()
+
+    def start(self) -> None:
+        options = f"-F -c listen_addresses='' -k {self._folder}"
+        self._run("pg_ctl", "--wait", "-l", str(self._folder / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "--wait", "-m", "immediate", "stop")
+
+    def new(self, template: str = "test_0") -> str:
+        """The URL of a new database."""
+        name = f"test_{next(self._numbers)}"
+        with psycopg.connect(f"host={self._folder} user=darkroom dbname=postgres", autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
+        return f"postgresql+psycopg://darkroom@/{name}?host={self._folder}"
+
+    def _run(self, program: str, *options: str) -> None:
+        command = [self._binaries / program, "-D", self._folder / "data", *options]
+        subprocess.run(command, check=True, user=self._user, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=120)
+
+
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[NewDatabase]:
-    """Creates empty databases with the current schema, in a temporary cluster."""
+def cluster() -> Iterator[Cluster]:
     pg_ctl = shutil.which("pg_ctl")
     if pg_ctl is None:
         pytest.skip("PostgreSQL is not installed")
@@ -28,28 +59,22 @@ def postgresql() -> Iterator[NewDatabase]:
     if user:
         shutil.chown(folder, user)
 
-    def run(program: str, *options: str) -> None:
-        command = [binaries / program, "-D", folder / "data", *options]
-        subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL, timeout=120)
-
-    run("initdb", "--auth=trust", "--username=darkroom", "--no-sync")
-    run("pg_ctl", "--wait", "-l", str(folder / "log"), "-o", f"-F -c listen_addresses='' -k {folder}", "start")
-    numbers = itertools.count()
-
-    def new(template: str = "test_0") -> str:
-        name = f"test_{next(numbers)}"
-        with psycopg.connect(f"host={folder} user=darkroom dbname=postgres", autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
-        return f"postgresql+psycopg://darkroom@/{name}?host={folder}"
-
+    cluster = Cluster(binaries, folder, user)
+    cluster.create()
     try:
-        migrated = Database(new("template0"))
+        migrated = Database(cluster.new("template0"))
         migrated.migrate()
         migrated.dispose()
-        yield new
+        yield cluster
     finally:
-        run("pg_ctl", "--wait", "-m", "immediate", "stop")
+        cluster.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def postgresql(cluster: Cluster) -> NewDatabase:
+    """Creates empty databases with the current schema."""
+    return cluster.new
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from server.accounts import db
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.cli.admin_client import change_catalog
+from server.cli.app import main
 from server.cli.serve import _first_key, _welcome
 from server.cli.tables import balances_table, keys_table, show
 from server.errors import StartError
@@ -66,6 +68,20 @@ def test_an_unreadable_admin_key_is_a_readable_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(StartError, match="run this as the user that runs the server"):
         change_catalog(Settings(home=tmp_path), "/admin/reload", {})
+
+
+def test_a_locked_database_is_a_readable_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
+    monkeypatch.setattr(db, "COMMAND_LIMIT_S", 0.1)
+    monkeypatch.setattr("sys.argv", ["darkroom", "keys", "list"])
+    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
+    database.migrate()
+    with database.write(), pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "database is locked" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("show_key", [True, False])

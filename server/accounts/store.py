@@ -1,0 +1,14 @@
+"""What stores have in common: blocking methods, which an event loop runs in the database's threads."""
+
+from server.accounts.db import Database
+
+
+class Store:
+    """Reads and writes one kind of record. All its methods block, but for the coroutines `in_reader`, `in_writer` and
+    `in_patient_writer`, which are the database's."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.in_reader = database.in_reader
+        self.in_writer = database.in_writer
+        self.in_patient_writer = database.in_patient_writer
