@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from tests.support.chat_servers import ENDLESS, chat_server
-from tests.support.harness import Server, suspended, until
+from tests.support.harness import Server, count_rows, locked_database, suspended, until
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "go on"}]
@@ -174,3 +174,14 @@ def test_a_dead_worker_fails_its_chats_and_nothing_else(small_queue: Server) -> 
     until(lambda: chat_state(small_queue)["worker_pid"] not in {None, pids[1]})
     assert post(small_queue, QUICK).status_code == 200
     assert small_queue.readiness()["worker_pid"] == pids[0]  # the image worker is untouched
+
+
+def test_chats_are_answered_while_the_database_is_locked_and_their_tokens_counted_later(small_queue: Server) -> None:
+    secret = small_queue.darkroom("keys", "create", "counted").stdout.strip()
+    mine = "key_id = (SELECT id FROM keys WHERE name = 'counted')"
+    with locked_database(small_queue), small_queue.http(secret) as client:
+        answer = client.post(PATH, json=QUICK)
+        assert count_rows(small_queue, "chat_usage", mine) == 0
+    assert answer.status_code == 200
+    tokens = answer.json()["usage"]["completion_tokens"]
+    until(lambda: count_rows(small_queue, "chat_usage", f"{mine} AND chats = 1 AND completion_tokens = {tokens}") == 1)

@@ -1,4 +1,5 @@
-"""Faults: killed workers, killed servers, clients that disconnect, full queues, jobs past their time limit."""
+"""Faults: killed workers, killed servers, clients that disconnect, full queues, jobs past their time limit, a locked
+database."""
 
 import concurrent.futures
 import contextlib
@@ -11,7 +12,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.harness import MakeServer, Server, assert_clean, charges, suspended, until
+from tests.support.harness import (
+    MakeServer,
+    Server,
+    assert_clean,
+    charges,
+    count_rows,
+    locked_database,
+    suspended,
+    until,
+)
 
 SLOW = {"prompt": "a city", "size": "1024x1024", "steps": 200, "model": "alpha-image-2-count"}
 QUICK = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
@@ -152,6 +162,58 @@ def test_a_disk_that_is_full_fails_the_call_uncharged(resilient: Server) -> None
     results.unlink()
     (server.home / "moved").rename(results)
     assert charges(server) == before + 1
+    assert_clean(server)
+
+
+def test_a_locked_database_refuses_calls_with_503_and_delays_nothing_else(resilient: Server) -> None:
+    """The call that is drawn meanwhile is charged and answered once the lock is gone."""
+    server, before = resilient, charges(resilient)
+    stranger = server.darkroom("keys", "create", "stranger").stdout.strip()
+    durations_s: list[float] = []
+    with concurrent.futures.ThreadPoolExecutor(12) as pool, server.http(stranger) as reader:
+        finished = post(server, QUICK, stranger)
+        job = f"/v1/images/jobs/{finished.headers['x-darkroom-job']}"
+        result = finished.json()["data"][0]["url"]
+        with suspended(server.readiness()["worker_pid"]):
+            drawn = pool.submit(post, server, QUICK)
+            until(lambda: server.readiness()["jobs"] == 1)
+            locked = contextlib.ExitStack()
+            locked.enter_context(locked_database(server))
+        with locked:
+            refused = [pool.submit(post, server, QUICK) for _ in range(10)]
+            while not all(call.done() for call in refused):
+                for path in ("/v1/models", "/healthz", job, result):
+                    began = time.monotonic()
+                    assert reader.get(path).status_code == 200
+                    durations_s.append(time.monotonic() - began)
+            assert not drawn.done()
+        assert drawn.result().status_code == 200
+    assert max(durations_s) < 5  # each was 30 s when reads shared their threads with writes
+    for call in refused:
+        assert call.result().status_code == 503
+        assert call.result().json()["error"]["code"] == "database_busy"
+        assert 1 <= int(call.result().headers["retry-after"]) <= 120
+    assert charges(server) == before + 2
+    assert_clean(server)
+    assert post(server, QUICK).status_code == 200
+
+
+def test_a_call_that_fails_under_a_locked_database_gets_its_money_back_afterwards(resilient: Server) -> None:
+    server, before = resilient, charges(resilient)
+    secret = server.darkroom("keys", "create", "one call", "--budget", "0.10").stdout.strip()
+    held = "state = 'held' AND key_id = (SELECT id FROM keys WHERE name = 'one call')"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        worker = server.readiness()["worker_pid"]
+        with suspended(worker):
+            call = pool.submit(post, server, QUICK, secret)
+            until(lambda: server.readiness()["jobs"] == 1)
+            with locked_database(server):
+                os.kill(worker, signal.SIGKILL)
+                assert call.result().status_code == 500  # before the lock is gone
+                assert count_rows(server, "holds", held) == 1
+    until(lambda: count_rows(server, "holds", held) == 0)
+    assert charges(server) == before
+    assert post(server, QUICK, secret).status_code == 200
     assert_clean(server)
 
 

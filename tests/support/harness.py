@@ -169,6 +169,15 @@ def suspended(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@contextlib.contextmanager
+def locked_database(server: Server) -> Iterator[None]:
+    """Another process has the lock of the server's SQLite database, as a forgotten sqlite3 shell does."""
+    with contextlib.closing(sqlite3.connect(server.home / "darkroom.db", isolation_level=None, timeout=60)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
 def until(condition: Callable[[], bool], limit_s: float = 120, interval_s: float = 0.05) -> None:
     """Wait for a condition that is sure to come. The limit only ends a test that has failed."""
     deadline = time.monotonic() + limit_s
@@ -185,6 +194,11 @@ def assert_clean(server: Server) -> None:
 
 def charges(server: Server) -> int:
     """How many calls have been charged, all keys together."""
+    return count_rows(server, "entries")
+
+
+def count_rows(server: Server, table: str, condition: str = "true") -> int:
+    """How many rows of the server's SQLite database meet an SQL condition."""
     with contextlib.closing(sqlite3.connect(f"file:{server.home / 'darkroom.db'}?mode=ro", uri=True)) as database:
-        count: int = database.execute("SELECT count(*) FROM entries").fetchone()[0]
+        count: int = database.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchone()[0]
     return count
