@@ -1,5 +1,6 @@
 """Client of other OpenAI-compatible servers, for chat models that don't run here."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from pydantic_core import to_json
 
 from pipelines.catalog.chat import Upstream
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut
@@ -53,15 +55,16 @@ class UpstreamClient:
     async def complete(self, upstream: Upstream, body: Json) -> UpstreamResponse:
         """One chat completion. Raises ApiError when there is no answer that can be forwarded."""
         with _translate_errors(upstream):
-            response = await self._client.post(self._url(upstream), json=body, headers=self._headers(upstream))
+            content = await asyncio.to_thread(to_json, body)
+            response = await self._client.post(self._url(upstream), content=content, headers=self._headers(upstream))
             return _parse_response(upstream, response)
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
         """The chunks, or the JSON answer that came instead of a stream. Raises ApiError, also between chunks."""
         with _translate_errors(upstream):
-            request = self._client.stream("POST", self._url(upstream), json=body, headers=self._headers(upstream))
-            async with request as response:
+            content, headers = await asyncio.to_thread(to_json, body), self._headers(upstream)
+            async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield _chunks(upstream, response)
                 else:
@@ -72,7 +75,8 @@ class UpstreamClient:
         return f"{upstream.base_url}/chat/completions"
 
     def _headers(self, upstream: Upstream) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
+        key = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
+        return {"Content-Type": "application/json", **key}
 
 
 @contextmanager

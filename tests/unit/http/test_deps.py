@@ -4,6 +4,7 @@ import pytest
 from starlette.requests import Request
 
 from server.http.deps import ignored_header, read_retry_info
+from server.schemas.json_shape import JsonTooComplex
 from server.schemas.validation import MalformedBody, parse_json
 
 
@@ -32,7 +33,7 @@ def test_what_is_nested_deeper_than_it_can_be_written_again_is_refused() -> None
     for depth, refused in ((98, False), (200, True)):
         raw = b'{"a":' + depth * b"[" + depth * b"]" + b"}"
         if refused:
-            with pytest.raises(MalformedBody, match="nested"):
+            with pytest.raises(JsonTooComplex, match="nested"):
                 parse_json(raw)
         else:
             assert parse_json(raw)
