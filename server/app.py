@@ -28,8 +28,6 @@ from server.settings import Settings
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
-MAX_BODY_BYTES = 1024**3  # 16 references of 50 MB, as base64
-MAX_BODY_BELOW = {"/v1/chat/": 256 * 1024**2}  # chat bodies are read as a whole, and more than once
 EXPOSED_HEADERS = [
     "x-request-id",
     "retry-after",
@@ -79,7 +77,12 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     for module in (images, chat, responses, models, files, health, console, admin, unsupported):
         app.include_router(module.router)
     _handle_errors(app)
-    app.add_middleware(BodyLimitMiddleware, max_bytes=MAX_BODY_BYTES, below=MAX_BODY_BELOW)
+    app.add_middleware(
+        BodyLimitMiddleware,
+        budget=services.bodies,
+        max_json_bytes=settings.max_json_mib * 1024**2,
+        timeout_s=settings.request_timeout_s,
+    )
     app.add_middleware(
         CORSMiddleware,
         allow_origins=["*"],

@@ -38,6 +38,7 @@ from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
+from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
@@ -108,6 +109,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         active_calls=base.active_calls,
         active_responses=base.active_responses,
         background=base.background,
+        bodies=BodyBudget(settings.body_memory_mib * 1024**2, settings.body_memory_per_key_mib * 1024**2),
         drain=base.drain,
         limiter=limiter,
         moderator=moderator,

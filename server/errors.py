@@ -7,8 +7,8 @@ ApiError
 ├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy
 ├── Conflict 409          ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
-├── BadRequest 400        ├── RateLimited 429
-                          └── ReplayedError: any of these, from an earlier call
+├── RequestTimedOut 408   ├── RateLimited 429
+├── BadRequest 400        └── ReplayedError: any of these, from an earlier call
 """
 
 import math
@@ -49,7 +49,7 @@ class ApiError(Exception):
     @property
     def triggers_sdk_retry(self) -> bool:
         """Whether OpenAI's SDKs retry after this answer."""
-        return (self.status in {409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
+        return (self.status in {408, 409, 429} or self.status >= 500) and self.headers.get("x-should-retry") != "false"
 
     def body(self) -> dict[str, Any]:
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
@@ -111,6 +111,16 @@ class MethodNotAllowed(ApiError):
 
     status: ClassVar[int] = 405
     default_code: ClassVar[str | None] = "method_not_allowed"
+
+
+class RequestTimedOut(ApiError):
+    """The request did not come in time. The rest of it is not waited for."""
+
+    status: ClassVar[int] = 408
+    default_code: ClassVar[str | None] = "request_timeout"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"Connection": "close"})
 
 
 class Conflict(ApiError):

@@ -27,6 +27,7 @@ from server.settings import Settings
 from server.state.active_calls import ActiveCalls
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
+from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.served_catalog import ServedCatalog
 from server.telemetry.metrics import Metrics
@@ -55,6 +56,7 @@ class Services:
     active_calls: ActiveCalls
     active_responses: ActiveResponses
     background: BackgroundTasks
+    bodies: BodyBudget
     drain: Drain
 
     limiter: RateLimiter

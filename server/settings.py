@@ -41,6 +41,19 @@ class Settings(BaseSettings):
         description="Maximum number of running calls (images, chats, responses) of a key without its own limit; "
         "one more gets 429.",
     )
+    max_json_mib: int = Field(64, ge=1, description="Maximum size of a JSON body, in MiB; a larger one gets 413.")
+    body_memory_mib: int = Field(
+        1024,
+        ge=1,
+        description="Maximum size of all bodies that are read or belong to running calls, in MiB; more wait, then get "
+        "503.",
+    )
+    body_memory_per_key_mib: int = Field(
+        256, ge=1, description="The part of that which one key can have, in MiB; more wait, then get 429."
+    )
+    request_timeout_s: float = Field(
+        30, gt=0, description="Time for the headers of a request, and for every 64 KiB of its body."
+    )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
     job_time_limit_s: float = Field(900, gt=0, description="Running time after which an image job or chat gets 504.")
     keepalive_s: float = Field(

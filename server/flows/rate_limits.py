@@ -46,7 +46,7 @@ class RateLimiter:
 
     def check(self, key: Key) -> None:
         """Count one more call of the key. Raises RateLimited."""
-        limit = self._max_running(key)
+        limit = self.max_running(key)
         if self._running(key) >= limit:
             raise RateLimited(
                 f"This key has {limit} calls running, which is its limit. Wait for one of them to end, or ask the "
@@ -77,6 +77,10 @@ class RateLimiter:
                 async for item in items:
                     yield item
 
+    def max_running(self, key: Key) -> int:
+        """How many calls this key may have at once."""
+        return self._max_running_per_key if key.max_running is None else key.max_running
+
     def headers(self, key: Key) -> dict[str, str]:
         """OpenAI's x-ratelimit headers: of the calls a minute if those are limited, else of the concurrent calls, which
         reset when the running ones have ended."""
@@ -84,7 +88,7 @@ class RateLimiter:
         if rate is not None:
             stats = self._rates.get_window_stats(rate, key.id)
             return _headers(rate.amount, stats.remaining, max(0.0, stats.reset_time - time.time()))
-        limit = self._max_running(key)
+        limit = self.max_running(key)
         chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
         return _headers(limit, max(0, limit - self._running(key)), max(self._backlog.remaining_s(key.id), chat_s))
 
@@ -93,9 +97,6 @@ class RateLimiter:
 
     def _chats(self, key: Key) -> int:
         return self._responses.count(key.id) + self._slots.count(key.id)
-
-    def _max_running(self, key: Key) -> int:
-        return self._max_running_per_key if key.max_running is None else key.max_running
 
     def _next_end_s(self, key: Key) -> float:
         """When the first of the key's calls may end: by a picture's work left, by the average of recent chats."""

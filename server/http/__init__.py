@@ -4,5 +4,6 @@
 - `delivery`: responses as JSON, as JSON with keep-alive, and cancelling on disconnect
 - `sse`: server-sent events
 - `openapi`, `openapi_document`, `examples`: what `/openapi.json` says beyond the routes' types
+- `bodies`: reading a body, once its key has a place and memory for it
 - `observability`, `body_limit`: ASGI middleware
 """

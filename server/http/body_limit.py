@@ -1,45 +1,108 @@
-"""A limit on the size of request bodies, whether they declare their length or not."""
+"""Limits of request bodies: their size, their share of memory, and the time that they may take to come."""
 
-from collections.abc import Mapping
+import asyncio
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import TooLarge
+from server.errors import RequestTimedOut, TooLarge
+from server.flows.references import MAX_FILE_BYTES
 from server.http.observability import send_error
+from server.schemas.images import MAX_REFERENCES
+from server.state.body_budget import FREE_BYTES, BodyBudget, BodyLease
+
+MIB = 1024**2
+FORM_PATH = "/v1/images/edits"
+MAX_FORM_BYTES = (MAX_REFERENCES + 1) * MAX_FILE_BYTES + 8 * MIB  # the references, a mask, and the other fields
+LEASE = "darkroom.body_lease"  # in the ASGI scope
 
 
 class BodyLimitMiddleware:
-    """ASGI middleware: 413 as soon as a body is known to be too long. `below` has other limits by path prefix."""
+    """ASGI middleware: 413 as soon as a body is known to be too long, 408 if it stops coming.
 
-    def __init__(self, app: ASGIApp, max_bytes: int, below: Mapping[str, int]) -> None:
+    A body is read only after its route has called `BodyLease.begin`, for which it must know the key. What it reserves
+    is held until the request has been answered, and until every other holder has let go.
+    """
+
+    def __init__(self, app: ASGIApp, budget: BodyBudget, max_json_bytes: int, timeout_s: float) -> None:
         self.app = app
-        self.max_bytes = max_bytes
-        self.below = below
+        self.budget = budget
+        self.max_json_bytes = max_json_bytes
+        self.timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse by Content-Length before reading, and by count while reading."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        limits = (limit for prefix, limit in self.below.items() if scope["path"].startswith(prefix))
-        limit = next(limits, self.max_bytes)
+        limit = self._limit(scope["path"])
         declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > limit:
+        declared_bytes = int(declared) if declared.isdigit() else 0
+        if declared_bytes > limit:
             await send_error(_too_large(limit), send)
             return
-        received = 0
+        lease = scope[LEASE] = BodyLease(self.budget, declared_bytes)
+        body = _Body(receive, lease, limit, self.timeout_s)
+        try:
+            await self.app(scope, body.receive, send)
+        finally:
+            lease.release()
 
-        async def receive_counted() -> Message:
-            nonlocal received
-            message = await receive()
-            if message["type"] == "http.request":
-                received += len(message.get("body", b""))
-                if received > limit:
-                    raise _too_large(limit)
-            return message
+    def _limit(self, path: str) -> int:
+        if path.startswith("/admin/"):
+            return FREE_BYTES
+        return MAX_FORM_BYTES if path == FORM_PATH else self.max_json_bytes
 
-        await self.app(scope, receive_counted, send)
+
+class _Body:
+    """One body while it is read."""
+
+    def __init__(self, receive: Receive, lease: BodyLease, limit: int, timeout_s: float) -> None:
+        self._receive = receive
+        self._lease = lease
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._received = 0
+        self._complete = False
+        self._counted = 0  # bytes that had come when the time was last extended
+        self._late_at: float | None = None
+
+    async def receive(self) -> Message:
+        """The next message. Raises TooLarge, RequestTimedOut, RateLimited and Overloaded, while the body comes."""
+        if self._complete:
+            return await self._receive()
+        message = await self._receive_in_time()
+        self._received += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        limit = self._limit if self._lease.begun else FREE_BYTES
+        if self._received > limit:
+            raise _too_large(limit)
+        await self._lease.cover(self._received)
+        return message
+
+    async def _receive_in_time(self) -> Message:
+        """A slow body gets more time with every 64 KiB."""
+        now = asyncio.get_running_loop().time()
+        if self._late_at is None or self._received - self._counted >= FREE_BYTES:
+            self._counted, self._late_at = self._received, now + self._timeout_s
+        try:
+            async with asyncio.timeout_at(self._late_at):
+                return await self._receive()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"The body of your request did not come in time: at least {FREE_BYTES // 1024} KiB are expected every "
+                f"{self._timeout_s:g} s."
+            ) from None
+
+
+def body_lease(request: Request) -> BodyLease:
+    """What the request has of the budget for bodies."""
+    lease: BodyLease = request.scope[LEASE]
+    return lease
 
 
 def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The request body is larger than {limit // 1024**2} MiB. Send fewer or smaller images.")
+    if limit < MIB:
+        return TooLarge(f"The request body is larger than {limit // 1024} KiB.")
+    where = "" if limit == MAX_FORM_BYTES else f", or send them as files to {FORM_PATH}, which takes more"
+    return TooLarge(f"The request body is larger than {limit // MIB} MiB. Send fewer or smaller images{where}.")

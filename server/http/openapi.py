@@ -18,6 +18,7 @@ from server.errors import (
     NotFound,
     Overloaded,
     RateLimited,
+    RequestTimedOut,
     TimedOut,
     TooLarge,
     Unauthorized,
@@ -46,6 +47,7 @@ ERRORS: dict[int, tuple[type[ApiError], str]] = {
     401: (Unauthorized, "The key is missing, unknown, expired or revoked."),
     403: (Forbidden, "The key has no access to the model's group."),
     404: (NotFound, "There is no such model, result or URL."),
+    408: (RequestTimedOut, "The body did not come in time. Send it again."),
     409: (Conflict, "Something else has to end first. Try again."),
     413: (TooLarge, "The body or one of its files is too large."),
     415: (UnsupportedMedia, "The body has another content type than the route takes."),
@@ -56,7 +58,7 @@ ERRORS: dict[int, tuple[type[ApiError], str]] = {
     504: (TimedOut, "The call took too long. Nothing is charged."),
 }
 RETRY_STATUSES = {409, 429, 503}
-RUN_ERRORS = (400, 401, 403, 404, 413, 429, 500, 503, 504)  # of the routes that run a model
+RUN_ERRORS = (400, 401, 403, 404, 408, 413, 429, 500, 503, 504)  # of the routes that run a model
 CREATE_ERRORS = (*RUN_ERRORS, 409, 422)  # of those that take an Idempotency-Key too
 
 

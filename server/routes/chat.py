@@ -25,6 +25,7 @@ from server.flows.chat.request import ChatRequest
 from server.flows.chat.run import UsageContext
 from server.flows.models import find_chat_model
 from server.http import examples
+from server.http.bodies import read_json
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson
 from server.http.deps import Caller, ServicesDep, ignored_header, wants_keepalive
 from server.http.openapi import KEEPALIVE, RATE_HEADERS, RUN_ERRORS, answer, event_stream_of, json_body, openapi
@@ -32,7 +33,6 @@ from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.chat import ChatBody
 from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
 from server.schemas.errors import ErrorBody
-from server.schemas.validation import parse_json
 from server.services import Services
 
 router = APIRouter(prefix="/v1/chat/completions")
@@ -56,7 +56,7 @@ router = APIRouter(prefix="/v1/chat/completions")
 )
 async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
     """A completion, or a stream of its chunks, by the model that the body names."""
-    values = await asyncio.to_thread(parse_json, await request.body())
+    values = await read_json(request, key, services)
     model = find_chat_model(services.catalog.current, _model_name(values), key.groups)
     services.drain.check_open()
     if isinstance(model.source, Upstream):

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -15,6 +16,7 @@ from server.flows.fingerprint import fingerprint
 from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
 from server.http import examples
+from server.http.bodies import hold_body, read_json, sending
 from server.http.delivery import ImageCallResponse
 from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
 from server.http.openapi import (
@@ -44,7 +46,7 @@ from server.schemas.images import (
     PartialEvent,
     SamplingOptions,
 )
-from server.schemas.validation import ignored_fields, parse_json, validate
+from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 
 router = APIRouter(prefix="/v1/images")
@@ -96,9 +98,8 @@ async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobS
 )
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Text to image, and image to image with references by URL or data URI."""
-    raw = await request.body()
-    values = await asyncio.to_thread(parse_json, raw)
-    body = _options(GenerationBody, values, strict=True)
+    values = await read_json(request, key, services)
+    body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
     references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
     call = _image_request("images.generations", body, references, mask, public_base(request, services))
@@ -124,7 +125,10 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Image to image with references as files."""
     _require_multipart(request)
-    async with request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form:
+    async with (
+        sending(request, key, services),
+        request.form(max_files=MAX_FILES, max_fields=MAX_FORM_FIELDS, max_part_size=MAX_TEXT_BYTES) as form,
+    ):
         files = [name for name, value in form.multi_items() if isinstance(value, UploadFile)]
         texts = _folded({name: value for name, value in form.multi_items() if isinstance(value, str)})
         if misplaced := [name for name in texts if _is_file_field(name)]:
@@ -153,6 +157,7 @@ async def _answer(
     pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
+    hold_body(request, call)
     headers = services.limiter.headers(key) | ignored_header(ignored)
     return ImageCallResponse(
         services.storage,

@@ -18,6 +18,7 @@ from server.errors import BadRequest, Overloaded
 from server.flows.fingerprint import fingerprint
 from server.flows.images.idempotency import RetryInfo
 from server.http import examples
+from server.http.bodies import hold_body, read_json
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson
 from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
 from server.http.openapi import (
@@ -37,7 +38,7 @@ from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.response_answers import DeletedResponse, InputItemList, InputTokenCount, ResponseObject
 from server.schemas.response_events import ResponseEvent
 from server.schemas.responses import UNSUPPORTED, ResponseBody
-from server.schemas.validation import ignored_fields, parse_json, validate
+from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 from server.state.active_responses import ActiveResponse
 
@@ -66,14 +67,15 @@ BODY = json_body(ResponseBody, examples.RESPONSE)
 )
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """An answer, a stream of one, or a response that runs in the background."""
-    values = await asyncio.to_thread(parse_json, await request.body())
+    values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     headers = ignored_header(ignored_fields(ResponseBody, values))
-    retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, body.model_dump(mode="json"), ()))
+    request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
+    retry_info = read_retry_info(request, request_print)
     keepalive = wants_keepalive(request, key)
     base = public_base(request, services)
-    return CancelOnDisconnect(partial(_answer, services, key, body, base, retry_info, headers, keepalive))
+    return CancelOnDisconnect(partial(_answer, request, services, key, body, base, retry_info, headers, keepalive))
 
 
 @router.post(
@@ -88,7 +90,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 )
 async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """How long the input would be."""
-    values = await asyncio.to_thread(parse_json, await request.body())
+    values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     return {"object": "response.input_tokens", "input_tokens": await services.token_counter.count(key, body)}
@@ -193,6 +195,7 @@ async def input_items(
 
 
 async def _answer(
+    request: Request,
     services: Services,
     key: Key,
     body: ResponseBody,
@@ -204,6 +207,7 @@ async def _answer(
 ) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
     response = await services.response_creator.find_or_start(key, body, base, retry_info)
+    hold_body(request, response)
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
     headers |= services.limiter.headers(key) | replayed

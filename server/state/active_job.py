@@ -6,7 +6,7 @@ A retry is matched to a running job by its Idempotency-Key, or by its fingerprin
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 from server.accounts.calls import CallId
@@ -52,6 +52,11 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         task = self._task = asyncio.create_task(work, name=self.call.id)
         task.add_done_callback(self._on_task_done)
         return task
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call this when the job's task has ended."""
+        if self._task is not None:
+            self._task.add_done_callback(lambda _: callback())
 
     async def wait_admitted(self) -> None:
         """Until the status of an answer is known. Raises ApiError if the job failed before."""

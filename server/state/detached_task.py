@@ -27,6 +27,7 @@ class DetachedTask(ABC):
         self._grace_s = grace_s
         self._task: asyncio.Task[Any] | None = None
         self._listeners = 0
+        self.was_followed = False  # a client has been attached
         self._grace_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -48,6 +49,7 @@ class DetachedTask(ABC):
     def listening(self) -> Iterator[None]:
         """Attach a client while this is entered."""
         self._listeners += 1
+        self.was_followed = True
         if self._grace_timer is not None:
             self._grace_timer.cancel()
         try:

@@ -117,8 +117,8 @@ def server_factory(homes: pytest.TempPathFactory, tiny: tuple[Path, Path]) -> It
     """A function that starts servers with that catalog. They are killed at the end."""
     with ExitStack() as cleanup:
 
-        def make(**settings: str) -> Server:
-            made = Server(homes.mktemp("home"), *tiny, settings)
+        def make(descriptors: int | None = None, **settings: str) -> Server:
+            made = Server(homes.mktemp("home"), *tiny, settings, descriptors=descriptors)
             cleanup.callback(made.kill)
             return made.start()
 

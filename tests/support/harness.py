@@ -55,14 +55,16 @@ class Server:
     settings: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    descriptors: int | None = None  # as many as `ulimit -n` allows it
 
     def start(self, *, wait: bool = True) -> "Server":
         self.port = free_port()
         self.home.mkdir(parents=True, exist_ok=True)
         log = (self.home / "server.log").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve"], env=self.environment, stdout=log, stderr=log, cwd=REPOSITORY
-        )
+        command = [sys.executable, "-m", "server", "serve"]
+        if self.descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
+        self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=REPOSITORY)
         try:
             if wait:
                 self.wait_ready()
@@ -128,6 +130,20 @@ class Server:
             cwd=REPOSITORY,
             check=False,
         )
+
+    @property
+    def resident_mib(self) -> int:
+        """The memory of the API server's process."""
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) // 1024
+
+    @contextlib.contextmanager
+    def connection(self, head: str = "", content: bytes = b"", source: str = "127.0.0.1") -> Iterator[socket.socket]:
+        """A connection on which this much of a request has been sent."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60, source_address=(source, 0)) as connection:
+            connection.sendall(head.replace("\n", "\r\n").encode() + content)
+            yield connection
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -1,0 +1,39 @@
+"""Reading a body: the key takes a place and a share of memory first."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
+from starlette.requests import Request
+
+from server.accounts.keys import Key
+from server.http.body_limit import body_lease
+from server.schemas.validation import parse_json
+from server.services import Services
+from server.state.active_job import ActiveJob
+from server.state.body_budget import LARGE_BYTES
+
+
+@asynccontextmanager
+async def sending(request: Request, key: Key, services: Services) -> AsyncIterator[None]:
+    """Read the body while this is entered. Raises RateLimited and Overloaded."""
+    async with services.bodies.place(key.id, services.limiter.max_running(key)):
+        await body_lease(request).begin(key.id)
+        yield
+
+
+async def read_json(request: Request, key: Key, services: Services) -> dict[str, Any]:
+    """The JSON object in the body. Raises ApiError."""
+    raw = bytearray()
+    async with sending(request, key, services):
+        async for chunk in request.stream():
+            raw += chunk
+        async with services.bodies.parsing if len(raw) >= LARGE_BYTES else nullcontext():
+            return await asyncio.to_thread(parse_json, raw)
+
+
+def hold_body(request: Request, job: ActiveJob[Any]) -> None:
+    """Count the body until this job has ended, if the request has begun it: it may go on without its client."""
+    if not job.replayed and not job.was_followed:
+        job.when_done(body_lease(request).share())
