@@ -51,8 +51,19 @@ class Settings(BaseSettings):
     body_memory_per_key_mib: int = Field(
         256, ge=1, description="The part of that which one key can have, in MiB; more wait, then get 429."
     )
+    max_connections: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum number of connections; half of the descriptors that the system allows if unset.",
+    )
+    max_connections_per_address: int = Field(
+        256, ge=1, description="Maximum number of connections from one address that is no trusted proxy's."
+    )
     request_timeout_s: float = Field(
         30, gt=0, description="Time for the headers of a request, and for every 64 KiB of its body."
+    )
+    send_timeout_s: float = Field(
+        300, gt=0, description="How long a client may read nothing of its answer before its connection is closed."
     )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
     job_time_limit_s: float = Field(900, gt=0, description="Running time after which an image job or chat gets 504.")

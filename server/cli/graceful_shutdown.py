@@ -12,6 +12,7 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from server.cli.http_protocol import drop_late
 from server.services import Services
 
 log = structlog.stdlib.get_logger("darkroom.serving")
@@ -43,7 +44,9 @@ class DrainingServer(uvicorn.Server):
             self._drain_until = time.monotonic() + self._drain_s
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
+        """Ten times a second. Slow clients are looked for every second."""
+        if counter % 10 == 0:
+            drop_late(self.server_state.connections)
         if self._drain_until is not None and not self.should_exit:
             if not self._logged:
                 log.warning("stopping once what runs has ended; a second signal stops at once", calls=len(self._calls))

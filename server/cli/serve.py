@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
@@ -15,12 +16,21 @@ from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
+from server.cli.connection_limits import (
+    ConnectionLimits,
+    most_connections,
+    raise_descriptor_limit,
+    trusted_networks,
+)
 from server.cli.graceful_shutdown import DrainingServer
+from server.cli.http_protocol import protocol_class
 from server.errors import StartError
 from server.housekeeping import HomeInUse, lock_home
 from server.services import Services
 from server.settings import Settings
 from server.telemetry.logs import configure_logs
+
+BACKLOG = 128  # also how many connections are accepted before the first of them is looked at
 
 
 def run(settings: Settings) -> None:
@@ -38,20 +48,30 @@ def run(settings: Settings) -> None:
     show_key = new_key or sys.stdout.isatty()
     app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=show_key))
     console.print("Darkroom is loading its checkpoints ...")
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-    )
-    server = DrainingServer(config, app.state.services)
+    server = DrainingServer(_server_config(settings, app), app.state.services)
     server.run()
     if server.force_exit:
         sys.exit(1)
     if not server.started:
         raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
+
+
+def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ws="none",
+        backlog=BACKLOG,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+    total = most_connections(raise_descriptor_limit(), settings.max_connections)
+    trusted = trusted_networks(config.forwarded_allow_ips)
+    limits = ConnectionLimits(total, settings.max_connections_per_address, trusted)
+    config.http = protocol_class(limits, settings.request_timeout_s, settings.send_timeout_s)
+    return config
 
 
 def all_groups(settings: Settings) -> frozenset[str]:

@@ -1,0 +1,119 @@
+"""How many connections the server has at once, in all and from one address, and which one goes when there are too many.
+
+Connections that wait for a request (new, idle, or with half of its headers) make room for new ones, oldest first.
+Those whose request is being answered never do, nor those whose client still reads an answer.
+"""
+
+import resource
+from collections import Counter
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Protocol
+
+Network = IPv4Network | IPv6Network
+
+MOST_CONNECTIONS = 10_000
+IPV6_PREFIX = 64  # what one customer of a provider has at least
+
+
+class Connection(Protocol):
+    """What is counted."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether its client has not read all of the last answer."""
+
+    def drop(self) -> None:
+        """Close it at once."""
+
+
+class ConnectionLimits:
+    """Counts connections. `trusted` are proxies, which bring many clients from one address."""
+
+    def __init__(self, total: int, per_address: int, trusted: Iterable[Network] = ()) -> None:
+        self._total = total
+        self._per_address = per_address
+        self._trusted = tuple(trusted)
+        self._sources: dict[Connection, str | None] = {}
+        self._by_source: Counter[str] = Counter()
+        self._waiting: dict[Connection, None] = {}  # in the order in which they began to wait
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def admit(self, connection: Connection, address: str | None) -> bool:
+        """Whether there is room for this one; it then waits for its first request. Another one may be dropped."""
+        source = self._source(address)
+        of_source = source is not None and self._by_source[source] >= self._per_address
+        if of_source or len(self) >= self._total:
+            candidates = (other for other in self._waiting if not of_source or self._sources[other] == source)
+            oldest = next((other for other in candidates if not other.has_unsent), None)
+            if oldest is None:
+                return False
+            self.remove(oldest)
+            oldest.drop()
+        self._sources[connection] = source
+        if source is not None:
+            self._by_source[source] += 1
+        self._waiting[connection] = None
+        return True
+
+    def wait(self, connection: Connection) -> None:
+        """It waits for its next request."""
+        if connection in self._sources:
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = None
+
+    def work(self, connection: Connection) -> None:
+        """Its request is being answered."""
+        self._waiting.pop(connection, None)
+
+    def remove(self, connection: Connection) -> None:
+        """It is closed."""
+        self._waiting.pop(connection, None)
+        source = self._sources.pop(connection, None)
+        if source is not None:
+            self._by_source[source] -= 1
+            if not self._by_source[source]:
+                del self._by_source[source]
+
+    def _source(self, address: str | None) -> str | None:
+        """What counts as one address, or None for what is not limited."""
+        if address is None:
+            return None
+        ip = ip_address(address.partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if any(ip in network for network in self._trusted):
+            return None
+        return str(ip_network((ip, IPV6_PREFIX), strict=False)) if ip.version == 6 else str(ip)
+
+
+def trusted_networks(forwarded_allow_ips: str | list[str]) -> tuple[Network, ...]:
+    """The proxies in FORWARDED_ALLOW_IPS, as uvicorn reads it: addresses, networks, or * for every address."""
+    listed = forwarded_allow_ips.split(",") if isinstance(forwarded_allow_ips, str) else forwarded_allow_ips
+    names = [name.strip() for name in listed]
+    if "*" in names:
+        return ip_network("0.0.0.0/0"), ip_network("::/0")
+    return tuple(network for name in names if (network := _network(name)) is not None)
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as the system lets it have. Returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft
+
+
+def most_connections(descriptors: int, wanted: int | None) -> int:
+    """Half of the descriptors at most: the others are for files, the database, workers, and connections on their way in
+    and out."""
+    return max(1, min(wanted or MOST_CONNECTIONS, descriptors // 2))
+
+
+def _network(name: str) -> Network | None:
+    try:
+        return ip_network(name)
+    except ValueError:
+        return None  # a socket's path

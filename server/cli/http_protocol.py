@@ -1,0 +1,120 @@
+"""uvicorn's HTTP protocol with limits: of connections, of the time for headers, and of how long an answer goes unread.
+
+The time for bodies is `server.http.body_limit`'s matter, which can answer. Here connections are closed without a word.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from server.cli.connection_limits import ConnectionLimits
+
+REFUSAL = (
+    b'{"error": {"message": "The server has too many connections, or too many from your address. Try again in a '
+    b'moment.", "type": "server_error", "param": null, "code": "too_many_connections"}}'
+)
+REFUSED = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 5\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(REFUSAL), REFUSAL)
+)
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection. It waits for a request, or a request is being answered.
+
+    What a client still sends of a body after its answer is read and thrown away, for as long as headers may take: a
+    client that writes before it reads would otherwise lose its answer.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        limits: ConnectionLimits,
+        header_timeout_s: float,
+        send_timeout_s: float,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._header_timeout_s = header_timeout_s
+        self._send_timeout_s = send_timeout_s
+        self._waiting_since: float | None = None  # None while a request is being answered
+        self._unsent_bytes = 0  # when it was last looked at
+        self._moved_at = 0.0  # when there was less of that, or nothing
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
+        super().connection_made(transport)
+        self._moved_at = time.monotonic()
+        if self._limits.admit(self, self.client[0] if self.client else None):
+            self._waiting_since = time.monotonic()
+        else:
+            transport.write(REFUSED)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._limits.remove(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        self._note_request(before)
+
+    def on_response_complete(self) -> None:
+        self._waiting_since = time.monotonic()
+        self._limits.wait(self)
+        before = self.cycle
+        super().on_response_complete()  # which may begin the next request, if the client did not wait
+        self._note_request(before)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the client has not read all that was sent."""
+        return self.transport.get_write_buffer_size() > 0
+
+    def drop(self) -> None:
+        """Close the connection, whatever has not been sent."""
+        self.transport.abort()
+
+    def drop_if_late(self, now: float) -> None:
+        """Close the connection if its client has been too slow. `now` is of time.monotonic()."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if not unsent_bytes or unsent_bytes < self._unsent_bytes:
+            self._moved_at = now
+        self._unsent_bytes = unsent_bytes
+        if self._waiting_since is not None and unsent_bytes:
+            self._waiting_since = now  # a request can't be expected before its client has the last answer
+        waits_late = self._waiting_since is not None and now - self._waiting_since > self._header_timeout_s
+        if waits_late or now - self._moved_at > self._send_timeout_s:
+            self.drop()
+
+    def _note_request(self, before: object) -> None:
+        """Whether a request has begun."""
+        if self.cycle is not before:
+            self._waiting_since = None
+            self._limits.work(self)
+
+
+def drop_late(connections: Iterable[object]) -> None:
+    """Close every connection whose client has been too slow."""
+    now = time.monotonic()
+    for connection in list(connections):
+        if isinstance(connection, LimitedProtocol):
+            connection.drop_if_late(now)
+
+
+def protocol_class(limits: ConnectionLimits, header_timeout_s: float, send_timeout_s: float) -> type[asyncio.Protocol]:
+    """What uvicorn makes for each connection."""
+    return cast(
+        "type[asyncio.Protocol]",  # uvicorn only calls it
+        partial(LimitedProtocol, limits=limits, header_timeout_s=header_timeout_s, send_timeout_s=send_timeout_s),
+    )
