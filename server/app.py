@@ -52,6 +52,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
             await recover_after_crash(services)
             async with AsyncExitStack() as shutdown:
                 _register_shutdown(services, shutdown)
+                await services.decoders.start()
                 engines = _engines(services)
                 for engine in engines:
                     await engine.start()
@@ -109,6 +110,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     shutdown.push_async_callback(services.classifier_engine.stop)
     shutdown.push_async_callback(services.chat_engine.stop)
     shutdown.push_async_callback(services.image_engine.stop)
+    shutdown.push_async_callback(services.decoders.stop)
     shutdown.push_async_callback(services.active_calls.stop)
     shutdown.push_async_callback(services.active_responses.stop)
     shutdown.callback(services.database.stop_waiting)

@@ -12,6 +12,7 @@ from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
+from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
@@ -61,6 +62,7 @@ class _Base:
     call_store: CallStore
     response_store: ResponseStore
     storage: Storage
+    decoders: DecoderPool
     image_engine: EngineHost[ImageJob, Event]
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]
     classifier_engine: EngineHost[ClassifyJob, ClassifyEvent]
@@ -81,7 +83,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     )
     moderator = Moderator(base.policy, base.classifier_engine, base.database)
     references = ReferenceLoader(
-        base.ledger, base.storage, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
+        base.ledger, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
     )
     runner = ChatRunner(base.chat_engine, base.metrics, base.database, base.background)
     upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
@@ -102,6 +104,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         call_store=base.call_store,
         response_store=base.response_store,
         storage=base.storage,
+        decoders=base.decoders,
         image_engine=base.image_engine,
         chat_engine=base.chat_engine,
         classifier_engine=base.classifier_engine,
@@ -142,6 +145,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=ResponseStore(database, owner, settings.lease_s),
         storage=Storage(settings.results),
+        decoders=DecoderPool(settings.pixels),
         image_engine=_image_engine(settings, catalog),
         chat_engine=_chat_engine(settings, catalog),
         classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue, device=settings.device),
@@ -156,6 +160,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     base.metrics.track_worker("image", jobs=lambda: image.jobs, restarts=lambda: image.restarts)
     base.metrics.track_worker("chat", jobs=lambda: chat.jobs, restarts=lambda: chat.restarts)
     base.metrics.track_worker("classify", jobs=lambda: classifier.jobs, restarts=lambda: classifier.restarts)
+    base.metrics.track_decoders(KILL_REASONS, base.decoders.ended)
     return base
 
 

@@ -9,6 +9,7 @@ from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
+from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
@@ -47,6 +48,7 @@ class Services:
     call_store: CallStore
     response_store: ResponseStore
     storage: Storage
+    decoders: DecoderPool
 
     image_engine: EngineHost[ImageJob, Event]
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models

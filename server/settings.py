@@ -133,3 +133,8 @@ class Settings(BaseSettings):
     def results(self) -> Path:
         """The folder of finished pictures."""
         return self.home / "results"
+
+    @property
+    def pixels(self) -> Path:
+        """The folder of decoded references, while their calls run."""
+        return self.home / "pixels"

@@ -1,6 +1,7 @@
 """What passes between the server and the worker processes: frozen values that pickle, and no logic.
 
 - images: CheckpointSpec, Sampling, ImageJob, and the events of a job
+- picture_file: a Picture whose pixels wait in a file
 - chat: ChatSpec, ChatJob, CountJob, and their events
 - classify: ClassifierSpec, ClassifyJob, and its events
 - messages: what the processes send each other, and its framing

@@ -4,5 +4,5 @@
 - `storage`: the files of finished pictures
 - `upstream`: other OpenAI-compatible servers
 - `fetch`: reference images by URL
-- `image_decoding`: untrusted image files to pixels
+- `decoding`: untrusted image files to pixels, in processes that may die
 """

@@ -128,7 +128,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._preload = Load(tuple(checkpoints))
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
-        self._cancelled_early: set[str] = set()  # before the worker acknowledged them; Cancel is sent when it does
+        # Before the worker acknowledged them; Cancel is sent when it does. Until then it may read their pictures.
+        self._cancelled_early: dict[str, Job] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -223,7 +224,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         if pending.acknowledged:
             self._send(Cancel(job_id))
         else:
-            self._cancelled_early.add(job_id)
+            self._cancelled_early[job_id] = pending.job
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
     def _send(self, message: ToWorker) -> None:
@@ -320,7 +321,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         pending = self._pending.get(job_id)
         if pending is None:
             if job_id in self._cancelled_early:
-                self._cancelled_early.discard(job_id)
+                del self._cancelled_early[job_id]
                 self._send(Cancel(job_id))
             return
         pending.acknowledged = True

@@ -11,10 +11,12 @@ from urllib.parse import urlsplit
 
 from pipelines.protocol.images import Picture
 from server.accounts.ledger import Ledger
+from server.backends.decoding.data_uri import decode_data_uri
+from server.backends.decoding.messages import PictureError
+from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
-from server.backends.image_decoding import DecodedPicture, PictureError, decode_data_uri, decode_mask, decode_picture
 from server.backends.storage import Storage
-from server.errors import ApiError, BadImageRequest, BadRequest, TooLarge
+from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, TooLarge
 
 MAX_FILE_BYTES = 50 * 1024**2
 MAX_FIRST_PX = 8_300_000  # the largest output of any tier
@@ -29,20 +31,37 @@ class Reference:
     source: str | bytes
 
 
-class ReferenceLoader:
-    """Reads and decodes references. `fetch` allows downloads from other servers."""
+@dataclass(frozen=True, slots=True)
+class DecodedPicture:
+    """Upright RGB pixels, scaled down if needed, and the original size (upright too)."""
 
-    def __init__(self, ledger: Ledger, storage: Storage, *, fetch: bool, fetch_timeout_s: float) -> None:
+    picture: Picture
+    original_width_px: int
+    original_height_px: int
+
+
+class ReferenceLoader:
+    """Reads and decodes references. `fetch` allows downloads from other servers.
+
+    `key_id` says whose they are: keys take turns at the decoders.
+    """
+
+    def __init__(
+        self, ledger: Ledger, storage: Storage, decoders: DecoderPool, *, fetch: bool, fetch_timeout_s: float
+    ) -> None:
         self._ledger = ledger
         self._storage = storage
+        self._decoders = decoders
         self._fetch = fetch
         self._fetch_timeout_s = fetch_timeout_s
 
-    async def load(self, references: Sequence[Reference]) -> tuple[DecodedPicture, ...]:
+    async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedPicture, ...]:
         """All references, decoded. Raises ApiError for the first that can't be used."""
-        return tuple([await self._load_one(item, is_first=i == 0) for i, item in enumerate(references)])
+        return tuple([await self._load_one(key_id, item, is_first=i == 0) for i, item in enumerate(references)])
 
-    async def load_mask(self, mask: Reference | None, first_reference: DecodedPicture | None) -> Picture | None:
+    async def load_mask(
+        self, key_id: str, mask: Reference | None, first_reference: DecodedPicture | None
+    ) -> Picture | None:
         """The mask as "L" pixels in the size of the first reference, 255 where to paint. Raises ApiError."""
         if mask is None:
             return None
@@ -52,16 +71,18 @@ class ReferenceLoader:
         original = (first_reference.original_width_px, first_reference.original_height_px)
         target = (first_reference.picture.width_px, first_reference.picture.height_px)
         try:
-            return await asyncio.to_thread(decode_mask, raw, original, target)
-        except PictureError as error:
+            return await self._decoders.decode_mask(key_id, raw, original, target)
+        except (PictureError, DecoderFailed) as error:
             raise _to_api_error(error, "mask") from error
 
-    async def _load_one(self, reference: Reference, *, is_first: bool) -> DecodedPicture:
+    async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedPicture:
         raw = await self._read(reference)
+        max_area_px = MAX_FIRST_PX if is_first else MAX_OTHER_PX
         try:
-            return await asyncio.to_thread(decode_picture, raw, MAX_FIRST_PX if is_first else MAX_OTHER_PX)
-        except PictureError as error:
+            picture, original = await self._decoders.decode_picture(key_id, raw, max_area_px)
+        except (PictureError, DecoderFailed) as error:
             raise _to_api_error(error, reference.field) from error
+        return DecodedPicture(picture, *original)
 
     async def _read(self, reference: Reference) -> bytes:
         if isinstance(reference.source, bytes):
@@ -105,7 +126,9 @@ class ReferenceLoader:
             raise TooLarge(f"{reference.field}: {error}", param=reference.field) from error
 
 
-def _to_api_error(error: PictureError, field: str) -> ApiError:
+def _to_api_error(error: PictureError | DecoderFailed, field: str) -> ApiError:
+    if isinstance(error, DecoderFailed):
+        return EngineFailure(f"{field}: the picture could not be decoded; nothing was charged. Please send it again.")
     if error.code == "image_too_large":
         return TooLarge(f"{field}: {error}", param=field)
     return BadImageRequest(f"{field}: {error}", param=field, code="invalid_image_file")

@@ -1,6 +1,7 @@
 """The Prometheus metrics of /metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -52,6 +53,18 @@ class Metrics:
         self._restarts = Gauge(
             "darkroom_worker_restarts", "Times a worker died and was restarted", ["worker"], registry=self.registry
         )
+
+        self._decoders_ended = Gauge(
+            "darkroom_decoders_ended",
+            "Picture decoders that ended before their picture was decoded",
+            ["reason"],
+            registry=self.registry,
+        )
+
+    def track_decoders(self, reasons: Iterable[str], ended: Callable[[str], float]) -> None:
+        """Export how many decoders ended for each reason; `ended` is asked at each scrape."""
+        for reason in reasons:
+            self._decoders_ended.labels(reason).set_function(partial(ended, reason))
 
     def track_worker(self, worker: str, jobs: Callable[[], float], restarts: Callable[[], float]) -> None:
         """Export these two numbers of a worker; they are read at each scrape."""

@@ -56,7 +56,8 @@ class ChatCompletions:
     ) -> AsyncGenerator[ChatEvent, None]:
         """The events of the answer, from its `Admitted` on. Raises ApiError, also between events."""
         check_abilities(request, spec, self._catalog.current)
-        images = tuple(decoded.picture for decoded in await self._references.load(request.images))
+        decoded = await self._references.load(key.id, request.images)
+        images = tuple(one.picture for one in decoded)
         context = chat_moderation_context(head.id, key, model)
         texts = await asyncio.to_thread(chat_texts, request.messages, request.tools)
         await self._moderator.check_texts(context, "input", texts)

@@ -81,8 +81,9 @@ class ImageCreator:
         model = find_image_model(self._catalog.current, request.model, key.groups)
         self.check(request, model)
         await asyncio.to_thread(check_loras, request, model)
-        references = await self._references.load(request.references)
-        mask = await self._references.load_mask(request.mask, references[0] if references else None)
+        references = await self._references.load(key.id, request.references)
+        first = references[0] if references else None
+        mask = await self._references.load_mask(key.id, request.mask, first)
         job = build_job(request, model, call.call.id, references, mask, self._time_limit_s)
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"

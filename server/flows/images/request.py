@@ -9,9 +9,8 @@ from pipelines.catalog.images import ImageModel
 from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities
-from server.backends.image_decoding import DecodedPicture
 from server.errors import BadImageRequest, BadRequest
-from server.flows.references import Reference
+from server.flows.references import DecodedPicture, Reference
 from server.schemas.images import SamplingOptions
 
 MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from server.accounts.keys import Key
 from server.accounts.responses import RUNNING, ResponseStore, StoredItem
-from server.backends.image_decoding import PictureError
+from server.backends.decoding.messages import PictureError
 from server.backends.storage import Storage
 from server.errors import BadImageRequest, BadRequest
 from server.flows.references import Reference

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from server.accounts.responses import StoredItem
-from server.backends.image_decoding import decode_data_uri
+from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.storage import Storage
 from server.schemas.response_items import (
     FunctionCallItem,

@@ -63,7 +63,7 @@ class Planner:
         """Raises ApiError."""
         tools, vision = _abilities(model.source)
         context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
-        new_pictures = await self._new_pictures(body, inputs, vision=vision)
+        new_pictures = await self._new_pictures(key, body, inputs, vision=vision)
         image = await self._image_plan(key, model, body, chain, inputs, results_base)
         mode, allowed = _tool_choice(body)
         logprobs = "message.output_text.logprobs" in body.include
@@ -74,7 +74,7 @@ class Planner:
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
             messages=context.messages,
-            pictures=await self.decode(context.pictures),
+            pictures=await self.decode(key, context.pictures),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, inputs)),
             new_pictures=new_pictures,
             image=image,
@@ -92,13 +92,13 @@ class Planner:
             time_limit_s=self._time_limit_s,
         )
 
-    async def decode(self, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
+    async def decode(self, key: Key, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
         """The pixels of stored or sent pictures. Raises ApiError."""
-        decoded = await self._references.load(await self._history.to_references(pictures))
+        decoded = await self._references.load(key.id, await self._history.to_references(pictures))
         return tuple(one.picture for one in decoded)
 
     async def _new_pictures(
-        self, body: ResponseBody, inputs: Sequence[StoredItem], *, vision: bool
+        self, key: Key, body: ResponseBody, inputs: Sequence[StoredItem], *, vision: bool
     ) -> tuple[Picture, ...]:
         """The pictures in this request, whether the model, the image tool or moderation reads them."""
         new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
@@ -108,7 +108,7 @@ class Planner:
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
             raise BadRequest(message, param="input", code="unsupported_parameter")
-        return await self.decode(new)
+        return await self.decode(key, new)
 
     async def _image_plan(
         self,

@@ -7,6 +7,7 @@ import pytest
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import BilledCall, Ledger, StoredResult
+from server.backends.decoding.pool import DecoderPool
 from server.backends.storage import Storage
 from server.errors import BadRequest
 from server.flows.references import Reference, ReferenceLoader
@@ -22,7 +23,8 @@ def references(tmp_path: Path) -> ReferenceLoader:
     key, _ = create_key(database, "one", frozenset({"alpha"}))
     ledger.hold(BilledCall("call_1", key.id, "images.generations", "alpha", 1000))
     ledger.capture("call_1", [StoredResult(NAME, "image/png", 8, 8, 100, "0" * 64, 0)])
-    return ReferenceLoader(ledger, Storage(tmp_path / "results"), fetch=False, fetch_timeout_s=1)
+    decoders = DecoderPool(tmp_path / "pixels")  # not started: no source here gets so far
+    return ReferenceLoader(ledger, Storage(tmp_path / "results"), decoders, fetch=False, fetch_timeout_s=1)
 
 
 @pytest.mark.parametrize(
@@ -37,5 +39,5 @@ async def test_a_reference_that_can_not_be_loaded_is_a_400_that_names_the_field(
     references: ReferenceLoader, source: str, message: str, code: str
 ) -> None:
     with pytest.raises(BadRequest, match=message) as raised:
-        await references.load((Reference("image[0]", source),))
+        await references.load("key_1", (Reference("image[0]", source),))
     assert (raised.value.param, raised.value.code) == ("image[0]", code)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from server.accounts.responses import StoredItem
-from server.backends.image_decoding import PictureError
+from server.backends.decoding.messages import PictureError
 from server.backends.storage import Storage
 from server.flows.responses.items import render, store_pictures, to_stored, with_pictures
 from server.flows.responses.planner import _new_texts

@@ -1,0 +1,149 @@
+"""Counts what a file makes a decoder repeat or keep, before it is decoded. No pixel is read here, and no Pillow.
+
+A small file can ask for much: each scan of a progressive JPEG goes over the whole picture, and chunks of metadata are
+read one by one. Where the walk here and the decoder's differ, the decoder's limits of memory and time still hold.
+"""
+
+import re
+import struct
+from dataclasses import dataclass
+
+from server.backends.decoding.messages import PictureError
+
+MAX_SCANS = 100  # encoders write about ten
+MAX_PARTS = 65_536  # chunks, segments or blocks; a PNG of 50 MB in pieces of 1 KB has 50,000
+MAX_METADATA_BYTES = 16 * 1024**2
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT")
+JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # in a scan, 0xFF is followed by 0x00 or by a restart marker
+SOI, EOI, SOS = 0xD8, 0xD9, 0xDA
+FRAME_HEADERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a decoder needs besides the frame."""
+
+    coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
+    canvas_px: int = 0  # of a WebP, whose decoder has several canvases
+
+
+def inspect(data: bytes) -> Facts:
+    """Raises PictureError for a file with too many scans, chunks or metadata. Other formats are left to the decoder."""
+    if data.startswith(b"\xff\xd8"):
+        return _inspect_jpeg(data)
+    if data.startswith(PNG_SIGNATURE):
+        _walk_png(data)
+    elif data.startswith((b"GIF87a", b"GIF89a")):
+        _walk_gif(data)
+    elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return _inspect_webp(data)
+    return Facts()
+
+
+class _Count:
+    """Parts and bytes of metadata so far. Raises PictureError beyond the bounds."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._parts = self._metadata_bytes = 0
+
+    def add(self, metadata_bytes: int = 0) -> None:
+        self._parts += 1
+        self._metadata_bytes += metadata_bytes
+        if self._parts > MAX_PARTS:
+            raise PictureError(f"The image has more than {MAX_PARTS:,} {self._noun}. Save it again as a plain picture.")
+        if self._metadata_bytes > MAX_METADATA_BYTES:
+            limit = MAX_METADATA_BYTES // 1024**2
+            raise PictureError(f"The image has more than {limit} MiB of metadata. Save it again without it.")
+
+
+def _inspect_jpeg(data: bytes) -> Facts:
+    count, scans, position, coefficient_bytes = _Count("segments"), 0, 2, 0
+    components, progressive = 0, False
+    while found := JPEG_MARKER.search(data, position):
+        marker, position = found[0][1], found.end()
+        if marker == EOI:
+            break
+        if marker == SOI:
+            continue
+        length = int.from_bytes(data[position : position + 2])
+        is_metadata = 0xE0 <= marker <= 0xEF or marker == 0xFE
+        count.add(length if is_metadata else 0)
+        if marker in FRAME_HEADERS and not components:
+            components, coefficient_bytes = _coefficients(data[position + 2 : position + max(2, length)])
+            progressive = marker in PROGRESSIVE
+        elif marker == SOS:
+            scans += 1
+            if scans == 1 and not progressive and data[position + 2 : position + 3] == bytes([components]):
+                coefficient_bytes = 0  # all components in one scan: decoded row by row
+            if scans > MAX_SCANS:
+                message = f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG."
+                raise PictureError(message)
+        position += max(2, length)
+    return Facts(coefficient_bytes)
+
+
+def _coefficients(frame: bytes) -> tuple[int, int]:
+    """The number of components, and the bytes of their coefficients: two for each sample."""
+    if len(frame) < 6:
+        return 0, 0
+    height, width, components = struct.unpack_from(">HHB", frame, 1)
+    factors = [(byte >> 4) * (byte & 15) for byte in frame[7 : 6 + 3 * components : 3]]
+    share = sum(factors) / max(1, *factors) if factors else 0
+    return components, int(2 * width * height * share)
+
+
+def _walk_png(data: bytes) -> None:
+    count, position, animated, has_pixels = _Count("chunks"), len(PNG_SIGNATURE), False, False
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        animated = animated or kind == b"acTL"
+        has_pixels = has_pixels or kind == b"IDAT"
+        if kind == b"IEND" or (kind == b"fcTL" and animated and has_pixels):
+            return  # the first frame is all that is read
+        count.add(0 if kind in PNG_PIXEL_CHUNKS else length)
+        position += 12 + length
+
+
+def _walk_gif(data: bytes) -> None:
+    """Up to the first frame."""
+    count, flags, position = _Count("blocks"), data[10:11] or b"\0", 13
+    if flags[0] & 0x80:
+        position += 3 << ((flags[0] & 7) + 1)
+    while position < len(data) and data[position] not in b",;":
+        if data[position] != 0x21:  # not an extension: decoders look for the next one
+            count.add()
+            position += 1
+            continue
+        position += 2
+        while length := int.from_bytes(data[position : position + 1]):
+            count.add(length)
+            position += 1 + length
+        position += 1
+
+
+def _inspect_webp(data: bytes) -> Facts:
+    count, position, canvas_px = _Count("chunks"), 12, 0
+    while position + 8 <= len(data):
+        kind, length = struct.unpack_from("<4sI", data, position)
+        body = data[position + 8 : position + 18]
+        canvas_px = canvas_px or _webp_area(kind, body)
+        count.add(length if kind in (b"ICCP", b"EXIF", b"XMP ") else 0)
+        position += 8 + length + length % 2
+    return Facts(canvas_px=canvas_px)
+
+
+def _webp_area(kind: bytes, body: bytes) -> int:
+    if len(body) < 10:
+        return 0
+    if kind == b"VP8X":
+        return (int.from_bytes(body[4:7], "little") + 1) * (int.from_bytes(body[7:10], "little") + 1)
+    if kind == b"VP8L":
+        bits = int.from_bytes(body[1:5], "little")
+        return ((bits & 0x3FFF) + 1) * ((bits >> 14 & 0x3FFF) + 1)
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", body, 6)
+        return int(width & 0x3FFF) * int(height & 0x3FFF)
+    return 0

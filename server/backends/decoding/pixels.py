@@ -1,0 +1,212 @@
+"""Decodes untrusted images to upright pixels, in little more memory than one frame. Pillow only; no torch.
+
+What a picture will take is known from its header, before any pixel is decoded. A large picture is shrunk by a whole
+factor before anything else copies it: a JPEG while it is decoded, others in strips.
+"""
+
+import io
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from server.backends.decoding.bounds import Facts, inspect
+from server.backends.decoding.messages import PictureError
+
+MAX_SOURCE_PX = 64_000_000
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
+SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # bytes of a pixel in memory; 4 in the others, RGB included
+WEBP_BYTES_PER_PX = 16  # two canvases, the frame and its copy
+SHRUNK_FIRST_PX = 16_000_000  # above it a whole factor is taken off before anything copies the pixels
+STRIP_PX = 1_000_000
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# Pillow warns of odd metadata; sizes are checked below.
+warnings.filterwarnings("ignore", module="PIL")
+
+
+class TooMuchMemory(Exception):
+    """Decoding would take this much memory, which is more than was allowed."""
+
+    def __init__(self, needed_bytes: int) -> None:
+        super().__init__(f"decoding takes {needed_bytes / 1e6:.0f} MB")
+        self.needed_bytes = needed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """Upright "RGB" or "L" pixels of the wanted size, and the original size (upright too)."""
+
+    image: Image.Image
+    original_width_px: int
+    original_height_px: int
+
+
+def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
+    """RGB pixels of the first frame, on white where it is transparent, scaled down to at most max_area_px.
+
+    Raises PictureError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
+    raise anything else for hostile bytes.
+    """
+    facts = inspect(data)
+    with _open_image(data, facts, max_bytes) as image:
+        width, height = image.size
+        scale = min(1.0, (max_area_px / (width * height)) ** 0.5)
+        target = (max(1, int(width * scale)), max(1, int(height * scale)))
+        image.draft(image.mode, target)
+        factor = max(1, min(image.width // target[0], image.height // target[1]))
+        if image.width * image.height <= SHRUNK_FIRST_PX:
+            factor = 1
+        _check_memory(len(data) + _picture_bytes(image, facts, factor, target), max_bytes)
+        image.load()
+        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        rgb = _flatten(image, factor)
+        if rgb is not image:
+            image.close()
+    if method is not None:
+        rgb = rgb.transpose(method)
+        width, height, target = (*_turned((width, height), method), _turned(target, method))
+    if scale < 1:
+        rgb = rgb.resize(target, Image.Resampling.LANCZOS, reducing_gap=3.0)
+    return DecodedImage(rgb, width, height)
+
+
+def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int], max_bytes: int) -> DecodedImage:
+    """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps. Raises as decode_picture does.
+
+    With an alpha channel, alpha 0 is painted, as in OpenAI's API; without one, white is. `original` is the original
+    size of the first reference, which the mask must have.
+    """
+    facts = inspect(data)
+    with _open_image(data, facts, max_bytes) as image:
+        if sorted(image.size) != sorted(original):
+            raise _wrong_mask_size(image.size, original)
+        _check_memory(len(data) + _frame_bytes(image, facts) + 2 * image.width * image.height, max_bytes)
+        image.load()
+        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+        binary = _in_strips(image, "L", 1, _to_paint)
+        image.close()
+    if method is not None:
+        binary = binary.transpose(method)
+    if binary.size != original:
+        raise _wrong_mask_size(binary.size, original)
+    if binary.getextrema()[1] == 0:
+        raise PictureError("The mask leaves nothing to paint: make the part to change transparent, or white.")
+    if binary.size != target:
+        binary = binary.resize(target, Image.Resampling.NEAREST)
+    return DecodedImage(binary, *original)
+
+
+@contextmanager
+def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Image]:
+    """The image with its header read. The errors that Pillow raises for bad files become PictureErrors."""
+    if not data:
+        raise PictureError("The file is empty.")
+    if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
+        _check_memory(len(data) + WEBP_BYTES_PER_PX * facts.canvas_px, max_bytes)  # opening one takes its canvases
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_area(image.width, image.height)
+            yield image
+    except Image.DecompressionBombError as error:
+        raise PictureError(f"The image is too large: {error}", "image_too_large") from error
+    except UnidentifiedImageError as error:
+        raise PictureError("The file is not a PNG, JPEG, WebP or GIF image that can be read.") from error
+    except (OSError, ValueError, SyntaxError, EOFError, OverflowError) as error:
+        raise PictureError(f"The image is corrupt or truncated: {error}.") from error
+
+
+def _check_area(width: int, height: int) -> None:
+    if width * height > MAX_SOURCE_PX:
+        limit = MAX_SOURCE_PX // 1_000_000
+        raise PictureError(
+            f"The image is {width}x{height}; at most {limit} megapixels are accepted.", "image_too_large"
+        )
+
+
+def _check_memory(needed_bytes: int, max_bytes: int) -> None:
+    if needed_bytes > max_bytes:
+        raise TooMuchMemory(needed_bytes)
+
+
+def _frame_bytes(image: Image.Image, facts: Facts) -> int:
+    """The memory of the decoded frame, and of what the decoder keeps with it."""
+    area_px = image.width * image.height
+    if facts.canvas_px:
+        return WEBP_BYTES_PER_PX * area_px
+    return facts.coefficient_bytes + SMALL_MODES.get(image.mode, 4) * area_px
+
+
+def _picture_bytes(image: Image.Image, facts: Facts, factor: int, target: tuple[int, int]) -> int:
+    """The most memory that a step takes: decoding and flattening, turning, or scaling in two passes."""
+    width, height = -(-image.width // factor), -(-image.height // factor)
+    flat = 4 * width * height
+    decoding = _frame_bytes(image, facts) + (flat if factor > 1 or _needs_flattening(image) else 0)
+    scaling = flat + 4 * target[0] * (height + target[1]) if (width, height) != target else 0
+    return max(decoding, 2 * flat, scaling)
+
+
+def _needs_flattening(image: Image.Image) -> bool:
+    return image.mode != "RGB" or "transparency" in image.info
+
+
+def _flatten(image: Image.Image, factor: int) -> Image.Image:
+    """RGB pixels on white, smaller by the factor."""
+    if not _needs_flattening(image):
+        return image.reduce(factor) if factor > 1 else image
+    return _in_strips(image, "RGB", factor, _to_rgb)
+
+
+def _in_strips(
+    image: Image.Image, mode: str, factor: int, convert: Callable[[Image.Image], Image.Image]
+) -> Image.Image:
+    """The converted image, smaller by the factor. Only a strip of it exists in the modes between."""
+    result = Image.new(mode, (-(-image.width // factor), -(-image.height // factor)))
+    rows = max(1, STRIP_PX // image.width // factor) * factor
+    for top in range(0, image.height, rows):
+        strip = convert(image.crop((0, top, image.width, min(image.height, top + rows))))
+        result.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
+    return result
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in ALPHA_MODES or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    if image.mode.startswith(("I", "F")):  # 16 bits a channel: Pillow's conversion would clip, not scale
+        image = image.point(lambda value: value / 256).convert("L")
+    return image.convert("RGB")
+
+
+def _to_paint(image: Image.Image) -> Image.Image:
+    if image.mode in ALPHA_MODES or "transparency" in image.info:
+        paint = ImageOps.invert(image.convert("RGBA").getchannel("A"))
+    else:
+        paint = image.convert("L")
+    return paint.point([0] * 128 + [255] * 128)
+
+
+def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:
+    turned = method in {
+        Image.Transpose.TRANSPOSE,
+        Image.Transpose.ROTATE_270,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_90,
+    }
+    return (size[1], size[0]) if turned else size
+
+
+def _wrong_mask_size(size: tuple[int, int], original: tuple[int, int]) -> PictureError:
+    sizes = f"{size[0]}x{size[1]}, the first reference image {original[0]}x{original[1]}"
+    return PictureError(f"The mask must have the size of the image: the mask is {sizes}.")

@@ -1,0 +1,125 @@
+"""The decoder process: reads hostile files one after another, within limits that the kernel enforces.
+
+Run as `python -m server.backends.decoding.worker FD`. It imports Pillow and little else, so that it starts in a tenth
+of a second. It may be killed at any moment: it keeps nothing.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from PIL import Image
+
+from server.backends.decoding.messages import REQUEST, Json, PictureError, answer
+from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_mask, decode_picture
+
+CPU_LIMIT_S = 20  # several times what the slowest picture of 64 megapixels takes
+SMALL_BYTES = 64_000_000  # estimated; a picture that takes more is large, and large ones are decoded one at a time
+LARGE_BYTES = 410_000_000
+SLACK_BYTES = 32_000_000  # between an estimate and its limit
+NICENESS = 5  # the server and its workers come first
+PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3
+LIBC = ctypes.CDLL(None)
+KEPT_BYTES, KEPT_BLOCK_BYTES = 32 * 1024**2, 8 * 1024**2
+
+
+def serve(stream: BinaryIO, connection: socket.socket) -> None:
+    """Answer requests until the server has closed the connection."""
+    base_bytes = _address_space_bytes()
+    while len(header := stream.read(REQUEST.size)) == REQUEST.size:
+        task_bytes, size_bytes = REQUEST.unpack(header)
+        task = json.loads(stream.read(task_bytes))
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + CPU_LIMIT_S)
+        _limit(resource.RLIMIT_AS, base_bytes + size_bytes + SMALL_BYTES + SLACK_BYTES)
+        if task["large"]:
+            _limit(resource.RLIMIT_AS, base_bytes + LARGE_BYTES + SLACK_BYTES)
+        connection.sendall(answer(_answer(task, stream.read(size_bytes))))
+        if task["large"]:
+            LIBC.malloc_trim(0)
+
+
+def _answer(task: Json, data: bytes) -> Json:
+    """What became of the picture. After it, nothing of the picture is left in memory."""
+    try:
+        decoded = _decode(task, data)
+    except PictureError as error:
+        return {"error": str(error)[:500], "code": error.code}
+    except (TooMuchMemory, MemoryError) as error:
+        return {"error": _too_much_memory(error), "code": "image_too_large"} if task["large"] else {"large": True}
+    except Exception as error:  # Pillow raises anything for hostile bytes
+        return {"error": f"The image is corrupt: {type(error).__name__}: {error}."[:500], "code": "invalid_image_file"}
+    try:
+        _write(decoded.image, Path(task["path"]))
+    except OSError as error:
+        return {"failure": f"the pixels could not be written: {error}"}
+    return {
+        "width_px": decoded.image.width,
+        "height_px": decoded.image.height,
+        "original_width_px": decoded.original_width_px,
+        "original_height_px": decoded.original_height_px,
+    }
+
+
+def _decode(task: Json, data: bytes) -> DecodedImage:
+    max_bytes = LARGE_BYTES if task["large"] else SMALL_BYTES + len(data)
+    if "max_area_px" in task:
+        return decode_picture(data, task["max_area_px"], max_bytes)
+    return decode_mask(data, tuple(task["original"]), tuple(task["target"]), max_bytes)
+
+
+def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:
+    need = f"{error.needed_bytes / 1e6:.0f} MB" if isinstance(error, TooMuchMemory) else "more memory"
+    return (
+        f"Decoding the image takes {need}; {LARGE_BYTES / 1e6:.0f} MB are available. Save it as a baseline JPEG or as "
+        "PNG, or make it smaller."
+    )
+
+
+def _write(image: Image.Image, path: Path) -> None:
+    """As PPM or PGM, which Pillow writes without a copy of the pixels. Raises OSError."""
+    with path.open("xb") as file:
+        image.save(file, "PPM")
+
+
+def _limit(kind: int, soft: int) -> None:
+    resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+
+
+def _address_space_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _isolate() -> None:
+    """Dies with the server, is the first to go when memory is short, and returns what it frees."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # What common pictures free is kept for the next one. Without these limits glibc keeps what large ones free too.
+    LIBC.mallopt(M_MMAP_THRESHOLD, KEPT_BLOCK_BYTES)
+    LIBC.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def main() -> None:
+    # service managers signal the whole process group; the server ends its decoders when it has drained
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _isolate()
+    Image.preinit()
+    from PIL import WebPImagePlugin  # noqa: F401  # before the limit of memory is measured
+
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    serve(connection.makefile("rb"), connection)
+
+
+if __name__ == "__main__":
+    main()
