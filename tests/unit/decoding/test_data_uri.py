@@ -1,15 +1,39 @@
 """Data URIs."""
 
 import base64
+import random
 
 import pytest
 
+from server.backends.decoding import data_uri
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
 
 
-def test_data_uris() -> None:
-    assert decode_data_uri("data:image/png;base64," + base64.b64encode(b"abc").decode()) == b"abc"
-    for bad in ("data:image/png;base64,@@", "data:image/png,abc", "data:", "data:;base64,a"):
-        with pytest.raises(PictureError):
-            decode_data_uri(bad)
+@pytest.mark.parametrize("size", range(0, 40))
+def test_a_data_uri_is_decoded_in_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_uri, "PIECE", 8)
+    data = random.Random(size).randbytes(size)
+    text = base64.b64encode(data).decode()
+    assert decode_data_uri(f"data:image/png;base64,{text}") == data
+    assert decode_data_uri("data:image/png;base64," + " \n".join(text)) == data
+
+
+@pytest.mark.parametrize("piece", [8, 1024])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "data:image/png;base64,@@",
+        "data:image/png,abc",
+        "data:",
+        "data:;base64,a",
+        "data:;base64,é",
+        "data:;base64," + "abcd" * 5 + "a",
+        "data:;base64,YWJjZA==" + "abcd" * 5,
+        "data:;base64,abcdefgh=" + "a" * 40,
+    ],
+)
+def test_what_is_not_base64_is_refused(bad: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_uri, "PIECE", piece)
+    with pytest.raises(PictureError):
+        decode_data_uri(bad)
