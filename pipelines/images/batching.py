@@ -133,5 +133,6 @@ def held_bytes(batch: Batch) -> int:
     a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
     """
     job = batch.rows[0].job
-    references = sum(len(picture.data) for row in batch.rows for picture in row.job.references)
+    pictures = [picture for row in batch.rows for picture in row.job.references]
+    references = sum(picture.width_px * picture.height_px * len(picture.mode) for picture in pictures)
     return len(batch.rows) * job.width_px * job.height_px * 6 + references

@@ -1,19 +1,20 @@
-"""Pixels that pass from the server to a worker in a file, so that the server never has them in memory.
+"""Pixels that pass from the server to a worker in a file, so that neither has them in memory while a job waits.
 
-A call may have sixteen references: over a hundred megabytes of pixels, which would be copied for every message.
+A call may have sixteen references: over a hundred megabytes of pixels, which every message would copy.
 """
 
 import weakref
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pipelines.protocol.images import Picture
 
 
 class PictureFile(Picture):
-    """A Picture whose `data` is in a PPM or PGM file. A worker receives it as a plain Picture.
+    """A Picture whose `data` is in a PPM or PGM file, read anew each time.
 
-    The file is deleted with the last reference to this, so a job must be kept until its worker has it.
+    The server's deletes the file with the last reference to it, so the server keeps a job until its worker has ended
+    it. The worker's only reads it.
     """
 
     __slots__ = ("__weakref__", "path")
@@ -22,30 +23,31 @@ class PictureFile(Picture):
     def __init__(self, width_px: int, height_px: int, mode: Literal["RGB", "L"], path: Path) -> None:
         for name, value in (("width_px", width_px), ("height_px", height_px), ("mode", mode), ("path", path)):
             object.__setattr__(self, name, value)
-        weakref.finalize(self, path.unlink, missing_ok=True)
+
+    @classmethod
+    def owning(cls, width_px: int, height_px: int, mode: Literal["RGB", "L"], path: Path) -> Self:
+        """One that deletes the file at its end."""
+        picture = cls(width_px, height_px, mode, path)
+        weakref.finalize(picture, path.unlink, missing_ok=True)
+        return picture
 
     @property
     def data(self) -> bytes:
-        """The pixels, read anew each time. Blocks. Raises OSError."""
-        return _read_pixels(self.path)
+        """The pixels; black ones without the file. Blocks. Raises OSError.
+
+        A cancelled job may have lost its file while it is drawn in one batch with others. It must not fail those, and
+        nobody sees its own picture.
+        """
+        try:
+            with self.path.open("rb") as file:
+                for _ in range(3):  # the kind, the size, the greatest value
+                    file.readline()
+                return file.read()
+        except FileNotFoundError:
+            return bytes(self.width_px * self.height_px * len(self.mode))
 
     def __repr__(self) -> str:
         return f"PictureFile({self.width_px}, {self.height_px}, {self.mode!r}, {self.path!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return read_picture, (self.width_px, self.height_px, self.mode, str(self.path))
-
-
-def read_picture(width_px: int, height_px: int, mode: Literal["RGB", "L"], path: str) -> Picture:
-    """The picture as a worker has it. Without its file, as after the end of its call, it has no pixels."""
-    try:
-        return Picture(width_px, height_px, mode, _read_pixels(Path(path)))
-    except FileNotFoundError:
-        return Picture(width_px, height_px, mode, b"")
-
-
-def _read_pixels(path: Path) -> bytes:
-    with path.open("rb") as file:
-        for _ in range(3):  # the kind, the size, the greatest value
-            file.readline()
-        return file.read()
+        return PictureFile, (self.width_px, self.height_px, self.mode, self.path)

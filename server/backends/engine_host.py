@@ -128,7 +128,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._preload = Load(tuple(checkpoints))
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
-        # Before the worker acknowledged them; Cancel is sent when it does. Until then it may read their pictures.
+        # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their pictures.
         self._cancelled_early: dict[str, Job] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -320,8 +320,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _deliver(self, job_id: str, event: AnyEvent) -> None:
         pending = self._pending.get(job_id)
         if pending is None:
-            if job_id in self._cancelled_early:
-                del self._cancelled_early[job_id]
+            if isinstance(event, TERMINAL_EVENTS):
+                self._cancelled_early.pop(job_id, None)
+            elif job_id in self._cancelled_early:
                 self._send(Cancel(job_id))
             return
         pending.acknowledged = True

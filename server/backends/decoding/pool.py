@@ -105,7 +105,7 @@ class DecoderPool:
             path.unlink(missing_ok=True)
             raise
         original = (answer["original_width_px"], answer["original_height_px"])
-        return PictureFile(answer["width_px"], answer["height_px"], mode, path), original
+        return PictureFile.owning(answer["width_px"], answer["height_px"], mode, path), original
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
         """One exchange with a decoder. One that does not answer is dead before the turn ends."""
