@@ -28,12 +28,13 @@ from pipelines.images.failures import to_failed
 from pipelines.images.families import check_conditioning
 from pipelines.images.pipeline import row_seed
 from pipelines.images.probes import Prober
-from pipelines.images.residency import InsufficientMemory, Residency, Resident
+from pipelines.images.residency import InsufficientMemory, Residency, Resident, WeightsKey, weights_key
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
+    Conditioning,
     EncodedImage,
     Event,
     Failed,
@@ -50,6 +51,7 @@ MAX_RUNS = 8  # on the device at once, all but one of them paused
 MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a batch; the others are for batches shorter than all that runs
 FAIR_WAIT_S = 5.0  # that a batch waits for memory for its checkpoint before no other batch starts
 MAX_ROWS = {"cuda": 8, "cpu": 2}  # in a batch; one picture keeps a CPU busy, and more only take memory
+AbilitiesKey = tuple[WeightsKey, Conditioning, int]  # what they follow from
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +84,7 @@ class ImageEngine:
         self._speeds = Speeds()
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
-        self._abilities: dict[CheckpointSpec, Abilities] = {}  # of those that were prepared
+        self._abilities: dict[AbilitiesKey, Abilities] = {}  # of those that were prepared
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
@@ -144,12 +146,13 @@ class ImageEngine:
         checkpoint = resident.checkpoint
         checkpoint.pipeline(None, spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class)
-        if spec not in self._abilities:
+        key = (weights_key(spec), spec.conditioning, spec.max_references)
+        if key not in self._abilities:
             prober = Prober(spec, checkpoint.multiple_px, self._failure)
             # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
             native = self.device.type != "cpu" and not resident.warmed_up
-            self._abilities[spec] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
-        abilities = self._abilities[spec]
+            self._abilities[key] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+        abilities = self._abilities[key]
         if spec.refined and not abilities.second_pass:
             raise CheckpointError(
                 f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
@@ -168,7 +171,8 @@ class ImageEngine:
     def retain(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
         self._catalog_specs = frozenset(specs)
-        self._abilities = {spec: found for spec, found in self._abilities.items() if spec in self._catalog_specs}
+        retained = {weights_key(spec) for spec in self._catalog_specs}
+        self._abilities = {key: found for key, found in self._abilities.items() if key[0] in retained}
         self._evict_unneeded()
 
     def _evict_unneeded(self) -> None:
