@@ -16,11 +16,11 @@ from urllib.parse import urljoin, urlsplit
 
 import httpcore
 
+from server.backends.public_addresses import Address, is_public
+
 MAX_REDIRECTS = 3
 REDIRECTS = (301, 302, 303, 307, 308)
 MAX_URL_LENGTH = 4096
-NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 # Its own threads: a DNS server that does not answer blocks one for 30 s.
 DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
@@ -36,17 +36,6 @@ class FetchFailed(Exception):
 
 class FetchTooLarge(Exception):
     """A file over the size limit."""
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address is on the public internet; IPv4 addresses inside IPv6 ones are checked too."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is not None:
-            return is_public(inner)
-        if address.teredo is not None or any(address in network for network in NAT64):
-            return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 async def resolve_host(host: str, port: int) -> list[str]:

@@ -15,7 +15,8 @@ from threading import Event, Thread
 import pytest
 
 from server.backends import fetch
-from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, is_public, resolve_host
+from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image, resolve_host
+from server.backends.public_addresses import SPECIAL, is_public
 
 REFUSED_URLS = [
     "http://example.com/a.png", "ftp://example.com/a", "file:///etc/passwd", "gopher://x", "//example.com/a", "",
@@ -26,7 +27,8 @@ PRIVATE = [
     "127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
     "224.0.0.1", "255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1", "::1", "::", "fe80::1", "fc00::1",
     "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "2002:7f00:1::", "64:ff9b::7f00:1",
-    "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:db8::1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2", "2001:db8::1", "fec0::1", "3fff::1", "192.0.0.8", "192.0.0.192",
+    "192.88.99.1", "168.63.129.16", "::7f00:1",
 ]  # fmt: skip
 
 
@@ -51,6 +53,31 @@ async def test_hosts_off_the_public_internet_are_refused(address: str) -> None:
         await fetch_with("https://example.com/a.png", [address])
     with pytest.raises(FetchRefused, match="public internet"):
         await fetch_with("https://example.com/a.png", ["93.184.215.14", address])
+
+
+@pytest.mark.parametrize("block", SPECIAL, ids=str)
+async def test_no_address_of_a_special_block_is_dialled(
+    block: ipaddress.IPv4Network | ipaddress.IPv6Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address, the last and one between, and each inside an IPv6 address that carries an IPv4 one."""
+
+    async def connect(*arguments: object, **options: object) -> None:
+        raise AssertionError(f"dialled {arguments} {options}")
+
+    monkeypatch.setattr("httpcore.AnyIOBackend.connect_tcp", connect)
+    first, last = int(block[0]), int(block[-1])
+    for number in {first, (first + last) // 2, last}:
+        address = type(block[0])(number)
+        carriers = [str(address)]
+        if isinstance(address, ipaddress.IPv4Address):
+            carriers += [
+                f"::ffff:{address}",
+                f"64:ff9b::{address}",
+                str(ipaddress.IPv6Address(0x2002 << 112 | number << 80)),
+            ]
+        for carrier in carriers:
+            with pytest.raises(FetchRefused, match="public internet"):
+                await fetch_with("https://example.com/a.png", [carrier])
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"])
