@@ -2,25 +2,43 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from server.moderation.normalisation import normalise, skeleton
 
 WIDE = ("W", "F")  # Chinese, Japanese, Korean: no spaces between words, so no word boundaries to check
+INSIDE = r"(?:[^\w\s]|_)*"  # between the letters of a word: punctuation, but no space, or "pen is" were a word
+BETWEEN = r"[\W_]*"  # between the words of a term
 
 
-def normalise(text: str) -> str:
-    """One form for all spellings: NFKC, case folded, no invisible characters, single spaces."""
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    visible = "".join(character for character in folded if unicodedata.category(character) != "Cf")
-    return " ".join(visible.split())
+class Expression:
+    """Blocked terms, as whole words in the skeletons of texts, and patterns in their normalised form."""
+
+    def __init__(self, terms: Iterable[str], patterns: Iterable[str]) -> None:
+        """Raises re.error."""
+        self._terms = _compile([spelling for term in terms for spelling in _spellings(term)])
+        self._patterns = _compile([f"(?:{pattern})" for pattern in patterns])
+
+    def search(self, texts: Sequence[str]) -> str | None:
+        """What matches in one of the texts, or in all of them one after another, with and without a space between."""
+        split = [" ".join(texts), "".join(texts)] if len(texts) > 1 else []
+        for text in [*texts, *split]:
+            for expression, form in ((self._terms, skeleton), (self._patterns, normalise), (self._patterns, skeleton)):
+                if expression is not None and (found := expression.search(form(text))):
+                    return found[0]
+        return None
 
 
-def compile_rule(terms: Iterable[str], patterns: Iterable[str]) -> re.Pattern[str]:
-    """One expression for normalised text: the terms as whole words, the patterns as they are. Raises re.error."""
-    return re.compile("|".join([*map(_whole_word, terms), *(f"(?:{pattern})" for pattern in patterns)]), re.IGNORECASE)
+def _compile(alternatives: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None
 
 
-def _whole_word(term: str) -> str:
-    plain = normalise(term)
+def _spellings(term: str) -> list[str]:
+    """Expressions for a term: with punctuation between its letters, and with a space between all of them."""
+    plain = skeleton(term)
+    words = [[re.escape(letter) for letter in word] for word in plain.split()]
+    together = BETWEEN.join(INSIDE.join(letters) for letters in words)
+    spaced = r"\s+".join(letter for letters in words for letter in letters)
     before = "" if unicodedata.east_asian_width(plain[0]) in WIDE else r"(?<![^\W_])"
     after = "" if unicodedata.east_asian_width(plain[-1]) in WIDE else r"(?![^\W_])"
-    return f"{before}{re.escape(plain)}{after}"
+    return [f"{before}{together}{after}", *([f"{before}{spaced}{after}"] if len(plain) > 2 else [])]

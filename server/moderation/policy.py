@@ -4,7 +4,7 @@
 [[rules]]
 name     = "no-weapons"            # callers see this name
 category = "violence"              # OpenAI's categories, or words of your own
-terms    = ["assault rifle"]       # whole words, whatever their case, width or invisible characters
+terms    = ["assault rifle"]       # whole words, however they are spelt (server.moderation.normalisation)
 patterns = ['ak-?47']              # regular expressions on the same normalised text: lower case, single spaces
 groups   = ["beta-image-per-call"] # default: every group
 on_low   = false                   # default true: also when a call says moderation "low"
@@ -32,7 +32,8 @@ from pydantic import AfterValidator, Field, model_validator
 from pipelines.catalog.toml import Strict, read_toml
 from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.errors import StartError
-from server.moderation.matching import compile_rule, normalise
+from server.moderation.matching import Expression
+from server.moderation.normalisation import skeleton
 
 Stage = Literal["input", "output"]
 BOTH: frozenset[Stage] = frozenset({"input", "output"})
@@ -53,7 +54,7 @@ def _check_pattern(pattern: str) -> str:
 
 
 def _check_term(term: str) -> str:
-    if not normalise(term):
+    if not skeleton(term):
         raise ValueError("a term needs a visible character")
     return term
 
@@ -134,7 +135,7 @@ class Rule:
     category: str
     scope: Scope
     on_low: bool
-    expression: re.Pattern[str]
+    expression: Expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +178,9 @@ class Policy:
     def search(self, texts: Iterable[str], group: str, stage: Stage, *, low: bool) -> list[Finding]:
         """The breaches of the rules. Slow for long texts: call it in a thread."""
         rules = [rule for rule in self.rules if rule.scope.covers(group, stage) and (rule.on_low or not low)]
-        normalised = [normalise(text) for text in texts] if rules else []
-        matches = ((rule, rule.expression.search(text)) for rule in rules for text in normalised)
-        return [Finding(rule.name, rule.category, f"'{match[0]}'") for rule, match in matches if match]
+        searched = list(texts)
+        matches = ((rule, rule.expression.search(searched)) for rule in rules)
+        return [Finding(rule.name, rule.category, f"'{match}'") for rule, match in matches if match]
 
     def classifiers_for(self, reads: Reads, group: str, stage: Stage) -> tuple[Classifier, ...]:
         """The classifiers that apply to this kind of input."""
@@ -233,7 +234,7 @@ def _checkpoint_errors(table: ClassifierTable, folder: Path) -> Iterator[str]:
 
 
 def _rule(table: RuleTable) -> Rule:
-    expression = compile_rule(table.terms, table.patterns)
+    expression = Expression(table.terms, table.patterns)
     return Rule(table.name, table.category, _scope(table.groups, table.stages), table.on_low, expression)
 
 

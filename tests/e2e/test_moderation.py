@@ -56,6 +56,7 @@ def moderated(tmp_path_factory: pytest.TempPathFactory, weights: Path, configs: 
     ("body", "policy", "stage"),
     [
         ({**QUICK, "prompt": "an ASSAULT  rifle"}, "no-weapons", "input"),
+        ({**QUICK, "prompt": "a quiet harbour", "negative_prompt": "an \u0430ssault-rifle"}, "no-weapons", "input"),
         ({**QUICK, "prompt": "a boat with a knife"}, "no-blades", "input"),
         (BETA, "nothing-grim", "output"),
     ],

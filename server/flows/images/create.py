@@ -88,7 +88,7 @@ class ImageCreator:
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
-        await self._moderator.check_texts(context, "input", [request.prompt])
+        await self._moderator.check_texts(context, "input", _texts(request))
         await self._moderator.check_pictures(context, "input", job.references)
 
         with self._backlog.reserve(job, call):
@@ -212,6 +212,12 @@ class ImageCreator:
         self._metrics.calls.labels(model.name, "captured").inc()
         self._metrics.pictures.labels(model.name).inc(len(finished.images))
         self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
+
+
+def _texts(request: ImageRequest) -> list[str]:
+    """What the caller wrote: names of adapters say what they draw."""
+    sampling = request.sampling
+    return [text for text in (request.prompt, sampling.negative_prompt, *(sampling.loras or {})) if text]
 
 
 def _to_api_error(event: Failed, job: ImageJob) -> ApiError:

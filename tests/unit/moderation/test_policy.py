@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.moderation.matching import normalise
+from server.moderation.normalisation import IGNORABLE, normalise, skeleton
 from server.moderation.policy import Policy, PolicyError, load_policy
 
 GROUPS = ("alpha-group", "beta-group")
@@ -54,14 +54,60 @@ def policy(tmp_path: Path, text: str) -> Policy:
         "an AK47",
         "ak-47!",
         "一把刀在桌子上",
+        "an \u0430ss\u0430ult rifl\u0435",  # Cyrillic
+        "an \u03b1ssault rifle",  # Greek
+        "an a\u0301ssau\u0308lt rifle",
+        "an ässault riflé",
+        "an assault-rifle",
+        "an assault_rifle",
+        "an assaultrifle",
+        "an a.s.s.a.u.l.t rifle",
+        "an a_s_s_a_u_l_t rifle",
+        "a s s a u l t r i f l e",
+        "an 𝐚𝐬𝐬𝐚𝐮𝐥𝐭 rifle",
+        "an \u0430k-47",
     ],
 )
-def test_a_term_is_found_in_any_case_width_and_spacing(tmp_path: Path, text: str) -> None:
+def test_a_term_is_found_however_it_is_spelt(tmp_path: Path, text: str) -> None:
     findings = policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False)
     assert [(finding.policy, finding.category) for finding in findings] == [("no-weapons", "violence")]
 
 
-@pytest.mark.parametrize("text", ["an assault trifle", "assault riflemen", "a boat", ""])
+@pytest.mark.parametrize(
+    "character", [*sorted(IGNORABLE)[::97], "\u034f", "\ufe0f", "\u3164", "\u17b4", "\u180b", "\u2800"]
+)
+def test_a_character_that_is_not_shown_hides_nothing(tmp_path: Path, character: str) -> None:
+    text = f"an ass{character}ault ri{character}fle"
+    assert policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False)
+
+
+@pytest.mark.parametrize(
+    "texts", [["an assault", "rifle"], ["an assau", "lt rifle"], ["a boat", "one ak", "-47 and more", "a house"]]
+)
+def test_a_term_is_found_over_several_texts(tmp_path: Path, texts: list[str]) -> None:
+    assert policy(tmp_path, RULES).search(texts, "alpha-group", "input", low=False)
+
+
+def test_a_term_of_another_script_is_found_too(tmp_path: Path) -> None:
+    rules = RULES.replace('"刀"', '"нож", "épée"')
+    for text in ("острый нож", "une épée", "une epee", "une e\u0301pe\u0301e"):
+        assert policy(tmp_path, rules).search([text], "alpha-group", "input", low=False)
+
+
+def test_a_long_run_of_punctuation_is_searched_in_time(tmp_path: Path) -> None:
+    """A regular expression that backtracks would need hours."""
+    rules = policy(tmp_path, RULES)
+    assert rules.search(["assault" + "._" * 100_000 + " a.s.s" * 20_000], "alpha-group", "input", low=False) == []
+
+
+def test_a_skeleton_is_its_own_skeleton() -> None:
+    for text in ("Ünïcödé ｗｉｄｅ", "\u0430\u0455\u03c1", "ﬁne", "İstanbul", "刀", "e\u0301"):
+        assert skeleton(skeleton(text)) == skeleton(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["an assault trifle", "assault riflemen", "a boat", "", "the ass ault rif le", "as sault rifle"]
+)
 def test_other_texts_pass(tmp_path: Path, text: str) -> None:
     assert policy(tmp_path, RULES).search([text], "alpha-group", "input", low=False) == []
 
