@@ -23,8 +23,12 @@ class CheckpointError(Exception):
 
 def check_files(spec: CheckpointSpec) -> Path:
     """The folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
-    if not spec.path.exists():
-        raise CheckpointError(f"{spec.path}: there is no such checkpoint")
+    try:
+        spec.path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise CheckpointError(f"{spec.path}: there is no such checkpoint") from error
+    except OSError as error:  # such as a name that is too long, or a folder that may not be entered
+        raise CheckpointError(f"{str(spec.path)[:200]}: {error.strerror}") from error
     folder = spec.path if spec.path.is_dir() else spec.config
     if folder is None or (spec.path.is_file() and spec.path.suffix != ".safetensors"):
         raise CheckpointError(f"{spec.path}: neither a diffusers folder nor a .safetensors file with `config`")

@@ -201,9 +201,12 @@ def _with_weights(spec: CheckpointSpec, checkpoint: str, weights: Path) -> Check
 
 
 def files_version(path: Path) -> int:
-    """The newest mtime of a checkpoint's files, in ns; 0 if there are none."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    """The newest mtime of a checkpoint's files, in ns; 0 if there are none, or none that can be read."""
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    except OSError:  # such as a name that is too long: check_files says so
+        return 0
 
 
 def _runtime(table: RuntimeTable, weights: Path) -> Runtime:

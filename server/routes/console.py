@@ -8,7 +8,12 @@ from fastapi.responses import FileResponse, RedirectResponse
 router = APIRouter(include_in_schema=False)
 
 PAGES = Path(__file__).resolve().parent.parent / "console"
-SECURITY_POLICY = "default-src 'self'; img-src 'self' data: blob: https: http:; style-src 'self'; script-src 'self'"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob: https: http:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 
 
 @router.get("/")
@@ -18,7 +23,7 @@ async def home() -> RedirectResponse:
 
 @router.get("/console")
 async def page() -> FileResponse:
-    return FileResponse(PAGES / "index.html", headers={"Content-Security-Policy": SECURITY_POLICY})
+    return FileResponse(PAGES / "index.html", headers=HEADERS)
 
 
 @router.get("/console/{name}.{kind}")
@@ -27,4 +32,4 @@ async def asset(name: str, kind: str) -> FileResponse:
     file = f"{name}.{kind}"
     if file not in files:
         return FileResponse(PAGES / "index.html", status_code=404)
-    return FileResponse(PAGES / file, media_type=files[file])
+    return FileResponse(PAGES / file, media_type=files[file], headers=HEADERS)

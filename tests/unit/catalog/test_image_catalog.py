@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.catalog.checkpoint_files import CheckpointError, check_files
 from pipelines.catalog.images import CatalogError, load_catalog
 from pipelines.catalog.toml import KeyPath, line_of
 
@@ -141,3 +142,13 @@ KEY_PATHS: list[tuple[KeyPath, int | None]] = [
 @pytest.mark.parametrize(("key_path", "line"), KEY_PATHS)
 def test_the_line_of_a_key_path_is_found(key_path: KeyPath, line: int | None) -> None:
     assert line_of(TEXT, key_path) == line
+
+
+@pytest.mark.parametrize("name", ["nowhere", "x" * 300, "x/" * 5000, "a\0b"])
+def test_a_checkpoint_that_cannot_be_there_is_refused(name: str) -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
+    source = next(iter(catalog.models.values())).source
+    changed = catalog.with_checkpoint(source, name, REPOSITORY / "weights")
+    (spec,) = [spec for spec in changed.checkpoints if spec not in catalog.checkpoints]
+    with pytest.raises(CheckpointError, match=r"no such checkpoint|too long"):
+        check_files(spec)
