@@ -51,6 +51,7 @@ MAX_RUNS = 8  # on the device at once, all but one of them paused
 MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a batch; the others are for batches shorter than all that runs
 FAIR_WAIT_S = 5.0  # that a batch waits for memory for its checkpoint before no other batch starts
 MAX_ROWS = {"cuda": 8, "cpu": 2}  # in a batch; one picture keeps a CPU busy, and more only take memory
+TRIAL = "trial-"  # ids of pictures that warmup tries
 AbilitiesKey = tuple[WeightsKey, Conditioning, int]  # what they follow from
 
 
@@ -148,7 +149,7 @@ class ImageEngine:
         check_conditioning(spec, checkpoint.pipeline_class)
         key = (weights_key(spec), spec.conditioning, spec.max_references)
         if key not in self._abilities:
-            prober = Prober(spec, checkpoint.multiple_px, self._failure)
+            prober = Prober(spec, checkpoint.multiple_px, self._try)
             # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
             native = self.device.type != "cpu" and not resident.warmed_up
             self._abilities[key] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
@@ -160,9 +161,10 @@ class ImageEngine:
             )
         return replace(abilities, unit_s=self._speeds.unit_s(spec))
 
-    async def _failure(self, job: ImageJob) -> str | None:
-        """Why this job fails, in one line; None if it does not."""
-        async with contextlib.aclosing(self.submit(replace(job, id=f"warm-{uuid.uuid4().hex}"))) as events:
+    async def _try(self, job: ImageJob) -> str | None:
+        """Draw a picture for nobody. Returns why it fails, in one line; None if it does not."""
+        job = replace(job, id=f"{TRIAL}{uuid.uuid4().hex}")
+        async with contextlib.aclosing(self.submit(job)) as events:
             async for event in events:
                 if isinstance(event, Failed):
                     return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
@@ -288,6 +290,8 @@ class ImageEngine:
         self._dispatch()
 
     def _record_speed(self, run: Run) -> None:
+        if run.resident.warmed_up and run.batch.rows[0].job.id.startswith(TRIAL):
+            return  # small pictures in two steps: most of their time is not that of steps
         # A CPU's warmup picture is so small that one-time work takes longer than its steps: count its last step alone.
         by_whole_run = run.resident.warmed_up or self.device.type != "cpu"
         elapsed_s = run.turn.device_s if by_whole_run else run.forward_s * run.steps
