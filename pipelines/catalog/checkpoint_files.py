@@ -1,6 +1,7 @@
 """What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -66,7 +67,28 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     index = model_index(check_files(spec))
     if spec.path.is_file():
         return {denoiser_name(index): [spec.path]}
+    if missing := [part for part in _parts(index) if not (spec.path / part).is_dir()]:
+        raise CheckpointError(f"{spec.path}: {missing[0]}/ is missing, which model_index.json names")
     return {part: files for part in _parts(index) if (files := _default_variant(spec.path / part))}
+
+
+def find_variant(spec: CheckpointSpec) -> str | None:
+    """The variant to load, such as "fp16", of a folder in which some component has no plain files. Else None.
+
+    Raises CheckpointError where there are several to choose from.
+    """
+    if spec.path.is_file():
+        return None
+    parts = [[WEIGHTS.fullmatch(file.name) for file in files] for files in weight_files(spec).values()]
+    variants = [{match["variant"] for match in part if match} for part in parts]
+    lacking = [{variant[1:] for variant in part} for part in variants if part and None not in part]
+    if not lacking:
+        return None
+    common = set.intersection(*lacking)
+    if len(common) != 1:
+        found = ", ".join(sorted(set.union(*lacking)))
+        raise CheckpointError(f"{spec.path}: some components have no plain weights but the variants {found}; keep one")
+    return common.pop()
 
 
 def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
@@ -126,8 +148,11 @@ def _tensors(file: Path) -> Iterator[dict[str, Any]]:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = json.loads(stream.read(length))
-    except (OSError, ValueError, struct.error) as error:
+            size_bytes = stream.seek(0, io.SEEK_END)
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        expected_bytes = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise CheckpointError(f"{file}: not a safetensors file, or a broken one") from error
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            yield tensor
+    if size_bytes < expected_bytes:
+        raise CheckpointError(f"{file}: truncated, it has {size_bytes:,} of {expected_bytes:,} bytes")
+    yield from tensors

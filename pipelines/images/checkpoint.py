@@ -14,7 +14,14 @@ from typing import Any
 import diffusers
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError, check_files, denoiser_name, device_bytes, model_index
+from pipelines.catalog.checkpoint_files import (
+    CheckpointError,
+    check_files,
+    denoiser_name,
+    device_bytes,
+    find_variant,
+    model_index,
+)
 from pipelines.catalog.conditioning import Task
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
@@ -220,7 +227,10 @@ def _from_files(spec: CheckpointSpec, pipeline_class: type[Any], options: dict[s
     on_device = spec.runtime.offload == "none"
     if spec.path.is_dir():
         device_map = {"device_map": device.type} if on_device and device.type != "cpu" else {}
-        pipeline = pipeline_class.from_pretrained(spec.path, use_safetensors=True, **options, **device_map)
+        variant = find_variant(spec)
+        pipeline = pipeline_class.from_pretrained(
+            spec.path, use_safetensors=True, variant=variant, **options, **device_map
+        )
     else:
         pipeline = pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **options)
         if on_device:

@@ -153,3 +153,29 @@ def test_an_unknown_scheduler_is_refused_by_name(spec: Spec) -> None:
     odd = replace(spec("sd"), sampling=replace(spec("sd").sampling, scheduler="MagicScheduler"))
     with pytest.raises(CheckpointError, match="MagicScheduler"):
         load_checkpoint(odd, CPU).pipeline()
+
+
+def test_a_folder_with_one_variant_alone_loads(copied: CheckpointSpec) -> None:
+    size, plain = estimate_bytes(copied, 4), load_checkpoint(copied, CPU).denoiser.state_dict()
+    for weights in copied.path.glob("*/*.safetensors"):
+        weights.rename(weights.with_suffix(".fp16.safetensors"))
+    assert estimate_bytes(copied, 4) == size
+    loaded = load_checkpoint(copied, CPU).denoiser.state_dict()
+    assert all(torch.equal(weight, plain[name]) for name, weight in loaded.items())
+    unet = next((copied.path / "unet").glob("*.safetensors"))
+    shutil.copy(unet, unet.with_name(unet.name.replace("fp16", "ema")))
+    unet.rename(unet.with_name(unet.name.replace("fp16", "non_ema")))
+    with pytest.raises(CheckpointError, match="no plain weights but the variants ema, fp16, non_ema; keep one"):
+        load_checkpoint(copied, CPU)
+
+
+def test_a_missing_component_and_a_truncated_file_are_named(copied: CheckpointSpec) -> None:
+    weights = next((copied.path / "unet").glob("*.safetensors"))
+    size = weights.stat().st_size
+    with weights.open("rb+") as file:
+        file.truncate(size - 100)
+    with pytest.raises(CheckpointError, match=f"truncated, it has {size - 100:,} of {size:,} bytes"):
+        estimate_bytes(copied, 4)
+    shutil.rmtree(copied.path / "tokenizer")
+    with pytest.raises(CheckpointError, match=r"tokenizer/ is missing, which model_index\.json names"):
+        estimate_bytes(copied, 4)
