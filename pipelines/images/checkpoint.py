@@ -54,6 +54,7 @@ class Checkpoint:
 
     spec: CheckpointSpec
     pipeline_class: type[Any]  # that model_index.json names
+    task_classes: Mapping[Task, type[Any]]  # the pipeline class of each task
     components: dict[str, Any]
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
@@ -75,11 +76,6 @@ class Checkpoint:
         pipeline = task_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
         return pipeline
-
-    @property
-    def task_classes(self) -> Mapping[Task, type[Any]]:
-        """The pipeline class of each task."""
-        return task_classes(self.pipeline_class)
 
     @property
     def second_pass_task(self) -> Task:
@@ -183,7 +179,8 @@ def load_checkpoint(
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     scale = int(getattr(pipeline, "vae_scale_factor", 8))
     multiple = scale if hasattr(pipeline, "unet") else 2 * scale
-    return Checkpoint(spec, pipeline_class, dict(pipeline.components), config, device, step_caches, multiple)
+    tasks = task_classes(pipeline_class)
+    return Checkpoint(spec, pipeline_class, tasks, dict(pipeline.components), config, device, step_caches, multiple)
 
 
 def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], device: torch.device) -> Any:

@@ -146,7 +146,7 @@ class ImageEngine:
         resident = await self._load(spec)
         checkpoint = resident.checkpoint
         checkpoint.pipeline(None, spec.sampling)
-        check_conditioning(spec, checkpoint.pipeline_class)
+        check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
         key = (weights_key(spec), spec.conditioning, spec.max_references)
         if key not in self._abilities:
             prober = Prober(spec, checkpoint.multiple_px, self._try)

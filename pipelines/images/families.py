@@ -64,9 +64,8 @@ def _embeds_guidance(accepted: Mapping[str, inspect.Parameter]) -> bool:
     return "true_cfg_scale" in accepted and scale is not None and scale.default is not None
 
 
-def check_conditioning(spec: CheckpointSpec, own: type[Any]) -> None:
+def check_conditioning(spec: CheckpointSpec, own: type[Any], tasks: Mapping[Task, type[Any]]) -> None:
     """Raises CheckpointError for a mode of which the class has no pipeline, where it has one of another mode."""
-    tasks = task_classes(own)
     if MODES[spec.conditioning].task in tasks:
         return
     if fitting := [name for name, mode in MODES.items() if mode.task in tasks]:

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from server.moderation.normalisation import normalise, skeleton
 
@@ -11,20 +13,33 @@ INSIDE = r"(?:[^\w\s]|_)*"  # between the letters of a word: punctuation, but no
 BETWEEN = r"[\W_]*"  # between the words of a term
 
 
+@dataclass(frozen=True, slots=True)
+class SearchedTexts:
+    """The texts of one call in the forms that are searched, which all rules share."""
+
+    normalised: tuple[str, ...]
+    skeletons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Each text, and all of them one after another, with and without a space between. Slow for long texts."""
+        split = [" ".join(texts), "".join(texts)] if len(texts) > 1 else []
+        return cls(tuple(map(normalise, [*texts, *split])), tuple(map(skeleton, [*texts, *split])))
+
+
 class Expression:
-    """Blocked terms, as whole words in the skeletons of texts, and patterns in their normalised form."""
+    """Blocked terms, as whole words in the skeletons of texts, and patterns in both forms."""
 
     def __init__(self, terms: Iterable[str], patterns: Iterable[str]) -> None:
         """Raises re.error."""
         self._terms = _compile([spelling for term in terms for spelling in _spellings(term)])
         self._patterns = _compile([f"(?:{pattern})" for pattern in patterns])
 
-    def search(self, texts: Sequence[str]) -> str | None:
-        """What matches in one of the texts, or in all of them one after another, with and without a space between."""
-        split = [" ".join(texts), "".join(texts)] if len(texts) > 1 else []
-        for text in [*texts, *split]:
-            for expression, form in ((self._terms, skeleton), (self._patterns, normalise), (self._patterns, skeleton)):
-                if expression is not None and (found := expression.search(form(text))):
+    def search(self, texts: SearchedTexts) -> str | None:
+        """What matches in one of the texts, or over several of them."""
+        for normalised, bare in zip(texts.normalised, texts.skeletons, strict=True):
+            for expression, text in ((self._terms, bare), (self._patterns, normalised), (self._patterns, bare)):
+                if expression is not None and (found := expression.search(text)):
                     return found[0]
         return None
 

@@ -32,7 +32,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pipelines.catalog.toml import Strict, read_toml
 from pipelines.protocol.classify import ClassifierSpec, Reads
 from server.errors import StartError
-from server.moderation.matching import Expression
+from server.moderation.matching import Expression, SearchedTexts
 from server.moderation.normalisation import skeleton
 
 Stage = Literal["input", "output"]
@@ -178,7 +178,9 @@ class Policy:
     def search(self, texts: Iterable[str], group: str, stage: Stage, *, low: bool) -> list[Finding]:
         """The breaches of the rules. Slow for long texts: call it in a thread."""
         rules = [rule for rule in self.rules if rule.scope.covers(group, stage) and (rule.on_low or not low)]
-        searched = list(texts)
+        if not rules:
+            return []
+        searched = SearchedTexts.of(list(texts))
         matches = ((rule, rule.expression.search(searched)) for rule in rules)
         return [Finding(rule.name, rule.category, f"'{match}'") for rule, match in matches if match]
 
