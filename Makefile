@@ -3,8 +3,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 CLIENTS := .venv-clients/installed
+SUPPLY  := .venv-supply/installed
 
-.PHONY: help setup serve test clients check format bench bench-chat soak memory starters measure-starters clean
+.PHONY: help setup serve test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -23,7 +24,16 @@ serve: $(STAMP) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
 
 test: check clients ## every test, real server and SDK included
-	@$(BIN)/pytest tests/starters tests/e2e tests/engines --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest tests/starters tests/e2e tests/engines tests/gpu --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+nightly: $(STAMP) ## every family of checkpoints, on the oldest and the newest diffusers that pyproject.toml allows
+	@for wanted in '==0.38.0' ''; do \
+		folder=.nightly/diffusers$$wanted; \
+		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $$folder "diffusers$$wanted"; \
+		echo "diffusers $$(PYTHONPATH=$$folder $(BIN)/python -c 'import diffusers; print(diffusers.__version__)')"; \
+		PYTHONPATH=$$folder $(BIN)/pytest tests/engines/test_families.py tests/engines/test_single_files.py \
+			tests/engines/test_picture_sizes.py tests/engines/test_pipelines.py -m 'nightly or not nightly' || exit 1; \
+	done
 
 clients: $(CLIENTS) ## install the clients of others that some tests talk through: LiteLLM, LangChain, OpenAI's Node SDK
 
@@ -51,8 +61,33 @@ bench: $(STAMP) ## server against the bare pipeline, many calls against one, swa
 bench-chat: $(STAMP) ## chat throughput against transformers serve and bare generate, as ratios
 	@$(BIN)/python -m benchmarks.chat
 
+gpu: $(STAMP) ## on a machine with a GPU: its tests, then its speed by random weights in real sizes (PART=merged for one part)
+	@$(BIN)/pytest tests/gpu
+	@$(BIN)/python -m benchmarks.gpu $(PART)
+
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less
 	@$(BIN)/python -m benchmarks.soak $(or $(MINUTES),30)
+
+chaos: $(STAMP) ## kills of all processes under traffic, then a recount of the charges; KILLS=100 for fewer than 1,000
+	@$(BIN)/python -m benchmarks.chaos $(or $(KILLS),1000)
+
+fuzz: $(STAMP) ## mutated requests to every route; REQUESTS=1000 for fewer than 10,000
+	@$(BIN)/python -m benchmarks.fuzz $(or $(REQUESTS),10000)
+
+load: $(STAMP) ## 200 chats and 50 image calls at once: latency of others, fairness, memory
+	@$(BIN)/python -m benchmarks.load 200 50
+
+audit: $(STAMP) $(SUPPLY) ## known vulnerabilities of the pinned packages; DATABASE=all.zip for OSV's export of PyPI
+	@$(BIN)/python -m release.audit $(DATABASE)
+
+sbom: $(STAMP) $(SUPPLY) ## the packages of .venv as CycloneDX, in build/sbom.json
+	@mkdir -p build
+	@.venv-supply/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-format JSON -o build/sbom.json
+	@echo "Written: build/sbom.json"
+
+$(SUPPLY): release/tools.txt
+	@test -x .venv-supply/bin/python || $(PYTHON) -m venv .venv-supply
+	@.venv-supply/bin/pip install --quiet --disable-pip-version-check --requirement release/tools.txt && touch $@
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory
@@ -64,4 +99,4 @@ measure-starters: $(STAMP) ## how often the starters do what they are asked
 	@$(BIN)/python -m starters.measure
 
 clean: ## remove the environment and caches, keep results and keys
-	rm -rf $(VENV) .venv-clients tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) .nightly .venv-clients .venv-supply tests/node/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
