@@ -12,7 +12,7 @@ from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
-FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "dtype")
+FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "max_string", "dtype")
 UPSTREAM_KEYS = ("upstream_model", "api_key_env")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$")]
 
@@ -27,6 +27,7 @@ class ChatTable(Strict):
     vision: bool = False
     context: Annotated[int, Field(ge=16)] | None = None
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
+    max_string: Annotated[int, Field(ge=16, le=100_000)] = 20_000
     dtype: Dtype = "auto"
     upstream: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")] | None = None
     upstream_model: str | None = None

@@ -58,4 +58,4 @@ def _emit(row: Sequence, sampled: SampledToken) -> None:
     if output.finish_reason:
         for delta in output.flush():
             request.emit(delta)
-        request.finish_choice(row.choice, output.finish_reason)
+        request.finish_choice(row.choice, output.finish_reason, output.stop)

@@ -67,6 +67,11 @@ class ChoiceOutput:
         """Whether the next token belongs to the reasoning."""
         return self._parser is not None and self._parser.in_reasoning
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text, if one did."""
+        return self._stops.matched
+
     def feed(self, sampled: SampledToken) -> list[ChatDelta]:
         if sampled.logprob is not None:
             self._logprobs.append(self._token_logprob(sampled.token, sampled.logprob, sampled.top))

@@ -15,10 +15,10 @@ import torch
 from pipelines.chat.checkpoint import ChatCheckpoint, load_chat
 from pipelines.chat.device_loop import DeviceLoop
 from pipelines.chat.failures import to_failed_event
-from pipelines.chat.request_builder import build_sequences, count_prompt_tokens
+from pipelines.chat.request_builder import build_sequences, count_prompt_tokens, unused_options
 from pipelines.chat.sequence import Request
 from pipelines.device.failures import Cancelled, watch_device
-from pipelines.device.memory import Budgets
+from pipelines.device.memory import chat_cache_bytes
 from pipelines.device.openmp import run_and_release
 from pipelines.protocol.chat import (
     Admitted,
@@ -57,7 +57,7 @@ class ChatEngine:
         self._outbox: deque[tuple[Task, ChatEvent]] = deque()  # from threads to the event loop
         self._flush_scheduled = False
         self._checkpoints: dict[ChatSpec, asyncio.Task[ChatCheckpoint]] = {}
-        budget = cache_bytes if cache_bytes is not None else Budgets.of(device).device_bytes // 2
+        budget = cache_bytes if cache_bytes is not None else chat_cache_bytes(device)
         self._device_loop = DeviceLoop(device, budget)
 
     async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
@@ -128,7 +128,8 @@ class ChatEngine:
         task.request = sequences[0].request
         if task.done:
             return
-        self._emit(task, Admitted(len(task.request.prompt), dropped))
+        unused = unused_options(checkpoint.template, job)
+        self._emit(task, Admitted(len(task.request.prompt), dropped, unused))
         self._device_loop.add(sequences)
 
     def _emitter(self, task: Task) -> Callable[[ChatEvent], None]:

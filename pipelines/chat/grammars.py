@@ -8,6 +8,7 @@ from typing import Any, Final
 from llguidance import LLMatcher
 
 from pipelines.chat.failures import InvalidRequest
+from pipelines.chat.schemas import tighten, tighten_parameters
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import BARE, ToolCallFormat
 from pipelines.protocol.chat import ChatJob
@@ -32,7 +33,8 @@ def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat |
 
     Without a `call_format` that is known, calls that are not required are not constrained.
     """
-    schema = None if job.format is None else (job.format.schema or {"type": "object"})
+    max_string = job.checkpoint.max_string
+    schema = None if job.format is None else tighten(job.format.schema or {"type": "object"}, max_string)
     if schema is not None:
         _check(table, f"start: {_json(schema)}", "response_format")
     if not job.tools or job.tool_choice == "none":
@@ -59,7 +61,8 @@ def _call_rules(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) ->
         function = tool["function"]
         if job.allowed_tools and function["name"] not in job.allowed_tools:
             continue
-        schema = function.get("parameters") or {"type": "object", "properties": {}}
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        schema = tighten_parameters(parameters, job.checkpoint.max_string)
         _check(table, f"start: {_json(schema)}", f"tools[{index}].function.parameters")
         names.append(f"tool_{index}")
         head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{call_format.arguments}": '

@@ -1,6 +1,7 @@
 """From a job to the sequences that answer it. Every invalid request is found here."""
 
 import json
+import re
 from collections.abc import Callable
 
 from pipelines.chat.checkpoint import ChatCheckpoint
@@ -25,7 +26,7 @@ def build_sequences(
     grammar = build_grammar(checkpoint.tokens, job, checkpoint.syntax.call_format)
     tools = job.tools if job.tool_choice != "none" else ()
     # no reasoning where the grammar prescribes all of the output
-    options = {"enable_thinking": False} if grammar and not grammar.has_text else {}
+    options = dict(job.template_options) | ({"enable_thinking": False} if grammar and not grammar.has_text else {})
     messages = template_messages(checkpoint, job.messages, job.images)
     prompt = fit_prompt(checkpoint, Conversation(messages, tools, options), truncate=job.truncate)
     request = Request(job, checkpoint, prompt.tokens, prompt.inputs, emit, open_choices=job.n)
@@ -33,6 +34,11 @@ def build_sequences(
     max_new_tokens = min(job.max_tokens, checkpoint.context - len(prompt.tokens))
     sequences = [_sequence(request, choice, max_new_tokens, grammar, prompt_text) for choice in range(job.n)]
     return sequences, prompt.dropped_messages
+
+
+def unused_options(template: str, job: ChatJob) -> tuple[str, ...]:
+    """The template options of the job that the template does not name."""
+    return tuple(name for name in job.template_options if not re.search(rf"\b{re.escape(name)}\b", template))
 
 
 def count_prompt_tokens(checkpoint: ChatCheckpoint, job: CountJob, emit: Callable[[ChatEvent], None]) -> int:
@@ -47,7 +53,8 @@ def _sequence(
 ) -> Sequence:
     """`prompt_text` is empty where the output can have neither reasoning nor calls."""
     job, tokens = request.job, request.checkpoint.tokens
-    sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None)
+    seen = frozenset(request.prompt if job.sampling.repetition_penalty != 1.0 else ())
+    sampler = SamplerState(job.sampling, job.seed + choice, job.top_logprobs if job.logprobs else None, seen)
     in_reasoning = prompt_text.rstrip().endswith(THINK_BEGIN)
     starts_after = THINK_END.encode() if in_reasoning and grammar and not grammar.has_text else b""
     constraint = Constraint(tokens, grammar, starts_after) if grammar else None

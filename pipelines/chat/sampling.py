@@ -1,5 +1,6 @@
 """The next token of each row, sampled by its own request's options."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ class SamplerState:
     sampling: ChatSampling
     seed: int
     top_logprobs: int | None = None  # None: no logprobs at all
+    prompt_tokens: frozenset[int] = frozenset()  # for the repetition penalty alone
     counts: Counter[int] = field(default_factory=Counter)  # of its tokens so far, for the penalties
     rng: random.Random = field(init=False)
 
@@ -65,6 +67,10 @@ def _logprobs(logits: torch.Tensor, row: SamplerState) -> torch.Tensor | None:
 def _apply_bias_and_penalties(logits: torch.Tensor, row: SamplerState) -> None:
     """In place."""
     sampling = row.sampling
+    if sampling.repetition_penalty != 1.0 and (seen := row.prompt_tokens | row.counts.keys()):
+        repeated = torch.tensor(sorted(seen), device=logits.device)
+        values, penalty = logits[repeated], sampling.repetition_penalty
+        logits[repeated] = torch.where(values > 0, values / penalty, values * penalty)  # as in CTRL, arXiv:1909.05858
     changes = dict(sampling.logit_bias)
     if sampling.presence_penalty or sampling.frequency_penalty:
         for token, count in row.counts.items():
@@ -86,8 +92,22 @@ def _pick(logits: torch.Tensor, rows: Sequence[SamplerState]) -> list[int]:
             dtype=torch.float64,
             device=logits.device,
         )
-        tokens[indices] = _inverse_cdf(logits[indices], *options.unbind(dim=1))
+        candidates = logits[indices]
+        for position, i in enumerate(random_rows):
+            _keep_likeliest(candidates[position], rows[i].sampling)
+        tokens[indices] = _inverse_cdf(candidates, *options.unbind(dim=1))
     return [int(token) for token in tokens.tolist()]
+
+
+def _keep_likeliest(logits: torch.Tensor, sampling: ChatSampling) -> None:
+    """top_k and min_p, in place: other tokens get no weight. min_p is of the tokens' probabilities at the temperature
+    (arXiv:2407.01082)."""
+    if 0 < sampling.top_k < logits.shape[-1]:
+        least = logits.topk(sampling.top_k).values[-1]
+        logits.masked_fill_(logits < least, -torch.inf)
+    if sampling.min_p > 0:
+        margin = max(sampling.temperature, 1e-4) * math.log(sampling.min_p)
+        logits.masked_fill_(logits < logits.max() + margin, -torch.inf)
 
 
 def _inverse_cdf(

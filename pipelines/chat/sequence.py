@@ -52,9 +52,9 @@ class Request:
             self.done = True
             self.emit(to_failed_event(error, self.job))
 
-    def finish_choice(self, choice: int, reason: FinishReason) -> None:
+    def finish_choice(self, choice: int, reason: FinishReason, stop: str | None) -> None:
         """The last choice finishes the request."""
-        self.emit(ChoiceFinished(choice, reason))
+        self.emit(ChoiceFinished(choice, reason, stop))
         self.open_choices -= 1
         if not self.open_choices:
             self.done = True

@@ -7,18 +7,18 @@ class StopFilter:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._pending = ""
-        self.matched = False
+        self.matched: str | None = None
 
     def feed(self, text: str) -> str:
         """What may be shown now. Nothing follows a match."""
         if not self._stops or self.matched:
             return "" if self.matched else text
         pending = self._pending + text
-        matches = [index for stop in self._stops if (index := pending.find(stop)) >= 0]
+        matches = [(index, stop) for stop in self._stops if (index := pending.find(stop)) >= 0]
         if matches:
-            self.matched = True
+            index, self.matched = min(matches)
             self._pending = ""
-            return pending[: min(matches)]
+            return pending[:index]
         safe = self._possible_match(pending)
         self._pending = pending[safe:]
         return pending[:safe]

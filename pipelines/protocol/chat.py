@@ -26,6 +26,7 @@ class ChatSpec:
     vision: bool = False
     context: int | None = None  # prompt and answer, in tokens; None: the model's own maximum
     max_batch: int = 32  # sequences that decode together
+    max_string: int = 20_000  # characters of a string that a schema does not bound
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
 
 
@@ -38,6 +39,9 @@ class ChatSampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # token id -> added to its logit
+    top_k: int = 0  # of the likeliest tokens; 0: of all
+    min_p: float = 0.0  # tokens that are less likely than this part of the likeliest one are left out
+    repetition_penalty: float = 1.0  # divides the logits of tokens that were there, in the prompt too
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class ChatJob:
     logprobs: bool = False
     top_logprobs: int = 0
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
+    template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class Admitted:
 
     prompt_tokens: int
     dropped_messages: int = 0  # by `truncate`
+    unused_options: tuple[str, ...] = ()  # template options that the template does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class ChoiceFinished:
 
     choice: int
     reason: FinishReason
+    stop: str | None = None  # the stop string that ended it, if one did
 
 
 @dataclass(frozen=True, slots=True)

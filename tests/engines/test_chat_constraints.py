@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,21 @@ async def test_two_hundred_random_schemas_are_followed(chat_engine: ChatEngine, 
         assert events[-2] == ChoiceFinished(0, "stop"), (schema, events[-1], text(events))
         Draft202012Validator(schema).validate(json.loads(text(events)))
     assert len({text(events) for events in answers}) > 100
+
+
+async def test_objects_that_name_their_properties_have_no_others_and_strings_end(
+    chat_engine: ChatEngine, chat_job: Job
+) -> None:
+    named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    tools = tuple({"type": "function", "function": {"name": name}} for name in ("now", "here"))
+    bounded = replace(chat_job().checkpoint, max_string=16)
+    for seed in range(8):
+        job = chat_job(format=JsonFormat(named), sampling=RANDOM, seed=seed, max_tokens=120)
+        value = json.loads(text(await run(chat_engine, replace(job, checkpoint=bounded))))
+        assert value.keys() == {"name"}
+        assert len(value["name"]) <= 16
+        job = chat_job("Hi", tools=tools, tool_choice="required", sampling=RANDOM, seed=seed, max_tokens=120)
+        assert {arguments for _, arguments in calls(await run(chat_engine, job))} == {"{}"}
 
 
 async def test_json_without_a_schema_is_an_object(chat_engine: ChatEngine, chat_job: Job) -> None:

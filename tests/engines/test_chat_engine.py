@@ -181,7 +181,7 @@ async def test_a_stop_string_ends_the_answer_before_it_shows(chat_engine: ChatEn
     job = chat_job(max_tokens=40, sampling=letters(), stop=(stop, "Never written"))
     events = await run(chat_engine, job)
     assert text(events) == whole[: whole.index(stop)]
-    assert events[-2] == ChoiceFinished(0, "stop")
+    assert events[-2] == ChoiceFinished(0, "stop", stop)
     assert isinstance(events[-1], ChatFinished)
     assert events[-1].usage.completion_tokens < 40
 

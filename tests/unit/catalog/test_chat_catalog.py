@@ -44,7 +44,7 @@ def test_the_shipped_catalog_has_the_starter_as_default() -> None:
     starter = chat.find(None)
     assert starter is chat.find("gpt-4o-mini")
     assert starter is not None
-    assert starter.source == ChatSpec("starter-chat", Path("weights/starter-chat"), tools=True)
+    assert starter.source == ChatSpec("starter-chat", Path("weights/starter-chat"), tools=True, max_string=300)
 
 
 def test_a_model_is_a_folder_or_an_upstream(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Detokenizer, stop strings, output parser and sampling: nothing is lost or shown too early, wherever chunks end."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 
 from pipelines.chat.detokenize import Detokenizer
 from pipelines.chat.output_parser import OutputParser, Piece, ReasoningPiece, TextPiece, ToolCallPiece
+from pipelines.chat.request_builder import unused_options
 from pipelines.chat.sampling import SamplerState, sample
 from pipelines.chat.stops import StopFilter
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import BARE, CONTENT, HERMES, REASONING, OutputSyntax, ParserFields
-from pipelines.protocol.chat import ChatSampling
+from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec
 from starters.chat.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer([])
@@ -49,7 +51,7 @@ def test_text_before_the_first_stop_string_is_shown_and_nothing_of_it(parts: lis
         assert not any(stop in shown for stop in stops)
     shown += stop_filter.flush()
     matches = [text.find(stop) for stop in stops if stop in text]
-    assert stop_filter.matched == bool(matches)
+    assert (stop_filter.matched in stops) if matches else (stop_filter.matched is None)
     if matches:
         # which of several stop strings is met first depends on where the parts end; none is ever shown
         assert text.startswith(shown)
@@ -61,7 +63,7 @@ def test_text_before_the_first_stop_string_is_shown_and_nothing_of_it(parts: lis
 def test_text_that_may_become_a_stop_string_is_held_back() -> None:
     stop_filter = StopFilter(("END", "\n\n"))
     assert [stop_filter.feed(part) for part in ("a E", "N", "X\n", "b\n", "\nc")] == ["a ", "", "ENX", "\nb", ""]
-    assert stop_filter.matched
+    assert stop_filter.matched == "\n\n"
 
 
 def parse(text: str, size: int, fields: ParserFields = FIELDS, prefix: str = "") -> list[Piece]:
@@ -179,3 +181,36 @@ def test_logprobs_are_the_models_own() -> None:
     assert sampled.token == 0
     assert sampled.logprob == pytest.approx(float(logprobs[0]))
     assert [token for token, _ in sampled.top] == [1, 2]
+
+
+def drawn(options: dict[str, Any], prompt: frozenset[int] = frozenset(), tries: int = 200) -> set[int]:
+    """The tokens that are sampled of five, whose logits are 4, 3, 2, 1 and 0."""
+    rows = [SamplerState(ChatSampling(**options), seed, prompt_tokens=prompt) for seed in range(tries)]
+    logits = torch.tensor([[4.0, 3.0, 2.0, 1.0, 0.0]]).repeat(tries, 1)
+    return {one.token for one in sample(logits, rows, [None] * tries)}
+
+
+def test_top_k_and_min_p_leave_out_unlikely_tokens() -> None:
+    assert drawn({"temperature": 3.0}) == {0, 1, 2, 3, 4}
+    assert drawn({"temperature": 3.0, "top_k": 2}) == {0, 1}
+    assert drawn({"temperature": 3.0, "top_k": 99}) == {0, 1, 2, 3, 4}
+    # exp(-(4 - x) / 3) of 0.5 is between the second token (0.72) and the third (0.51) and the fourth (0.37)
+    assert drawn({"temperature": 3.0, "min_p": 0.5}) == {0, 1, 2}
+    assert drawn({"temperature": 3.0, "min_p": 1.0}) == {0}
+
+
+def test_a_repetition_penalty_is_for_tokens_of_the_prompt_and_of_the_answer() -> None:
+    greedy = {"temperature": 0.0, "repetition_penalty": 1.5}
+    assert drawn(greedy, tries=1) == {0}
+    assert drawn(greedy, frozenset({0}), tries=1) == {1}  # 4 / 1.5 < 3
+    row = SamplerState(ChatSampling(**greedy), 0)
+    logits = [4.0, 3.0, -1.0]
+    chosen = [sample(torch.tensor([logits]), [row], [None])[0].token for _ in range(3)]
+    assert chosen == [0, 1, 0]
+
+
+def test_template_options_that_a_template_does_not_name_are_told() -> None:
+    options = {"enable_thinking": True, "reasoning_effort": "low", "think": 1}
+    job = ChatJob("j", ChatSpec("x", Path("x")), (), 0, 1.0, template_options=options)
+    template = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}"
+    assert unused_options(template, job) == ("reasoning_effort", "think")

@@ -1,0 +1,87 @@
+"""Schemas as they are enforced: tighter than JSON Schema reads them, since weak models invent keys and end no string.
+
+An object that names its properties has no others, a tool without parameters takes none, and a string without a bound of
+its own ends at one. What a schema says itself stays as it is. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAPS = ("properties", "patternProperties", "$defs", "definitions")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+SINGLES = ("items", "additionalProperties")
+OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties"})
+COMBINED = frozenset({"$ref", "anyOf", "oneOf", "allOf", "if"})  # beside `properties`: their properties count too
+BOUNDED = frozenset({"maxLength", "pattern", "format", "enum", "const"})
+
+Schema = dict[str, Any]
+
+
+def tighten(schema: Mapping[str, Any], max_string: int) -> Schema:
+    """`max_string` bounds free strings, in characters."""
+    closes = not any(_combines(part) for part in _parts(schema))
+    tight: Schema = _tightened(schema, max_string, closes=closes)
+    return tight
+
+
+def tighten_parameters(schema: Mapping[str, Any], max_string: int) -> Schema:
+    """The same for a tool's parameters."""
+    tight = tighten(schema, max_string)
+    if not schema.get("properties") and not schema.keys() & (OPEN | COMBINED) and not schema.get("required"):
+        tight["additionalProperties"] = False
+    return tight
+
+
+def _combines(schema: Mapping[str, Any]) -> bool:
+    """Whether its objects have properties of several schemas, so that closing one would forbid those of another."""
+    return "allOf" in schema or ("properties" in schema and bool(schema.keys() & COMBINED))
+
+
+def _tightened(schema: Any, max_string: int, *, closes: bool) -> Any:
+    if not isinstance(schema, Mapping):
+        return schema
+    tight = dict(schema)
+    for key in MAPS:
+        if isinstance(inner := schema.get(key), Mapping):
+            tight[key] = {name: _tightened(part, max_string, closes=closes) for name, part in inner.items()}
+    for key in LISTS:
+        if isinstance(inner := schema.get(key), list):
+            tight[key] = [_tightened(part, max_string, closes=closes) for part in inner]
+    for key in SINGLES:
+        if key in schema:
+            tight[key] = _tightened(schema[key], max_string, closes=closes)
+    if closes and _names_all(schema):
+        tight["additionalProperties"] = False
+    if _is_free_string(schema):
+        tight["maxLength"] = max(max_string, schema.get("minLength", 0))
+    return tight
+
+
+def _names_all(schema: Mapping[str, Any]) -> bool:
+    names, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(names, Mapping) or not names or schema.keys() & OPEN:
+        return False
+    return isinstance(required, list) and all(name in names for name in required)
+
+
+def _is_free_string(schema: Mapping[str, Any]) -> bool:
+    kinds = schema.get("type")
+    has_strings = kinds == "string" or (isinstance(kinds, list) and "string" in kinds)
+    return has_strings and not schema.keys() & BOUNDED and isinstance(schema.get("minLength", 0), int)
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """The schema and every schema in it."""
+    if not isinstance(schema, Mapping):
+        return
+    yield schema
+    for key in MAPS:
+        if isinstance(inner := schema.get(key), Mapping):
+            for part in inner.values():
+                yield from _parts(part)
+    for key in LISTS:
+        if isinstance(inner := schema.get(key), list):
+            for part in inner:
+                yield from _parts(part)
+    for key in SINGLES:
+        yield from _parts(schema.get(key))
