@@ -1,15 +1,10 @@
 """Arguments of diffusers' pipeline calls that differ between the families, by the signature and never by the name."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.protocol.images import ImageJob
-
-
-def scalar_or_list(values: list[Any]) -> Any:
-    """Some pipelines take a list only for batches of two or more."""
-    return values[0] if len(values) == 1 else values
 
 
 def max_sequence_length(pipeline: Any) -> dict[str, int]:
@@ -25,15 +20,14 @@ def max_sequence_length(pipeline: Any) -> dict[str, int]:
     return {"max_sequence_length": min(lengths.default, limit)}
 
 
-def guidance(accepted: Mapping[str, Any], jobs: Sequence[ImageJob]) -> dict[str, Any]:
-    """The guidance and negative prompts as a pipeline takes them.
+def guidance(accepted: Mapping[str, Any], job: ImageJob) -> dict[str, Any]:
+    """The guidance and negative prompt as a pipeline takes them.
 
     Where `guidance_scale` is absent or defaults to None, as in Qwen-Image's call, classifier-free guidance is
     `true_cfg_scale`, and it is applied only if there is a negative prompt, even a blank one.
     """
-    guidance_scale, scale = accepted.get("guidance_scale"), jobs[0].sampling.guidance
-    negatives = [job.sampling.negative_prompt for job in jobs]
+    guidance_scale, scale = accepted.get("guidance_scale"), job.sampling.guidance
+    negative = job.sampling.negative_prompt
     if "true_cfg_scale" in accepted and (guidance_scale is None or guidance_scale.default is None):
-        negatives_or_blank = scalar_or_list([negative or " " for negative in negatives])
-        return {"true_cfg_scale": scale, "negative_prompt": negatives_or_blank}
-    return {"guidance_scale": scale, "negative_prompt": scalar_or_list(negatives) if any(negatives) else None}
+        return {"true_cfg_scale": scale, "negative_prompt": negative or " "}
+    return {"guidance_scale": scale, "negative_prompt": negative or None}

@@ -1,19 +1,22 @@
-"""Checkpoints from the local disk: a diffusers folder, or one .safetensors file with a folder of configs.
+"""Checkpoints from the local disk: a diffusers folder, a denoiser alone with its base folder, or a whole checkpoint in
+one .safetensors file with a folder of configs.
 
 Diffusers loads them: safetensors only, offline, and no code from the checkpoint. The components are loaded once; the
 pipelines of all tasks share the same modules.
 """
 
+import contextlib
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import diffusers
 import torch
 
+from pipelines.catalog.call_signature import PipelineSource, announce, takes_guidance, takes_negative_prompt
 from pipelines.catalog.checkpoint_files import (
     CheckpointError,
     check_files,
@@ -23,16 +26,22 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.conditioning import Task
+from pipelines.catalog.inspection import foreign_parts
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.device.memory import compute_dtype
+from pipelines.device.memory import Budgets, compute_dtype
+from pipelines.device.staged_copy import move_modules
 from pipelines.images import runtime_options
-from pipelines.images.families import takes_guidance, takes_negative_prompt, task_classes
-from pipelines.images.probes import announce
+from pipelines.images.families import task_classes
+from pipelines.images.merging import ForwardMerger, Sharing
+from pipelines.images.prompt_cache import PromptCache
+from pipelines.images.shared_parts import SharedParts, Sizes, sizes_of
+from pipelines.images.single_files import load_denoiser
 from pipelines.images.step_caches import StepCaches
-from pipelines.protocol.images import CheckpointSpec, Lora, Sampling, SamplingDefaults
+from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, Sampling, SamplingDefaults
 from pipelines.protocol.messages import Abilities
 
 NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
+READ_BYTES = 2**20
 LOAD_LOCK = threading.Lock()  # the libraries change global state while they build modules
 
 
@@ -55,11 +64,15 @@ class Checkpoint:
     spec: CheckpointSpec
     pipeline_class: type[Any]  # that model_index.json names
     task_classes: Mapping[Task, type[Any]]  # the pipeline class of each task
+    runtime: Runtime  # as loaded: the spec's, or what its `auto` stands for
     components: dict[str, Any]
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
     step_caches: StepCaches | None
     multiple_px: int  # of both sides of what a pipeline draws: a latent, or a patch of 2 x 2 latents
+    notes: tuple[str, ...] = ()  # on how it was loaded, for the operator
+    prompts: PromptCache = field(default_factory=PromptCache)
+    adapter_versions: dict[str, int] = field(default_factory=dict)  # of loaded files on request: mtime in ns
 
     def pipeline(self, task: Task | None = None, sampling: SamplingDefaults | None = None) -> Any:
         """A pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
@@ -75,6 +88,7 @@ class Checkpoint:
         parts["scheduler"] = self._scheduler(sampling or self.spec.sampling)
         pipeline = task_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
+        self.prompts.attach(pipeline)
         return pipeline
 
     @property
@@ -98,11 +112,12 @@ class Checkpoint:
     @property
     def abilities(self) -> Abilities:
         """What its classes announce. Warmup tries it."""
+        accepted = inspect.signature(self.pipeline_class.__call__).parameters
         return announce(
             self.spec,
             self.task_classes,
-            negative_prompt=takes_negative_prompt(self.pipeline_class, self.config),
-            guidance=takes_guidance(self.pipeline_class, self.config, self.denoiser.config),
+            negative_prompt=takes_negative_prompt(accepted, self.config),
+            guidance=takes_guidance(accepted, self.config, self.denoiser.config),
         )
 
     @property
@@ -110,7 +125,21 @@ class Checkpoint:
         """Memory of the weights on the device."""
         modules = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
         sizes = ([weight.nbytes for weight in (*part.parameters(), *part.buffers())] for part in modules)
-        return device_bytes(sizes, self.spec.runtime.offload)
+        return device_bytes(sizes, self.runtime.offload)
+
+    def read_adapters(self, sampling: Sampling) -> None:
+        """Before a run has the device: read the requested adapters' files, which `begin_run` then finds in the page
+        cache. Files that are not there or can't be read are left to it.
+        """
+        for lora in runtime_options.requested_adapters(self.spec.runtime, sampling.loras).values():
+            with contextlib.suppress(OSError), lora.path.open("rb", buffering=0) as file:
+                while file.read(READ_BYTES):
+                    pass
+
+    @property
+    def part_sizes(self) -> Sizes:
+        """Bytes of each component but the denoiser: those that other checkpoints may share."""
+        return sizes_of(part for part in self.components.values() if part is not self.denoiser)
 
     def begin_run(self, sampling: Sampling) -> None:
         """Before a run: reset its step caches, and activate the catalog's adapters and the requested ones."""
@@ -127,14 +156,24 @@ class Checkpoint:
             pipeline.delete_adapters(unused)
         for name in requested.keys() - loaded:
             _load_named(pipeline, requested[name], name)
+            self.adapter_versions[name] = requested[name].path.stat().st_mtime_ns
         if active:
             pipeline.set_adapters(list(active), [lora.weight for lora in active.values()])
+        self.prompts.set_adapters(self._encoders_adapters(pipeline, active))
+
+    def _encoders_adapters(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
+        """Those that change the embeddings of prompts, by name, weight and version of the file."""
+        parts = pipeline.get_list_adapters()
+        names = {
+            name for part, names in parts.items() if getattr(pipeline, part) is not self.denoiser for name in names
+        }
+        changing = ((name, lora) for name, lora in active.items() if name in names)
+        return tuple((name, lora.weight, self.adapter_versions.get(name)) for name, lora in changing)
 
     def move(self, device: torch.device) -> None:
-        """Move the weights to another device, in place."""
-        for part in self.components.values():
-            if isinstance(part, torch.nn.Module):
-                part.to(device)
+        """Move the weights to another device, in place. Kept prompts are dropped."""
+        self.prompts.clear()
+        move_modules([part for part in self.components.values() if isinstance(part, torch.nn.Module)], device)
 
     def _scheduler(self, sampling: SamplingDefaults) -> Any:
         """A new one for each call: schedulers have state between steps."""
@@ -155,35 +194,62 @@ def _load_named(pipeline: Any, lora: Lora, name: str) -> None:
 
 
 def load_checkpoint(
-    spec: CheckpointSpec, device: torch.device, yield_point: Callable[..., None] | None = None
+    spec: CheckpointSpec,
+    device: torch.device,
+    sharing: Sharing | None = None,
+    shared: SharedParts | None = None,
+    budget_bytes: int | None = None,
 ) -> Checkpoint:
-    """Load it onto the device. `yield_point` is called before every forward pass of a component.
+    """Load it onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes. `shared`
+    has the components of checkpoints that are loaded already. `budget_bytes` is what `runtime = "auto"` may fill, by
+    default the device's share for weights.
 
     Raises CheckpointError.
     """
+    shared = shared or SharedParts()
+    budget_bytes = Budgets.of(device).device_bytes if budget_bytes is None else budget_bytes
+    runtime, chosen = runtime_options.resolve(spec, device, budget_bytes)
+    resolved = replace(spec, runtime=runtime)
+    dtype = compute_dtype(runtime.dtype, device)
     folder = check_files(spec)
     index = model_index(folder)
     name = index["_class_name"]
     pipeline_class = getattr(diffusers, name, None)
     if pipeline_class is None or not hasattr(pipeline_class, "from_pretrained"):
         raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
-    if spec.path.is_file() and not hasattr(pipeline_class, "from_single_file"):
+    if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
+        raise CheckpointError(foreign)
+    if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+    if spec.path.is_file() and spec.base is None and not hasattr(pipeline_class, "from_single_file"):
         raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
-    pipeline = _read(spec, pipeline_class, index, device)
+    found = shared.find(resolved, dtype, device)
+    pipeline = _read(resolved, pipeline_class, index, device, found)
     denoiser = getattr(pipeline, denoiser_name(index))
-    runtime_options.apply(pipeline, denoiser, spec.runtime, device)
-    if yield_point is not None:
-        _hook_yield_points(pipeline.components, yield_point)
-    step_caches = StepCaches(denoiser) if spec.runtime.cache is not None else None
+    notes = chosen + runtime_options.apply(pipeline, denoiser, runtime, device)
+    if sharing is not None:
+        own = {name: part for name, part in pipeline.components.items() if name not in found}
+        _let_runs_share(own, denoiser, runtime, sharing)
+    shared.keep(resolved, dtype, device, pipeline.components)
+    step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     scale = int(getattr(pipeline, "vae_scale_factor", 8))
     multiple = scale if hasattr(pipeline, "unet") else 2 * scale
     tasks = task_classes(pipeline_class)
-    return Checkpoint(spec, pipeline_class, tasks, dict(pipeline.components), config, device, step_caches, multiple)
+    components = dict(pipeline.components)
+    return Checkpoint(
+        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes=notes
+    )
 
 
-def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], device: torch.device) -> Any:
+def _read(
+    spec: CheckpointSpec,
+    pipeline_class: type[Any],
+    index: dict[str, Any],
+    device: torch.device,
+    found: Mapping[str, torch.nn.Module],
+) -> Any:
     """From the files directly to the device, unless the weights are offloaded. Raises CheckpointError."""
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
     absent = {part: None for part, entry in index.items() if entry == [None, None]}
@@ -191,6 +257,7 @@ def _read(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any]
         "torch_dtype": compute_dtype(spec.runtime.dtype, device),
         "local_files_only": True,
         **absent,
+        **found,
         **runtime_options.loading_options(spec.runtime, denoiser_name(index)),
     }
     try:
@@ -222,18 +289,37 @@ def _missing_library(error: Exception) -> str | None:
 
 def _from_files(spec: CheckpointSpec, pipeline_class: type[Any], options: dict[str, Any], device: torch.device) -> Any:
     on_device = spec.runtime.offload == "none"
-    if spec.path.is_dir():
-        device_map = {"device_map": device.type} if on_device and device.type != "cpu" else {}
+    folder = spec.path if spec.path.is_dir() else spec.base
+    if folder is not None:
+        # weights that a library quantizes while it reads them are made on the device; others are read to the host
+        staged = on_device and device.type != "cpu" and "quantization_config" not in options
+        device_map = {"device_map": device.type} if on_device and device.type != "cpu" and not staged else {}
         variant = find_variant(spec)
+        if spec.base is not None:
+            denoiser = _denoiser_of_file(spec, options)
+            options |= {name: part.to(device) if on_device else part for name, part in denoiser.items()}
         pipeline = pipeline_class.from_pretrained(
-            spec.path, use_safetensors=True, variant=variant, **options, **device_map
+            folder, use_safetensors=True, variant=variant, **options, **device_map
         )
+        if staged:
+            modules = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
+            move_modules(modules, device)
     else:
         pipeline = pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **options)
         if on_device:
             pipeline.to(device)
     _to_channels_last(pipeline.components)
     return pipeline
+
+
+def _denoiser_of_file(spec: CheckpointSpec, options: dict[str, Any]) -> dict[str, Any]:
+    """The denoiser as an argument of from_pretrained, in place of its quantization. Raises CheckpointError."""
+    index = model_index(check_files(spec))
+    name = denoiser_name(index)
+    kind = getattr(diffusers, index[name][1])
+    quantization = options.pop("quantization_config", None)
+    config = quantization.quant_mapping[name] if quantization is not None else None
+    return {name: load_denoiser(spec, kind, name, options["torch_dtype"], config)}
 
 
 def _to_channels_last(components: dict[str, Any]) -> None:
@@ -243,10 +329,15 @@ def _to_channels_last(components: dict[str, Any]) -> None:
             part.to(memory_format=torch.channels_last)
 
 
-def _hook_yield_points(components: dict[str, Any], yield_point: Callable[..., None]) -> None:
-    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes."""
+def _let_runs_share(components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing) -> None:
+    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes. Runs
+    meet in the denoiser, unless it caches steps: those caches work within a pass.
+    """
+    if runtime.cache is None:
+        ForwardMerger(denoiser, sharing)
+        components = {name: part for name, part in components.items() if part is not denoiser}
     for part in components.values():
         if isinstance(part, torch.nn.Module):
             halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
             for module in halves if hasattr(part, "decode") and halves else [part]:
-                module.register_forward_pre_hook(yield_point)
+                module.register_forward_pre_hook(sharing.scheduler.yield_point)

@@ -1,8 +1,8 @@
-"""The image engine: jobs come in, their rows are batched, batches run, events go out.
+"""The image engine: jobs come in, their pictures run, events go out.
 
-`submit` splits a job into rows, one for each picture. `_dispatch` starts the best batch of waiting rows that may start
-now. Each batch is a `Run` on a thread of its own; the `DeviceScheduler` decides which run has the device. All state
-lives on the event loop; runs report back with `call_soon_threadsafe`.
+`submit` splits a job into rows, one for each picture. `_dispatch` starts the waiting rows that may start now. Each is a
+`Run` on a thread of its own; the `DeviceScheduler` decides which run has the device, and runs that wait for a forward
+pass of one shape share it. All state lives on the event loop; runs report back with `call_soon_threadsafe`.
 """
 
 import asyncio
@@ -21,17 +21,21 @@ from pipelines.catalog.estimate import Speeds
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence
 from pipelines.device.openmp import release_openmp_threads
-from pipelines.images.batching import Batch, BatchLimits, Row, form_batches, held_bytes
+from pipelines.images.admission import MAX_RUNS, Admission
+from pipelines.images.batching import Row, start_order
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
 from pipelines.images.families import check_conditioning
+from pipelines.images.merging import Sharing
 from pipelines.images.pipeline import row_seed
-from pipelines.images.probes import Prober
-from pipelines.images.residency import InsufficientMemory, Residency, Resident, WeightsKey, weights_key
+from pipelines.images.probes import TWO_PASSES, Prober
+from pipelines.images.residency import InsufficientMemory, Residency, Resident
+from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, RunCallbacks
-from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler
+from pipelines.images.scheduler import DeviceScheduler
 from pipelines.images.step_observer import Pixels
+from pipelines.images.weights import WeightsKey, weights_key
 from pipelines.protocol.images import (
     CheckpointSpec,
     Conditioning,
@@ -47,12 +51,9 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import Abilities
 
-MAX_RUNS = 8  # on the device at once, all but one of them paused
-MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a batch; the others are for batches shorter than all that runs
-FAIR_WAIT_S = 5.0  # that a batch waits for memory for its checkpoint before no other batch starts
-MAX_ROWS = {"cuda": 8, "cpu": 2}  # in a batch; one picture keeps a CPU busy, and more only take memory
+FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
 TRIAL = "trial-"  # ids of pictures that warmup tries
-AbilitiesKey = tuple[WeightsKey, Conditioning, int]  # what they follow from
+AbilitiesKey = tuple[WeightsKey, Conditioning, int, tuple[str, ...]]  # what they follow from
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +62,11 @@ class EngineJob:
 
     job: ImageJob
     emit: Callable[[Event], None]
-    rows: list[Row] = field(default_factory=list)
     files: dict[int, EncodedImage] = field(default_factory=dict)
     started: bool = False
     device_s: float = 0.0  # of its runs that have ended
     step: int = 0
+    merged: bool = False  # a forward pass was shared
     done: bool = False  # finished, failed or cancelled
 
 
@@ -76,33 +77,33 @@ class ImageEngine:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
-        self._max_held_bytes = budgets.held_bytes
         self._scheduler = DeviceScheduler(fence(device), release_openmp_threads)
-        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, self._scheduler.yield_point)
+        limits = RowLimits(MAX_RUNS)
+        sharing = Sharing(self._scheduler, limits)
+        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
-        self._limits = BatchLimits(MAX_ROWS.get(device.type, 1))
         self._speeds = Speeds()
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
         self._abilities: dict[AbilitiesKey, Abilities] = {}  # of those that were prepared
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
+        self._admission = Admission(self._runs, self._drawing, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
         self._freeing: set[asyncio.Task[None]] = set()
-        self._paused_for_load = False  # a load has waited long for memory: no batch starts
+        self._paused_for_load = False  # a load has waited long for memory: no picture starts
 
     async def submit(self, job: ImageJob) -> AsyncGenerator[Event, None]:
         """The job's events, up to Finished or Failed."""
         events: asyncio.Queue[Event] = asyncio.Queue()
         active = EngineJob(job, events.put_nowait)
         yield Queued()
-        active.rows = [Row(job, index, time.monotonic()) for index in range(job.n)]
         self._jobs[job.id] = active
         try:
-            self._waiting += active.rows
+            self._waiting += [Row(job, index, time.monotonic()) for index in range(job.n)]
             self._dispatch()
             while True:
                 event = await events.get()
@@ -147,9 +148,9 @@ class ImageEngine:
         checkpoint = resident.checkpoint
         checkpoint.pipeline(None, spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        key = (weights_key(spec), spec.conditioning, spec.max_references)
+        key = (weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers)
+        prober = Prober(spec, checkpoint.multiple_px, self._try)
         if key not in self._abilities:
-            prober = Prober(spec, checkpoint.multiple_px, self._try)
             # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
             native = self.device.type != "cpu" and not resident.warmed_up
             self._abilities[key] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
@@ -157,18 +158,25 @@ class ImageEngine:
         if spec.refined and not abilities.second_pass:
             raise CheckpointError(
                 f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
-                f"above max_area_px need for their second pass; leave those models out{_because(abilities)}"
+                'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
+                f"{_because(abilities)}"
             )
-        return replace(abilities, unit_s=self._speeds.unit_s(spec))
+        if checkpoint.runtime.compile and not resident.compiled_shapes:
+            for job in prober.compiled_shapes(abilities, refined=spec.refined):
+                await self._try(job)
+            resident.compiled_shapes = True
+        return replace(abilities, unit_s=self._speeds.unit_s(spec), notes=checkpoint.notes)
 
-    async def _try(self, job: ImageJob) -> str | None:
-        """Draw a picture for nobody. Returns why it fails, in one line; None if it does not."""
+    async def _try(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
+        """Draw pictures for nobody. Returns why it fails, in one line, if it does."""
         job = replace(job, id=f"{TRIAL}{uuid.uuid4().hex}")
         async with contextlib.aclosing(self.submit(job)) as events:
             async for event in events:
+                if isinstance(event, Finished):
+                    return event.images
                 if isinstance(event, Failed):
                     return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
-        return None
+        return "the engine ended without a picture"
 
     def retain(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
@@ -182,43 +190,31 @@ class ImageEngine:
             self._residency.retain(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
 
     def _dispatch(self) -> None:
-        """Start every waiting batch that may start. A batch that may not start does not block those after it."""
-        if self._paused_for_load:
-            return
+        """Start every waiting picture that may start. One that may not start does not block those after it."""
+        while not self._paused_for_load and self._dispatch_one():
+            pass
+
+    def _dispatch_one(self) -> bool:
+        """Whether one was started: what runs has changed for the others."""
         now = time.monotonic()
-        for batch in form_batches(self._waiting, self._limits, self._speeds, now):
-            starved = now - batch.queued_at > FAIR_WAIT_S
-            if not self._may_start(batch, now):
-                if starved and batch.exclusive:
-                    return
-                continue
-            spec = batch.key.checkpoint
+        used_s = {owner: self._scheduler.used_s(owner) for owner in {row.owner for row in self._waiting}}
+        running = [run.turn for run in self._drawing]
+        for candidate in start_order(self._waiting, running, self._speeds, used_s, now):
+            row, spec = candidate.row, candidate.row.job.checkpoint
+            starved = now - row.queued_at > FAIR_WAIT_S
             resident = self._residency.find(spec)
-            if resident is not None and not self._is_busy(resident):
-                self._start(batch, resident)
-            elif resident is None and spec not in self._loads and spec not in self._blocked_loads:
+            if not self._admission.may_start(candidate, resident, now):
+                if starved and row.exclusive:
+                    return False
+                continue
+            if resident is not None and not self._admission.is_busy(resident, row):
+                self._start(row, resident, candidate.work_s)
+                return True
+            if resident is None and spec not in self._loads and spec not in self._blocked_loads:
                 self._loads[spec] = asyncio.create_task(self._load_and_dispatch(spec))
             elif starved and spec in self._blocked_loads:
-                return  # nothing new starts until the checkpoints in use can be evicted
-
-    def _may_start(self, batch: Batch, now: float) -> bool:
-        """Whether there is room for its tensors, and it is shorter than all that runs or has waited long enough."""
-        if not self._drawing and len(self._runs) < MAX_RUNS:
-            return True
-        if batch.exclusive or any(run.batch.exclusive for run in self._runs):
-            return False
-        held = sum(run.held_bytes for run in self._runs)
-        if len(self._runs) >= MAX_RUNS or held + held_bytes(batch) > self._max_held_bytes:
-            return False
-        work_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
-        if work_s < min(run.turn.remaining_s for run in self._drawing):
-            return True
-        overdue_after_s = OVERDUE_AFTER_TURNS * work_s / batch.key.sampling.steps
-        return len(self._runs) < MAX_RUNS_BY_WAIT and now - batch.queued_at > overdue_after_s
-
-    def _is_busy(self, resident: Resident) -> bool:
-        """Adapters are state of the weights: runs that use them go one after another."""
-        return resident.ref_count > 0 and resident.checkpoint.spec.runtime.lora_folder is not None
+                return False  # nothing new starts until the checkpoints in use can be evicted
+        return False
 
     async def _load_and_dispatch(self, spec: CheckpointSpec) -> None:
         """Load a checkpoint that waiting rows need, then dispatch them, or fail their jobs."""
@@ -233,97 +229,89 @@ class ImageEngine:
             del self._loads[spec]
         self._dispatch()
 
-    def _start(self, batch: Batch, resident: Resident) -> None:
-        self._waiting = [row for row in self._waiting if row not in batch.rows]
+    def _start(self, row: Row, resident: Resident, estimate_s: float) -> None:
+        self._waiting.remove(row)
         self._residency.acquire(resident)
-        estimate_s = batch.units() * self._speeds.unit_s(batch.key.checkpoint)
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
             on_drawn=lambda run: self._post(self._on_drawn, run),
             on_preview=lambda *preview: self._post(self._encode_preview, *preview),
         )
-        run = Run(batch, resident, self._scheduler, estimate_s, callbacks)
+        run = Run(row, resident, self._scheduler, estimate_s, callbacks)
         self._runs.add(run)
         self._drawing.add(run)
         future = self._loop.run_in_executor(self._run_threads, run.execute)
         future.add_done_callback(lambda future: self._on_end(run, future))
 
     def _on_start(self, run: Run) -> None:
-        for active in self._active_jobs(run):
-            if not active.started:
-                active.started = True
-                active.emit(Started())
+        if (active := self._active_job(run)) and not active.started:
+            active.started = True
+            active.emit(Started())
 
     def _on_step(self, run: Run) -> None:
-        for active in self._active_jobs(run):
-            rows = sum(row.job is active.job for row in run.active_rows)
-            active.step += rows
+        if active := self._active_job(run):
+            active.step += 1
             total = active.job.n * run.steps
             active.emit(Progress(min(active.step, total), total))
-            if active.device_s + run.turn.device_s > active.job.time_limit_s:
+            running_s = sum(other.turn.device_s for other in self._runs if other.row.job is active.job)
+            if active.device_s + running_s > active.job.time_limit_s:
                 self._fail(active, OutOfTime())
         if self._waiting:
             self._dispatch()
 
     def _on_drawn(self, run: Run) -> None:
-        """The device is free; the run's pictures are finished on the host."""
+        """The device is free; the run's picture is finished on the host."""
         self._drawing.discard(run)
         self._dispatch()
 
-    def _on_end(self, run: Run, future: asyncio.Future[list[Pixels]]) -> None:
+    def _on_end(self, run: Run, future: asyncio.Future[Pixels]) -> None:
         self._runs.discard(run)
         self._drawing.discard(run)
         self._residency.release(run.resident)
         self._blocked_loads.clear()
         error = future.exception()
-        for active in self._active_jobs(run):
+        if active := self._active_job(run):
             active.device_s += run.turn.device_s
+            active.merged |= run.turn.merged
         if error is None:
             self._record_speed(run)
             run.resident.warmed_up = True
-            for row, pixels in zip(run.batch.rows, future.result(), strict=True):
-                self._encode(row, pixels)
+            self._encode(run.row, future.result())
         elif not isinstance(error, Cancelled):
             self._recover(run, error)
         self._evict_unneeded()
         self._dispatch()
 
     def _record_speed(self, run: Run) -> None:
-        if run.resident.warmed_up and run.batch.rows[0].job.id.startswith(TRIAL):
+        if run.resident.warmed_up and run.row.job.id.startswith(TRIAL):
             return  # small pictures in two steps: most of their time is not that of steps
         # A CPU's warmup picture is so small that one-time work takes longer than its steps: count its last step alone.
         by_whole_run = run.resident.warmed_up or self.device.type != "cpu"
         elapsed_s = run.turn.device_s if by_whole_run else run.forward_s * run.steps
-        self._speeds.record(run.batch.key.checkpoint, run.batch.units(), elapsed_s)
+        self._speeds.record(run.row.job.checkpoint, run.row.units(), elapsed_s)
 
     def _recover(self, run: Run, error: BaseException) -> None:
-        """Retry with fewer rows after running out of memory, row by row after anything else, before a job fails."""
-        rows = [row for row in run.batch.rows if row in run.active_rows]
-        several = len(run.batch.rows) > 1
-        if is_out_of_memory(error):
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
-            self._limits.halve(run.batch.key, len(run.batch.rows))
-        if several or (is_out_of_memory(error) and not run.batch.exclusive):
-            for row in rows:
-                row.alone = several and not is_out_of_memory(error)
-                row.exclusive = not several
-                self._jobs[row.job.id].step -= run.step
-            if is_out_of_memory(error):
-                self._freeing.add(freeing := asyncio.create_task(self._free_and_retry(rows, evict_unused=not several)))
-                freeing.add_done_callback(self._freeing.discard)
-            else:
-                self._waiting += rows
+        """Fail its job. But a run out of memory is first retried with the device to itself."""
+        active = self._active_job(run)
+        if active is None:
             return
-        for active in self._active_jobs(run):
+        if not is_out_of_memory(error) or run.row.exclusive:
             self._fail(active, error)
+            return
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
+        run.row.exclusive = True
+        active.step -= run.step
+        self._freeing.add(freeing := asyncio.create_task(self._free_and_retry(run.row)))
+        freeing.add_done_callback(self._freeing.discard)
 
-    async def _free_and_retry(self, rows: list[Row], *, evict_unused: bool) -> None:
+    async def _free_and_retry(self, row: Row) -> None:
         """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
         try:
-            await self._residency.free_memory(evict_unused=evict_unused)
+            await self._residency.free_memory()
         finally:
-            self._waiting += [row for row in rows if (active := self._jobs.get(row.job.id)) and not active.done]
+            if (active := self._jobs.get(row.job.id)) and not active.done:
+                self._waiting.append(row)
             self._dispatch()
 
     def _encode(self, row: Row, pixels: Pixels) -> None:
@@ -346,7 +334,8 @@ class ImageEngine:
         if len(active.files) == active.job.n:
             active.done = True
             files = tuple(active.files[index] for index in range(active.job.n))
-            active.emit(Finished(files, active.device_s, self._speeds.unit_s(active.job.checkpoint)))
+            unit_s = self._speeds.unit_s(active.job.checkpoint)
+            active.emit(Finished(files, active.device_s, unit_s, active.merged))
 
     def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
         future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
@@ -361,22 +350,22 @@ class ImageEngine:
         else:
             active.emit(Preview(row.index, number, future.result()))
 
-    def _active_jobs(self, run: Run) -> list[EngineJob]:
-        """The jobs of a run that are not done, each once."""
-        ids = dict.fromkeys(row.job.id for row in run.batch.rows)
-        return [active for job_id in ids if (active := self._jobs.get(job_id)) and not active.done]
+    def _active_job(self, run: Run) -> EngineJob | None:
+        """The run's job, unless it is done."""
+        active = self._jobs.get(run.row.job.id)
+        return active if active and not active.done else None
 
     def _fail(self, active: EngineJob, error: BaseException) -> None:
         self._drop(active)
         active.emit(to_failed(error, active.job))
 
     def _drop(self, active: EngineJob) -> None:
-        """Remove all its rows, from the queue and from running batches."""
+        """Remove all its rows, from the queue and from the device."""
         active.done = True
         self._waiting = [row for row in self._waiting if row.job is not active.job]
         for run in self._runs:
-            run.active_rows = {row for row in run.active_rows if row.job is not active.job}
-            if not run.active_rows:
+            if run.row.job is active.job:
+                run.cancelled = True
                 run.turn.remaining_s = 0.0  # its next turn comes first, and ends it
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
@@ -385,5 +374,5 @@ class ImageEngine:
 
 
 def _because(abilities: Abilities) -> str:
-    reasons = [why for why in abilities.withdrawn if why.startswith("a second pass")]
+    reasons = [str(withdrawn) for withdrawn in abilities.withdrawn if withdrawn.what == TWO_PASSES]
     return f" ({reasons[0]})" if reasons else ""

@@ -1,12 +1,11 @@
-"""A batch through diffusers' pipelines, which differ by the arguments of their calls, never by their names.
+"""A picture through diffusers' pipelines, which differ by the arguments of their calls, never by their names.
 
-A `BatchPipeline` draws a batch: rows that share every forward pass, each with its own prompt, seed and images. Work on
-the device and work on the host are apart, so that the device serves another run while pictures are finished.
+Work on the device and work on the host are apart, so that the device serves another run while a picture is finished.
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.images.batching import Row
-from pipelines.images.call_arguments import guidance, max_sequence_length, scalar_or_list
+from pipelines.images.call_arguments import guidance, max_sequence_length
 from pipelines.images.checkpoint import Checkpoint, UnsupportedTask
 from pipelines.images.finish import (
     align_reference,
@@ -30,9 +29,10 @@ from pipelines.images.finish import (
     to_planned_size,
 )
 from pipelines.images.previews import PreviewMap
+from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.tiling import refine
-from pipelines.images.transfer import Pictures, Transfer
+from pipelines.images.transfer import ReturnedPicture, Transfer
 from pipelines.protocol.images import ImageJob
 
 SEED_MODULUS = 2**63
@@ -42,34 +42,36 @@ SEED_MODULUS = 2**63
 class Drawn:
     """What one pipeline call drew, on its way to the host."""
 
-    pictures: Pictures
+    picture: ReturnedPicture
     size: tuple[int, int]  # that was asked for: width, height in px
-    last_latents: Transfer | None  # of the first row
+    last_latents: Transfer | None
 
-    def images(self, preview_map: PreviewMap) -> list[Image.Image]:
-        """Each row's picture, at `size`. Fits the preview map. Blocks; needs no device. Raises WrongSize."""
-        images = self.pictures.images()
+    def image(self, preview_map: PreviewMap) -> Image.Image:
+        """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises WrongSize."""
+        image = self.picture.image()
         if self.last_latents is not None:
-            preview_map.update(self.last_latents.wait(), np.asarray(images[0]))
-        return [to_planned_size(image, self.size) for image in images]
+            preview_map.update(self.last_latents.wait(), np.asarray(image))
+        return to_planned_size(image, self.size)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPipeline:
-    """A batch on its checkpoint. `on_step` is called after each denoising step and may raise to stop. `on_host` is
-    entered for work that needs no device, between two pipeline calls.
+class PicturePipeline:
+    """A row on its checkpoint. `on_step` is called after each denoising step and may raise to stop; `on_call` before
+    each pipeline call, with the width and height in px that it draws. `on_host` is entered for work that needs no
+    device, between two pipeline calls.
     """
 
     checkpoint: Checkpoint
-    rows: Sequence[Row]
+    row: Row
     on_step: OnStep
     preview_map: PreviewMap
     on_host: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    on_call: Callable[[tuple[int, int]], None] = lambda _: None
 
     @property
     def job(self) -> ImageJob:
-        """The first row's job, for what all rows have in common (batch_key)."""
-        return self.rows[0].job
+        """The row's job."""
+        return self.row.job
 
     @property
     def plan(self) -> Plan:
@@ -77,11 +79,11 @@ class BatchPipeline:
 
     @property
     def steps(self) -> int:
-        """Denoising steps of the whole batch, over both passes and all tiles."""
+        """Denoising steps, over both passes and all tiles."""
         return picture_steps(self.job, self.plan)
 
-    def draw(self) -> Callable[[], list[Pixels]]:
-        """All that needs the device. What it returns needs none, and gives the rows' pictures, at exactly their size.
+    def draw(self) -> Callable[[], Pixels]:
+        """All that needs the device. What it returns needs none, and gives the picture, at exactly its size.
 
         Raises UnsupportedTask; both raise WrongSize.
         """
@@ -90,85 +92,82 @@ class BatchPipeline:
         size = (self.job.width_px, self.job.height_px)
         drawn = self._first_pass(plan)
         if plan.finish != "refine":
-            return lambda: self._finish(self._resize(drawn.images(self.preview_map), size))
+            return lambda: self._finish(self._resize(drawn.image(self.preview_map), size))
         with self.on_host():
-            canvases = self._resize(drawn.images(self.preview_map), size)
-        refine(canvases, plan.tiles, lambda tiles, number: self._redraw(tiles, number, canvases), self.on_host)
-        return lambda: self._finish(canvases)
+            canvas = self._resize(drawn.image(self.preview_map), size)
+        refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
+        return lambda: self._finish(canvas)
 
-    def generate(self) -> list[Pixels]:
-        """The rows' pictures, where no other run waits for the device. Raises what `draw` raises."""
+    def generate(self) -> Pixels:
+        """The picture, where no other run waits for the device. Raises what `draw` raises."""
         return self.draw()()
 
-    def _resize(self, images: list[Image.Image], size: tuple[int, int]) -> list[Image.Image]:
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
         if self.plan.finish == "crop":
-            return [center_crop(image, size) for image in images]
-        return [image.resize(size, Image.Resampling.LANCZOS) for image in images]
+            return center_crop(image, size)
+        return image.resize(size, Image.Resampling.LANCZOS)
 
-    def _finish(self, images: list[Image.Image]) -> list[Pixels]:
-        return [np.asarray(composite(image, row.job)) for image, row in zip(images, self.rows, strict=True)]
+    def _finish(self, image: Image.Image) -> Pixels:
+        return np.asarray(composite(image, self.job))
 
     def _check_abilities(self) -> None:
-        abilities, job = self.checkpoint.abilities, self.job
-        if not abilities.negative_prompt and any(row.job.sampling.negative_prompt for row in self.rows):
+        abilities, sampling = self.checkpoint.abilities, self.job.sampling
+        if not abilities.negative_prompt and sampling.negative_prompt:
             raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
-        if not abilities.guidance and job.sampling.guidance != job.checkpoint.sampling.guidance:
+        if not abilities.guidance and sampling.guidance != self.job.checkpoint.sampling.guidance:
             raise UnsupportedTask("it draws without guidance", "guidance")
 
     def _first_pass(self, plan: Plan) -> Drawn:
         job, size = self.job, (plan.width, plan.height)
-        seeds = [row_seed(row) for row in self.rows]
+        seed = row_seed(self.row)
         observer = StepObserver(self._after_step, self.preview_map, size)
         match task_of(job):
             case Task.TEXT:
-                return self._call(Task.TEXT, seeds, size, observer)
+                return self._call(Task.TEXT, seed, size, observer)
             case Task.NATIVE:
-                first, *others = [to_image(reference) for reference in job.references]
+                pictures = [to_image(reference) for reference in job.references]
+                first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     first = align_reference(first, job, size)
                 else:  # it draws in the size of the reference
                     first = ImageOps.fit(first, size, Image.Resampling.LANCZOS)
-                images = scalar_or_list([first, *others])
-                return self._call(Task.NATIVE, seeds, size, observer, image=images)
+                images = [first, *others] if others else first  # some take a list only for two or more
+                return self._call(Task.NATIVE, seed, size, observer, image=images)
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
                 strength = job.sampling.strength
-                return self._call(Task.REDRAW, seeds, size, observer, strength, image=self._canvases(size))
+                return self._call(Task.REDRAW, seed, size, observer, strength, image=self._canvas(size))
             case Task.INPAINT:
-                masks = [fit_mask(row.job.mask, size) for row in self.rows if row.job.mask is not None]
-                inputs: dict[str, object] = {"image": self._canvases(size), "mask_image": scalar_or_list(masks)}
+                mask = None if job.mask is None else fit_mask(job.mask, size)
+                inputs: dict[str, object] = {"image": self._canvas(size), "mask_image": mask}
                 if others := [to_image(reference) for reference in job.references[1:]]:
                     inputs["image_reference"] = others
-                return self._call(Task.INPAINT, seeds, size, observer, job.sampling.strength, **inputs)
+                return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
 
     def _after_step(self, preview: PreviewFn) -> None:
         if self.checkpoint.step_caches is not None:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
 
-    def _canvases(self, size: tuple[int, int]) -> Any:
-        """Each row's first reference at the size that is drawn."""
-        references = (to_image(row.job.references[0]) for row in self.rows)
-        return scalar_or_list([ImageOps.fit(image, size, Image.Resampling.LANCZOS) for image in references])
+    def _canvas(self, size: tuple[int, int]) -> Image.Image:
+        """The first reference at the size that is drawn."""
+        return ImageOps.fit(to_image(self.job.references[0]), size, Image.Resampling.LANCZOS)
 
-    def _redraw(
-        self, tiles: list[Image.Image], number: int, canvases: list[Image.Image]
-    ) -> Callable[[], list[Image.Image]]:
-        """One tile of every row in the second pass. Its seed derives from the picture's seed and the tile's number."""
-        seeds = [(row_seed(row) * 1_000_003 + number + 1) % SEED_MODULUS for row in self.rows]
+    def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
+        """A tile in the second pass. Its seed derives from the picture's seed and the tile's number."""
+        seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
         strength = self.job.sampling.refine_strength
-        size = tiles[0].size
-        observer = StepObserver(self._after_step, self.preview_map, size, lambda row: thumbnail(canvases[row]))
-        images = {"image": scalar_or_list(tiles)}
+        observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
+        images = {"image": tile}
         task = self.checkpoint.second_pass_task
         if task is Task.INPAINT:
-            images["mask_image"] = scalar_or_list([Image.new("L", size, 255)] * len(tiles))
-        drawn = self._call(task, seeds, size, observer, strength, **images)
-        return lambda: drawn.images(self.preview_map)
+            images["mask_image"] = Image.new("L", tile.size, 255)
+        drawn = self._call(task, seed, tile.size, observer, strength, **images)
+        return lambda: drawn.image(self.preview_map)
 
     def _call(
-        self, task: Task, seeds: list[int], size: tuple[int, int], observer: StepObserver,
+        self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
         strength: float | None = None, **images: object,
     ) -> Drawn:  # fmt: skip
         """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
@@ -182,15 +181,15 @@ class BatchPipeline:
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         arguments: dict[str, Any] = {
-            "prompt": scalar_or_list([row.job.prompt for row in self.rows]),
+            "prompt": self.job.prompt,
             "width": size[0],
             "height": size[1],
             "max_area": size[0] * size[1],  # some scale every size to this area, a megapixel by default
             "num_inference_steps": sampling.steps,
-            "generator": scalar_or_list([torch.Generator("cpu").manual_seed(seed) for seed in seeds]),
+            "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
             **max_sequence_length(pipeline),
-            **guidance(accepted, [row.job for row in self.rows]),
+            **guidance(accepted, self.job),
             **observer.callback(accepted),
             **images,
         }
@@ -198,10 +197,11 @@ class BatchPipeline:
             part = partial(sampling.steps, strength)
             arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
+        self.on_call(size)
         with torch.inference_mode():
-            pictures = Pictures(pipeline(**arguments).images)
+            picture = ReturnedPicture(pipeline(**arguments).images)
             latents = observer.last_latents
-            return Drawn(pictures, size, None if latents is None else Transfer(latents))
+            return Drawn(picture, size, None if latents is None else Transfer(latents))
 
 
 def row_seed(row: Row) -> int:

@@ -4,41 +4,39 @@ What a class announces may still break on its weights, or in diffusers itself. S
 size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call.
 """
 
+import io
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from PIL import Image
+
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.conditioning import MODES, Task
 from pipelines.catalog.plan import plan_picture
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.images import CheckpointSpec, EncodedImage, Encoding, ImageJob, Picture
+from pipelines.protocol.messages import Abilities, Withdrawn
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 PROMPT: Final = "a red house on green grass under a blue sky"
-Draw = Callable[[ImageJob], Awaitable[str | None]]  # why it failed, in one line; None if it was drawn
+TWO_PASSES: Final = "a second pass"
+MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
+Draw = Callable[[ImageJob], Awaitable[tuple[EncodedImage, ...] | str]]  # the pictures, or why it failed, in one line
+Shown = Callable[[tuple[EncodedImage, ...], tuple[EncodedImage, ...]], str | None]
 
 
 class Probe(NamedTuple):
-    """A picture to try. `without` is what is withdrawn if it fails."""
+    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails.
+
+    `shown` compares it with the first picture and says what is wrong, if it is not enough that it is drawn.
+    """
 
     name: str
     job: ImageJob
     without: Mapping[str, Any]  # fields of Abilities
-
-
-def announce(spec: CheckpointSpec, tasks: Mapping[Task, Any], *, negative_prompt: bool, guidance: bool) -> Abilities:
-    """What the pipeline classes promise, before it is tried."""
-    return Abilities(
-        text=Task.TEXT in tasks,
-        references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
-        mask=Task.INPAINT in tasks,
-        second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
-        negative_prompt=negative_prompt,
-        guidance=guidance,
-        any_steps=True,
-    )
+    needs: Callable[[Abilities], bool] = lambda _: True
+    shown: Shown = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +53,62 @@ class Prober:
         """
         abilities = announced
         while (probe := self._first(abilities, native=warmup_native)) is not None:
-            if (failed := await self.draw(probe.job)) is None:
+            drawn = await self.draw(probe.job)
+            if not isinstance(drawn, str):
                 break
-            abilities = _withdraw(abilities, probe, failed)
+            abilities = _withdraw(abilities, probe, drawn)
         else:
-            reason = abilities.withdrawn[0].partition(": ")[2] if abilities.withdrawn else "it has no pipeline"
+            reason = abilities.withdrawn[0].why if abilities.withdrawn else "it has no pipeline"
             raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
-        for other in self._others(abilities):
-            if other.name == "two references" and not abilities.references:
-                continue  # one has failed
-            if (failed := await self.draw(other.job)) is not None:
-                abilities = _withdraw(abilities, other, failed)
+        small = self._first(abilities, native=False) or probe
+        reference = await self.draw(small.job) if warmup_native else drawn
+        if isinstance(reference, str):
+            raise CheckpointError(f"{self.spec.path} loads and does not draw {small.job.width_px} px: {reference}")
+        for other in self._others(small):
+            if other.name != probe.name and other.needs(abilities):
+                drawn = await self.draw(other.job)
+                failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
+                if failed is not None:
+                    abilities = _withdraw(abilities, other, failed)
+        return await self._try_adapters(await self._try_schedulers(abilities, small.job), small.job)
+
+    async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
+        """Each scheduler that requests may choose."""
+        for name in self.spec.schedulers:
+            drawn = await self.draw(replace(job, sampling=replace(job.sampling, scheduler=name)))
+            if isinstance(drawn, str):
+                without = {"unfit_schedulers": (*abilities.unfit_schedulers, name)}
+                abilities = _withdraw(abilities, Probe(f"the scheduler {name}", job, without), drawn)
         return abilities
+
+    async def _try_adapters(self, abilities: Abilities, job: ImageJob) -> Abilities:
+        """Each adapter that requests may name. Raises CheckpointError if there are some and none fits."""
+        folder = self.spec.runtime.lora_folder
+        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
+        failures: dict[str, str] = {}
+        for file in files[:MAX_ADAPTERS]:
+            drawn = await self.draw(replace(job, sampling=replace(job.sampling, loras=((file.stem, 1.0),))))
+            if isinstance(drawn, str):
+                failures[file.stem] = drawn
+        if files and len(failures) == len(files):
+            name, reason = next(iter(failures.items()))
+            raise CheckpointError(
+                f"runtime.lora_folder: no adapter in {folder} fits {self.spec.path}: {name}: {reason}"
+            )
+        withdrawn = (*abilities.withdrawn, *(Withdrawn(f"the adapter {name}", why) for name, why in failures.items()))
+        return replace(abilities, unfit_adapters=tuple(failures), withdrawn=withdrawn)
+
+    def compiled_shapes(self, abilities: Abilities, *, refined: bool) -> Iterator[ImageJob]:
+        """Pictures whose shapes would each be compiled while calls wait: at the native size, of one row and of two
+        (more rows take the code of two), and with the second pass if its models have one.
+        """
+        first = self._first(abilities, native=True)
+        if first is None:
+            return
+        yield first.job
+        yield replace(first.job, n=2)
+        if refined and abilities.second_pass:
+            yield self._two_passes(first.job)
 
     def _first(self, abilities: Abilities, *, native: bool) -> Probe | None:
         side_px = self._native_px if native else self._side_px
@@ -78,24 +120,21 @@ class Prober:
             return Probe("a mask", self._job(side_px, references=1, mask=True), {"mask": False})
         return None
 
-    def _others(self, abilities: Abilities) -> Iterator[Probe]:
-        side_px = self._side_px
-        shown = self._first(abilities, native=False)
-        if shown is None:
-            return
-        if abilities.references and shown.name != "a reference":
-            yield Probe("a reference", self._job(side_px, references=1), {"references": 0})
-        if abilities.references > 1:
-            yield Probe("two references", self._job(side_px, references=2), {"references": 1})
-        if abilities.mask and shown.name != "a mask":
-            yield Probe("a mask", self._job(side_px, references=1, mask=True), {"mask": False})
-        if abilities.negative_prompt:
-            sampling = replace(shown.job.sampling, negative_prompt="blurred")
-            yield Probe("a negative prompt", replace(shown.job, sampling=sampling), {"negative_prompt": False})
-        three_steps = replace(shown.job, sampling=replace(shown.job.sampling, steps=3))
+    def _others(self, first: Probe) -> Iterator[Probe]:
+        side_px, job, sampling = self._side_px, first.job, first.job.sampling
+        one, two = (self._job(side_px, references=count) for count in (1, 2))
+        masked = self._job(side_px, references=1, mask=True)
+        yield Probe("a reference", one, {"references": 0}, lambda has: has.references > 0)
+        yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
+        yield Probe("a mask", masked, {"mask": False}, lambda has: has.mask)
+        yield Probe("a picture that is no square", self._wide(job), {"any_ratio": False})
+        blurred = replace(job, sampling=replace(sampling, negative_prompt="blurred"))
+        yield Probe("a negative prompt", blurred, {"negative_prompt": False}, lambda has: has.negative_prompt)
+        guided = replace(job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))
+        yield Probe("guidance", guided, {"guidance": False}, lambda has: has.guidance, _differs)
+        three_steps = replace(job, sampling=replace(sampling, steps=3))
         yield Probe("another number of steps", three_steps, {"any_steps": False})
-        if abilities.second_pass:
-            yield Probe("a second pass", self._two_passes(shown.job), {"second_pass": False})
+        yield Probe(TWO_PASSES, self._two_passes(job), {"second_pass": False}, lambda has: has.second_pass)
 
     @property
     def _native_px(self) -> int:
@@ -105,6 +144,13 @@ class Prober:
     def _side_px(self) -> int:
         """A quarter of the native side, in which most checkpoints still draw something."""
         return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
+
+    def _wide(self, job: ImageJob) -> ImageJob:
+        """Wider by half, in the same area as far as the plan goes."""
+        width_px = job.width_px + self.multiple_px * max(1, job.width_px // self.multiple_px // 2)
+        area_px = width_px * job.height_px
+        checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
+        return replace(job, checkpoint=checkpoint, width_px=width_px)
 
     def _two_passes(self, shown: ImageJob) -> ImageJob:
         """The smallest picture with a second pass, when its height is the native side."""
@@ -134,7 +180,17 @@ class Prober:
 
 
 def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
-    return replace(abilities, **probe.without, withdrawn=(*abilities.withdrawn, f"{probe.name}: {reason}"))
+    return replace(abilities, **probe.without, withdrawn=(*abilities.withdrawn, Withdrawn(probe.name, reason)))
+
+
+def _differs(before: tuple[EncodedImage, ...], drawn: tuple[EncodedImage, ...]) -> str | None:
+    return None if _difference(before[0], drawn[0]) > 0 else "it changes nothing"
+
+
+def _difference(one: EncodedImage, other: EncodedImage) -> float:
+    """The mean difference of the channels, 0 to 255."""
+    first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
+    return float(np.abs(first - second).mean())
 
 
 def _gradient(side_px: int) -> Picture:

@@ -6,10 +6,9 @@ Decisions are made on the event loop; weights move on a loader thread, one check
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 
@@ -17,12 +16,16 @@ from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.device.failures import watch_device
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
+from pipelines.images import runtime_options
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.merging import Sharing
 from pipelines.images.previews import PreviewMap
-from pipelines.protocol.images import CheckpointSpec, Runtime
+from pipelines.images.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
+from pipelines.images.weights import WeightsKey, replaces, weights_key
+from pipelines.protocol.images import CheckpointSpec
 
-WeightsKey = tuple[Path, Path | None, Runtime, int]
 HOST = torch.device("cpu")
+IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
 
 
 class InsufficientMemory(Exception):
@@ -39,22 +42,24 @@ class Resident:
     ref_count: int = 0
     used_at: float = 0.0
     warmed_up: bool = False  # it has drawn a picture
+    compiled_shapes: bool = False  # the shapes that it serves were drawn once, if it is compiled
     preview_map: PreviewMap = field(default_factory=PreviewMap)
+    part_sizes: Sizes = field(default_factory=dict)  # of components that others may share
 
 
 class Residency:
     """The checkpoints in memory, within a budget in bytes for the device and one for the host."""
 
-    def __init__(
-        self, device: torch.device, device_bytes: int, host_bytes: int, yield_point: Callable[..., None]
-    ) -> None:
+    def __init__(self, device: torch.device, device_bytes: int, host_bytes: int, sharing: Sharing) -> None:
         self._device = device
         self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
-        self._yield_point = yield_point
+        self._sharing = sharing
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._residents: dict[WeightsKey, Resident] = {}
+        self._shared = SharedParts()
         self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
         self._load_lock = asyncio.Lock()  # a load computes free memory, which another load must not change
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
 
     def find(self, spec: CheckpointSpec) -> Resident | None:
@@ -66,10 +71,20 @@ class Residency:
         """A run starts with it: it is not evicted until `release`."""
         resident.ref_count += 1
         resident.used_at = time.monotonic()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def release(self, resident: Resident) -> None:
         resident.ref_count -= 1
         resident.used_at = time.monotonic()
+        if not any(each.ref_count for each in self._residents.values()):
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._release_unused_memory)
+
+    def _release_unused_memory(self) -> None:
+        """What the allocator keeps of the largest picture, other processes on the device can use meanwhile."""
+        self._loader.submit(free_memory, self._device)
 
     async def load(self, spec: CheckpointSpec) -> Resident:
         """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
@@ -81,13 +96,13 @@ class Residency:
             task.add_done_callback(lambda _: self._loading.pop(key, None))
         return await asyncio.shield(self._loading[key])
 
-    async def free_memory(self, *, evict_unused: bool) -> None:
-        """After an out-of-memory error: return unreferenced memory to the device, and with `evict_unused` every
-        checkpoint that no run uses."""
-        evicted: list[Resident] = []
-        if evict_unused:
-            unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
-            evicted = [victim for key in unused if (victim := self._evict(key))]
+    async def free_memory(self) -> None:
+        """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
+        unreferenced memory to the device."""
+        for resident in self._residents.values():
+            resident.checkpoint.prompts.clear()
+        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
+        evicted = [victim for key in unused if (victim := self._evict(key))]
         await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
     def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
@@ -105,16 +120,22 @@ class Residency:
         async with self._load_lock:
             on_host = self._residents.get(key)
             size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
-            evictions = self._select_evictions(size, spec, on_device=True)
+            dtype = compute_dtype(spec.runtime.dtype, self._device)
+            shared = await loop.run_in_executor(self._loader, self._shared.find, spec, dtype, self._device)
+            evictions = self._select_evictions(
+                size, spec, on_device=True, sizes={} if on_host else sizes_of(shared.values())
+            )
             evicted = [victim for other in evictions if (victim := self._evict(other))]
             await loop.run_in_executor(self._loader, self._offload, evicted)
             resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+            del shared  # it was held while others were evicted
             resident.used_at = time.monotonic()
             self._residents[key] = resident
         return resident
 
     def _estimate(self, spec: CheckpointSpec) -> int:
-        return estimate_bytes(spec, compute_dtype(spec.runtime.dtype, self._device).itemsize)
+        runtime, _ = runtime_options.resolve(spec, self._device, self._budget[True])
+        return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
     def _load_weights(self, on_host: Resident | None, spec: CheckpointSpec) -> Resident:
         """On the loader thread: from host memory or from the disk."""
@@ -122,8 +143,10 @@ class Residency:
             watch_device(self._device, on_host.checkpoint.move, self._device)
             on_host.on_device = True
             return on_host
-        checkpoint = watch_device(self._device, load_checkpoint, spec, self._device, self._yield_point)
-        return Resident(checkpoint, checkpoint.weights_bytes, on_device=True)
+        checkpoint = watch_device(
+            self._device, load_checkpoint, spec, self._device, self._sharing, self._shared, self._budget[True]
+        )
+        return Resident(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
     def _offload(self, evicted: list[Resident]) -> None:
         """Move them to the host and free the device's memory. `find` does not return them any more."""
@@ -131,8 +154,13 @@ class Residency:
             watch_device(self._device, resident.checkpoint.move, HOST)
         free_memory(self._device)
 
-    def _select_evictions(self, size: int, spec: CheckpointSpec, *, on_device: bool) -> list[WeightsKey]:
-        """What to evict for `size` bytes. Raises CheckpointError, or InsufficientMemory while too much is in use."""
+    def _select_evictions(
+        self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
+    ) -> list[WeightsKey]:
+        """What to evict for `size` bytes, of which components with `sizes` are there already.
+
+        Raises CheckpointError, or InsufficientMemory while too much is in use.
+        """
         budget = self._budget[on_device]
         if size > budget:
             place = "device" if on_device else "host"
@@ -142,18 +170,19 @@ class Residency:
             )
         present = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
         pinned = {key: resident for key, resident in present.items() if self._is_pinned(key, resident, spec)}
-        if size + sum(resident.bytes for resident in pinned.values()) > budget:
+        new = sizes or {}
+        if size + _used_bytes(pinned.values(), new) > budget:
             names = ", ".join(resident.checkpoint.spec.name for resident in pinned.values())
             raise CheckpointError(
                 f"{spec.path} takes {size / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
                 f"room beside what runtime.resident keeps there: {names}."
             )
-        used = sum(resident.bytes for resident in present.values())
+        used = _used_bytes(present.values(), new)
         evictions: list[WeightsKey] = []
         for key in sorted(present.keys() - pinned.keys(), key=lambda key: _eviction_order(present[key])):
             if used + size > budget and not present[key].ref_count:
-                used -= present[key].bytes
                 evictions.append(key)
+                used = _used_bytes((other for name, other in present.items() if name not in evictions), new)
         if used + size > budget:
             raise InsufficientMemory
         return evictions
@@ -167,8 +196,14 @@ class Residency:
     def _evict(self, key: WeightsKey) -> Resident | None:
         """Stop counting it on the device. A resident that is returned must be offloaded: the host has room for it."""
         resident = self._residents[key]
-        runtime = resident.checkpoint.spec.runtime
-        if resident.on_device and runtime.offload == "none" and runtime.quantize == "none":
+        runtime = resident.checkpoint.runtime
+        alone = not any(
+            resident.part_sizes.keys() & other.part_sizes.keys()
+            for other in self._residents.values()
+            if other is not resident
+        )
+        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"}
+        if alone and resident.on_device and exact:
             try:
                 host_evictions = self._select_evictions(resident.bytes, resident.checkpoint.spec, on_device=False)
             except (CheckpointError, InsufficientMemory):
@@ -182,16 +217,11 @@ class Residency:
         return None
 
 
-def weights_key(spec: CheckpointSpec) -> WeightsKey:
-    """Specs with the same files and runtime options share the weights, whatever their sampling."""
-    return spec.path, spec.config, spec.runtime, spec.version
-
-
-def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
-    """Whether `new` is a swap of `old`: other files for an otherwise equal catalog file, or the same files with other
-    settings."""
-    as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
-    return new.path == old.path or as_old == old
+def _used_bytes(residents: Iterable[Resident], new: Sizes) -> int:
+    """The memory of the residents, beside a new checkpoint with such components: what several share counts once."""
+    listed = list(residents)
+    used = sum(resident.bytes for resident in listed)
+    return used - counted_twice([new, *(resident.part_sizes for resident in listed)])
 
 
 def _eviction_order(resident: Resident) -> tuple[bool, float]:

@@ -1,15 +1,20 @@
-"""One batch on the device: what happens on its thread."""
+"""One picture on the device: what happens on its thread."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipelines.catalog.conditioning import task_of
+from pipelines.catalog.plan import plan_picture
 from pipelines.device.failures import Cancelled, watch_device
-from pipelines.images.batching import Batch, Row, held_bytes
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.residency import Resident
+from pipelines.images.row_limits import PassShape
 from pipelines.images.scheduler import DeviceScheduler, DeviceTurn
 from pipelines.images.step_observer import Pixels, PreviewFn
+from pipelines.images.weights import weights_key
 from pipelines.protocol.images import ImageJob
 
 
@@ -24,37 +29,40 @@ class RunCallbacks:
 
 
 class Run:
-    """A started batch. Cancelled rows leave `active_rows`; the run ends early when none are left."""
+    """A started picture. It ends before its next step once it is `cancelled`."""
 
     def __init__(
-        self, batch: Batch, resident: Resident, scheduler: DeviceScheduler, estimate_s: float, callbacks: RunCallbacks
+        self, row: Row, resident: Resident, scheduler: DeviceScheduler, estimate_s: float, callbacks: RunCallbacks
     ) -> None:
-        self.batch = batch
+        self.row = row
         self.resident = resident
-        self.active_rows = set(batch.rows)
-        self.turn = DeviceTurn(remaining_s=estimate_s)
-        self.held_bytes = held_bytes(batch)
+        self.cancelled = False
         self.step = 0
         self.forward_s = 0.0  # duration of the latest forward pass; on a CPU alone, where kernels run synchronously
         self._estimate_s = estimate_s
         self._first_step_s = 0.0  # device time up to the end of the first step
         self._scheduler = scheduler
         self._callbacks = callbacks
-        self._pipeline = BatchPipeline(
-            resident.checkpoint, batch.rows, self._after_step, resident.preview_map, scheduler.release
+        self._pipeline = PicturePipeline(
+            resident.checkpoint, row, self._after_step, resident.preview_map, scheduler.release, self._begin_call
         )
         self.steps = self._pipeline.steps
+        self.turn = DeviceTurn(estimate_s, row.job.owner, shape=first_shape(row, resident.checkpoint))
 
-    def execute(self) -> list[Pixels]:
-        """The pictures of all rows, in order. Blocks. Raises Cancelled, and what the pipeline raises."""
+    def execute(self) -> Pixels:
+        """The picture. Blocks. Raises Cancelled, and what the pipeline raises."""
         device = self.resident.checkpoint.device
+        self.resident.checkpoint.read_adapters(self.row.job.sampling)
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
-            self.resident.checkpoint.begin_run(self.batch.key.sampling)
+            self.resident.checkpoint.begin_run(self.row.job.sampling)
             self._callbacks.on_start(self)
             finish = watch_device(device, self._pipeline.draw)
         self._callbacks.on_drawn(self)
         return watch_device(device, finish)
+
+    def _begin_call(self, size: tuple[int, int]) -> None:
+        self.turn.shape, self.turn.in_prologue = _shape(self.row.job, size), True
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1
@@ -62,10 +70,9 @@ class Run:
         self.forward_s = now - self.turn.since
         self.turn.remaining_s = self._remaining_s(self.turn.device_s_at(now))
         self._check_cancelled()
-        for position, row in enumerate(self.batch.rows):
-            number = due_preview(row.job, self.step, self.steps)
-            if number is not None and row in self.active_rows and (pixels := preview(position)) is not None:
-                self._callbacks.on_preview(row, number, pixels)
+        number = due_preview(self.row.job, self.step, self.steps)
+        if number is not None and (pixels := preview()) is not None:
+            self._callbacks.on_preview(self.row, number, pixels)
         self._callbacks.on_step(self)
 
     def _remaining_s(self, device_s: float) -> float:
@@ -77,8 +84,20 @@ class Run:
         return steps_left * (device_s - self._first_step_s) / (self.step - 1)
 
     def _check_cancelled(self) -> None:
-        if not self.active_rows:
+        if self.cancelled:
             raise Cancelled
+
+
+def first_shape(row: Row, checkpoint: Checkpoint) -> PassShape:
+    """Of the passes that a row begins with."""
+    job = row.job
+    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, checkpoint.multiple_px)
+    return _shape(job, (plan.width, plan.height))
+
+
+def _shape(job: ImageJob, size: tuple[int, int]) -> PassShape:
+    attended = len(job.references) if task_of(job).reads_references else 0
+    return PassShape(weights_key(job.checkpoint), *size, attended)
 
 
 def due_preview(job: ImageJob, step: int, steps: int) -> int | None:

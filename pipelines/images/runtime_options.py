@@ -8,13 +8,22 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.protocol.images import Lora, Runtime, StepCache
+from pipelines.catalog.checkpoint_files import (
+    CheckpointError,
+    check_files,
+    component_bytes,
+    denoiser_name,
+    model_index,
+)
+from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.images.compilation import compile_denoiser, fuse_projections
+from pipelines.images.fp8 import quantize_linears
+from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
     """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
-    if runtime.quantize in {"none", "float8"}:  # float8 is a cast of what is loaded
+    if runtime.quantize in {"none", "fp8", "float8"}:  # the latter two are made of what is loaded
         return {}
     from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
 
@@ -36,25 +45,56 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
     return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
 
 
-def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> None:
-    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded."""
-    adapters = catalog_adapters(runtime)
-    for name, lora in adapters.items():
-        load_lora(pipeline, lora, name)
-    if adapters:
-        pipeline.set_adapters(list(adapters), [lora.weight for lora in adapters.values()])
+def resolve(spec: CheckpointSpec, device: torch.device, budget_bytes: int) -> tuple[Runtime, tuple[str, ...]]:
+    """The options to load with, and notes on what `auto` chose for a device with this budget for weights.
+
+    Raises CheckpointError for options that defeat each other.
+    """
+    check_conflicts(spec.runtime)
+    if not spec.runtime.auto:
+        return spec.runtime, ()
+    parts = component_bytes(spec, item_bytes=2)
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    chosen, why = choose_runtime(parts, denoiser_name(model_index(check_files(spec))), budget_bytes, capability)
+    return chosen, (f"runtime auto: {why}",)
+
+
+def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
+    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded.
+
+    Returns notes for the operator.
+    """
+    notes: list[str] = []
+    _activate_adapters(pipeline, catalog_adapters(runtime))
+    if hasattr(getattr(pipeline, "vae", None), "enable_slicing"):
+        pipeline.vae.enable_slicing()  # a batch is decoded picture by picture: eight at once take eight times as much
     if runtime.vae_tiling:
         if not hasattr(pipeline.vae, "enable_tiling"):
             raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
         pipeline.vae.enable_tiling()
     if runtime.quantize == "float8":
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
+    if runtime.attention is not None:
+        _set_attention(denoiser, runtime.attention)
+    fuse = runtime.compile and not runtime.loras and runtime.quantize in {"none", "fp8"}
+    if fuse:
+        fuse_projections(denoiser)
+    if runtime.quantize == "fp8":
+        notes.append(_quantize_fp8(denoiser, device))
     if runtime.cache is not None:
         _cache(denoiser, runtime.cache)
     if runtime.compile:
-        _compile(denoiser)
+        compile_denoiser(denoiser)
     if runtime.offload != "none":
         _offload(pipeline, runtime, device)
+    return tuple(notes)
+
+
+def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:
+    for name, lora in adapters.items():
+        load_lora(pipeline, lora, name)
+    if adapters:
+        pipeline.set_adapters(list(adapters), [lora.weight for lora in adapters.values()])
 
 
 def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
@@ -114,11 +154,30 @@ def _cache(denoiser: Any, cache: StepCache) -> None:
         raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no {cache.method}: {error}") from error
 
 
-def _compile(denoiser: Any) -> None:
-    if getattr(denoiser, "_repeated_blocks", None):
-        denoiser.compile_repeated_blocks(dynamic=True)
-    else:
-        denoiser.compile(dynamic=True)
+def _set_attention(denoiser: Any, name: str) -> None:
+    from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+
+    if name.endswith("_hub"):
+        raise CheckpointError(f"runtime.attention: {name!r} would be downloaded, and nothing here is")
+    active, _ = _AttentionBackendRegistry.get_active_backend()
+    try:
+        denoiser.set_attention_backend(name)
+    except Exception as error:  # an unknown name, or a library that is not installed
+        raise CheckpointError(f"runtime.attention: {error}") from error
+    finally:
+        _AttentionBackendRegistry.set_active_backend(active)  # the library sets it for all checkpoints
+    processors = (getattr(module, "processor", None) for module in denoiser.modules())
+    if not any(getattr(each, "_attention_backend", None) == AttentionBackendName(name) for each in processors):
+        raise CheckpointError(f"runtime.attention: the attention of {type(denoiser).__name__} takes no backend")
+
+
+def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise CheckpointError("runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)")
+    try:
+        return str(quantize_linears(denoiser))
+    except ValueError as error:
+        raise CheckpointError(f"runtime.quantize: {type(denoiser).__name__}: {error}") from error
 
 
 def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from pipelines.images.previews import PreviewMap, noise_schedule, predict_x0
 
 Pixels = NDArray[np.uint8]  # (height, width, 3)
-PreviewFn = Callable[[int], Pixels | None]  # the preview of row i; None if there is none yet
+PreviewFn = Callable[[], Pixels | None]  # the picture so far; None if there is none yet
 OnStep = Callable[[PreviewFn], None]
 
 
 class StepObserver:
-    """Follows the steps of one pipeline call and predicts its pictures from the latents of the last two steps."""
+    """Follows the steps of one pipeline call and predicts its picture from the latents of the last two steps."""
 
     def __init__(
         self, on_step: OnStep, preview_map: PreviewMap, size: tuple[int, int], canvas: PreviewFn | None = None
@@ -45,7 +45,7 @@ class StepObserver:
 
     @property
     def last_latents(self) -> torch.Tensor | None:
-        """Of the first row, for the preview map; None in a second pass, whose tiles are parts of a picture."""
+        """For the preview map; None in a second pass, whose tiles are parts of a picture."""
         return self._latents[-1][0] if self._canvas is None and self._latents else None
 
     def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:
@@ -54,12 +54,12 @@ class StepObserver:
         self._scheduler, self._timestep = scheduler, timestep
         self._on_step(self._canvas or self._predicted)
 
-    def _predicted(self, row: int) -> Pixels | None:
+    def _predicted(self) -> Pixels | None:
         if not self._latents:
             return None
-        latents = self._latents[-1][row]
+        latents = self._latents[-1][0]
         if len(self._latents) == 2 and (noise := self._noise_around_step()):
-            latents = predict_x0(self._latents[0][row], latents, *noise)
+            latents = predict_x0(self._latents[0][0], latents, *noise)
         return self._preview_map.render(latents, *self._size)
 
     def _noise_around_step(self) -> tuple[tuple[float, float], tuple[float, float]] | None:

@@ -14,20 +14,19 @@ from pipelines.catalog.plan import OVERLAP, Tile
 
 
 def refine(
-    canvases: list[Image.Image],
+    canvas: Image.Image,
     tiles: Sequence[Tile],
-    redraw: Callable[[list[Image.Image], int], Callable[[], list[Image.Image]]],
+    redraw: Callable[[Image.Image, int], Callable[[], Image.Image]],
     on_host: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> None:
-    """Redraw every tile and blend it in, in place. `redraw` gets one tile of each canvas, and its number; what it
-    returns gives the new tiles, within `on_host`.
+    """Redraw every tile and blend it in, in place. `redraw` gets a tile and its number; what it returns gives the new
+    tile, within `on_host`.
     """
     for number, tile in enumerate(tiles):
         box = (tile.left, tile.top, tile.left + tile.width, tile.top + tile.height)
-        finish = redraw([canvas.crop(box) for canvas in canvases], number)
+        finish = redraw(canvas.crop(box), number)
         with on_host():
-            for canvas, image in zip(canvases, finish(), strict=True):
-                canvas.paste(image, box[:2], feather(tile))
+            canvas.paste(finish(), box[:2], feather(tile))
 
 
 def feather(tile: Tile) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Pictures on their way from the device to the host: one copy of bytes, which nobody waits for during a turn."""
+"""A picture on its way from the device to the host: one copy of bytes, which nobody waits for during a turn."""
 
 from collections.abc import Sequence
 
@@ -25,20 +25,23 @@ class Transfer:
         return self._host
 
 
-class Pictures:
-    """What a pipeline call returned: a float tensor of shape (rows, 3, height, width), 0 to 1, or Pillow's images."""
+class ReturnedPicture:
+    """What a pipeline call returned: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
+    image."""
 
     def __init__(self, returned: torch.Tensor | Sequence[Image.Image]) -> None:
-        self._images: Sequence[Image.Image] | None = None
+        self._image: Image.Image | None = None
         self._transfer: Transfer | None = None
         if isinstance(returned, torch.Tensor):
-            levels = returned.float().mul(255).round()  # as diffusers' VaeImageProcessor rounds for Pillow
-            self._transfer = Transfer(levels.to(torch.uint8).permute(0, 2, 3, 1).contiguous())
+            levels = returned[0].float().mul(255).round()  # as diffusers' VaeImageProcessor rounds for Pillow
+            self._transfer = Transfer(levels.to(torch.uint8).permute(1, 2, 0).contiguous())
         else:
-            self._images = returned
+            self._image = returned[0]
 
-    def images(self) -> list[Image.Image]:
-        """One for each row. Blocks until they have arrived."""
-        if self._images is None and self._transfer is not None:
-            self._images = [Image.fromarray(picture) for picture in self._transfer.wait().numpy()]
-        return list(self._images or ())
+    def image(self) -> Image.Image:
+        """The picture. Blocks until it has arrived."""
+        if self._image is None and self._transfer is not None:
+            self._image = Image.fromarray(self._transfer.wait().numpy())
+        if self._image is None:
+            raise RuntimeError("a pipeline returned no picture")
+        return self._image

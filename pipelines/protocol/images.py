@@ -11,8 +11,10 @@ from typing import Any, Literal
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Enlarge = Literal["redraw", "resize"]
 Offload = Literal["none", "model", "group"]
-Quantize = Literal["none", "float8", "int8", "int4", "nf4"]
+Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
+Batch = Literal["merged", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class SamplingDefaults:
 class Sampling(SamplingDefaults):
     """Every setting that changes what a forward pass or the scheduler computes.
 
-    It is part of the batch key (pipelines.images.batching): jobs that differ in a new field never share a batch.
+    Each picture has a pipeline call and a scheduler of its own, so pictures that differ in it share forward passes
+    where the denoiser's arguments agree (pipelines.images.merging).
     """
 
     steps: int
@@ -67,14 +70,17 @@ class Runtime:
 
     dtype: Dtype = "auto"  # bfloat16 on a GPU, float32 on a CPU
     vae_tiling: bool = False  # decode and encode tile by tile: slower, for devices with little memory
-    compile: bool = False  # torch.compile of the denoiser's repeated blocks
+    compile: bool = False  # torch.compile of the denoiser's repeated blocks, with fused projections of attention
     offload: Offload = "none"  # weights stay in host memory and are copied per component or per layer
     quantize: Quantize = "none"  # the denoiser's weights
     cache: StepCache | None = None
     loras: tuple[Lora, ...] = ()
     lora_folder: Path | None = None  # requests may name adapters in here
-    max_batch: int | None = None  # pictures in one forward pass; None leaves it to the device
+    batch: Batch = "merged"  # pictures share forward passes; "exact" draws each as if it were alone, bit for bit
+    max_batch: int | None = None  # pictures in one forward pass; None leaves it to what was measured
     resident: bool = False  # never evicted for another checkpoint
+    attention: str | None = None  # a backend of diffusers by its name; None is torch's own choice
+    auto: bool = False  # quantize and offload are chosen when it is loaded, by the device's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +88,8 @@ class CheckpointSpec:
     """One catalog file's checkpoint. Equal specs share one copy of the weights."""
 
     name: str
-    path: Path  # a diffusers folder, or one .safetensors file
-    config: Path | None  # the folder of configs that goes with a single file
+    path: Path  # a diffusers folder, or one .safetensors or .gguf file
+    config: Path | None  # the folder of configs that goes with a single file of a whole checkpoint
     family: str
     conditioning: Conditioning
     max_references: int
@@ -93,6 +99,10 @@ class CheckpointSpec:
     runtime: Runtime = field(default_factory=Runtime)
     refined: bool = False  # one of its models needs the second pass: an image-to-image or inpaint pipeline
     version: int = 0  # newest mtime of its files in ns: new files under the same path are another checkpoint
+    enlarge: Enlarge = "redraw"  # pictures above max_area_px are redrawn in tiles, or only scaled
+    schedulers: tuple[str, ...] = ()  # that a request may choose, beside its own
+    sheet: bool = False  # references beyond what it takes are offered as one picture
+    base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +140,8 @@ class ImageJob:
     encoding: Encoding
     metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of device time; waiting in the queue does not count
+    owner: str = ""  # opaque, equal for the jobs of one API key: the device goes round by it
+    sheet_from: int | None = None  # references from this index on are shown on one sheet
     previews: int = 0  # intermediate pictures of each picture, evenly spread over the steps
 
 
@@ -179,8 +191,9 @@ class Finished:
     """The last event of a job that succeeded."""
 
     images: tuple[EncodedImage, ...]
-    run_s: float  # device time, without encoding the files
+    run_s: float  # device time, without encoding the files; a shared forward pass counts in parts
     unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.catalog.estimate)
+    merged: bool = False  # a forward pass was shared with other pictures, which may change low bits
 
 
 FailureCode = Literal[

@@ -8,7 +8,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, NamedTuple
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
@@ -75,6 +75,16 @@ class NoGpu:
     reason: str
 
 
+class Withdrawn(NamedTuple):
+    """An ability that failed in warmup, and why."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a loaded image checkpoint has shown that it can do, and its measured speed."""
@@ -86,7 +96,11 @@ class Abilities:
     negative_prompt: bool
     guidance: bool
     any_steps: bool  # draws in other numbers of steps than its own
-    withdrawn: tuple[str, ...] = ()  # what failed in warmup, each with the reason
+    notes: tuple[str, ...] = ()  # on how it was loaded: what `auto` chose, the error of fp8
+    any_ratio: bool = True  # draws other shapes than squares
+    unfit_adapters: tuple[str, ...] = ()  # of lora_folder
+    unfit_schedulers: tuple[str, ...] = ()  # of those that requests may choose
+    withdrawn: tuple[Withdrawn, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 
     @property

@@ -11,8 +11,11 @@ from pipelines.device.offline import quiet_libraries
 quiet_libraries()
 
 import torch  # noqa: E402
+from peft import LoraConfig  # noqa: E402
+from peft.utils import get_peft_model_state_dict  # noqa: E402
 
 from pipelines.chat.engine import ChatEngine  # noqa: E402
+from pipelines.images.checkpoint import load_checkpoint  # noqa: E402
 from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults  # noqa: E402
 from tests.engines.chat_jobs import GREEDY  # noqa: E402
@@ -55,6 +58,25 @@ def job(spec: Callable[[str], CheckpointSpec]) -> Callable[..., ImageJob]:
         return image_job(**{"checkpoint": spec(name), **fields})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def adapter(spec: Callable[[str], CheckpointSpec], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA of the tiny UNet and its text encoder with random weights, in the format that pipelines save."""
+    checkpoint = load_checkpoint(spec("sd"), torch.device("cpu"))
+    unet = checkpoint.denoiser
+    torch.manual_seed(4)
+    unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    folder = tmp_path_factory.mktemp("loras")
+    text_encoder = checkpoint.components["text_encoder"]
+    text_encoder.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    checkpoint.pipeline_class.save_lora_weights(
+        folder,
+        unet_lora_layers=get_peft_model_state_dict(unet),
+        text_encoder_lora_layers=get_peft_model_state_dict(text_encoder),
+        weight_name="sketch.safetensors",
+    )
+    return folder / "sketch.safetensors"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError, describe, estima
 from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import load_checkpoint
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
 from tests.support.tiny_checkpoints import make_single_file
@@ -37,7 +37,7 @@ def test_a_single_file_with_a_config_folder_loads_and_draws(
     single = replace(spec("sd"), path=path, config=config)
     checkpoint = load_checkpoint(single, CPU)
     row = Row(job("sd", checkpoint=single), 0, 0.0)
-    assert BatchPipeline(checkpoint, [row], lambda _: None, PreviewMap()).generate()[0].shape == (64, 64, 3)
+    assert PicturePipeline(checkpoint, row, lambda _: None, PreviewMap()).generate().shape == (64, 64, 3)
 
 
 def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
@@ -86,7 +86,7 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
 def test_the_estimate_is_what_the_loaded_weights_take(spec: Spec, name: str, runtime: Runtime, loaded: Runtime) -> None:
     requested = replace(spec(name), runtime=runtime)
     checkpoint = load_checkpoint(replace(requested, runtime=loaded), CPU)  # nothing can be offloaded from a CPU
-    takes = replace(checkpoint, spec=requested).weights_bytes
+    takes = replace(checkpoint, runtime=runtime).weights_bytes
     assert estimate_bytes(requested, compute_dtype(runtime.dtype, CPU).itemsize) == pytest.approx(takes, rel=0.15)
 
 
@@ -147,6 +147,15 @@ def test_folders_that_are_no_checkpoint_are_refused(copied: CheckpointSpec, tmp_
     assert "_class_name" in load_error(copied)
     index.unlink()
     assert "model_index.json" in load_error(copied)
+
+
+def test_parts_of_other_libraries_and_pipelines_of_videos_are_refused(copied: CheckpointSpec) -> None:
+    index = copied.path / "model_index.json"
+    content = json.loads(index.read_text())
+    index.write_text(json.dumps({**content, "vae": ["my_library", "MyVae"]}))
+    assert load_error(copied) == f"{copied.path}: vae is of the library my_library, whose code is not loaded"
+    index.write_text(json.dumps({**content, "_class_name": "WanPipeline"}))
+    assert "WanPipeline draws videos" in load_error(copied)
 
 
 def test_an_unknown_scheduler_is_refused_by_name(spec: Spec) -> None:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import PreviewFn
 from pipelines.protocol.images import CheckpointSpec, ImageJob
@@ -41,15 +41,16 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = False) -> Counter[str]:
     """What a picture reads, with a preview after each step or none."""
+    checkpoint.prompts.clear()  # each call encodes its prompt
     reads = Reads()
     maps = PreviewMap()
     maps.update(torch.rand(4, 8, 8), torch.randint(0, 255, (64, 64, 3), dtype=torch.uint8).numpy())
 
     def on_step(show: PreviewFn) -> None:
         if preview:
-            show(0)
+            show()
 
-    pipeline = BatchPipeline(checkpoint, [Row(job, 0, 0.0)], on_step, maps)
+    pipeline = PicturePipeline(checkpoint, Row(job, 0, 0.0), on_step, maps)
     with reads:
         pipeline.draw()
     return reads.names
@@ -71,6 +72,7 @@ def test_a_step_without_a_preview_reads_no_more_than_the_library_does(
     name: str, loaded: Callable[[str], Checkpoint], job: Job
 ) -> None:
     short, long = job(name, steps=6), job(name, steps=12)
+    reads_of_a_call(loaded(name), short)  # the prompt is kept from here on
     ours = reads_of_a_call(loaded(name), long) - reads_of_a_call(loaded(name), short)
     assert ours == bare_reads(loaded(name), long) - bare_reads(loaded(name), short)
 

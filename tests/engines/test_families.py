@@ -10,6 +10,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
 from pipelines.protocol.messages import Abilities
+from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -36,6 +37,18 @@ ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool
     "aura-flow": ("img2img", (True, 0, False, False, True, True, True)),
     "klein": ("native", (True, 16, True, True, False, False, True)),
 }
+NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
+    "klein-base": ("native", (True, 16, True, True, False, True, True)),
+    "kontext": ("native", (True, 1, True, True, False, True, True)),
+    "sana": ("img2img", (True, 0, False, False, True, True, True)),
+    "pixart": ("img2img", (True, 0, False, False, True, True, True)),
+    "hidream": ("img2img", (True, 0, False, False, True, True, True)),
+    "qwen-image": ("img2img", (True, 1, True, True, True, True, True)),
+    "flux2": ("native", (True, 16, False, False, False, True, True)),
+    "qwen-edit": ("native", (False, 1, True, True, True, True, True)),
+    "qwen-edit-plus": ("native", (False, 16, False, False, True, True, True)),
+}
+NEED_TORCHVISION = {"flux2", "qwen-edit", "qwen-edit-plus"}
 WITHDRAWN = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
@@ -51,20 +64,25 @@ def family_spec(name: str, folder: Path, conditioning: Conditioning) -> Checkpoi
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ABILITIES)
+@pytest.mark.parametrize("name", [*ABILITIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
+    if name in NEED_TORCHVISION:
+        pytest.importorskip("torchvision")
     make_family(name, tmp_path / name)
-    conditioning, expected = ABILITIES[name]
+    conditioning, expected = {**ABILITIES, **NIGHTLY}[name]
     spec = family_spec(name, tmp_path, conditioning)
     engine = ImageEngine(CPU)
     found = await engine.prepare(spec)
     assert replace(found, unit_s=None, withdrawn=()) == Abilities(*expected)
-    assert WITHDRAWN.get(name, "") in "; ".join(found.withdrawn)
+    assert WITHDRAWN.get(name, "") in "; ".join(map(str, found.withdrawn))
     if found.text:
         job = image_job(spec, id="wide", width_px=112, height_px=64, n=2)
-        events = [event async for event in engine.submit(job)]
-        assert isinstance(events[-1], Finished), events[-1]
-        assert {(image.width_px, image.height_px) for image in events[-1].images} == {(112, 64)}
+        (event,) = await drawn_together(engine, [job])
+        assert isinstance(event, Finished), event
+        assert {(image.width_px, image.height_px) for image in event.images} == {(112, 64)}
+        assert event.merged
+        alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
+        assert difference(event, [picture for (picture,) in alone]) <= 2
 
 
 @pytest.mark.parametrize(("name", "wrong", "right"), [("flux", "native", "img2img"), ("klein", "img2img", "native")])

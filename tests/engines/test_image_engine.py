@@ -10,7 +10,7 @@ import torch
 from pipelines.images import run
 from pipelines.images.call_arguments import guidance
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
 
@@ -62,12 +62,12 @@ async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: J
 async def test_an_error_fails_its_job_and_not_the_next(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
 ) -> None:
-    class Broken(BatchPipeline):
+    class Broken(PicturePipeline):
         def draw(self) -> None:  # type: ignore[override]
             raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "BatchPipeline", Broken)
+        patched.setattr(run, "PicturePipeline", Broken)
         failed = await last(engine, job("sd"))
     assert isinstance(failed, Failed)
     assert failed.code == code
@@ -88,6 +88,6 @@ def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
 
     def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
 
-    jobs = [job("sd", guidance=3.0)]
-    assert guidance(inspect.signature(own).parameters, jobs) == {"guidance_scale": 3.0, "negative_prompt": None}
-    assert guidance(inspect.signature(true_only).parameters, jobs) == {"true_cfg_scale": 3.0, "negative_prompt": " "}
+    one = job("sd", guidance=3.0)
+    assert guidance(inspect.signature(own).parameters, one) == {"guidance_scale": 3.0, "negative_prompt": None}
+    assert guidance(inspect.signature(true_only).parameters, one) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

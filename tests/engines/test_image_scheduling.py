@@ -1,4 +1,4 @@
-"""Scheduling, batches, previews and memory, with real pipelines."""
+"""Scheduling, previews and memory, with real pipelines."""
 
 import asyncio
 import io
@@ -17,7 +17,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.run import due_preview
 from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import (
@@ -73,8 +73,8 @@ def pixels(events: list[Event], index: int = 0) -> Pixels:
 def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: Callable[[], object]) -> None:
     """The job holds the device after its first step until the condition is true."""
 
-    class Paused(BatchPipeline):
-        def draw(self) -> Callable[[], list[Pixels]]:
+    class Paused(PicturePipeline):
+        def draw(self) -> Callable[[], Pixels]:
             steps = 0
 
             def on_step(preview: PreviewFn) -> None:
@@ -86,17 +86,18 @@ def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: 
                     assert time.monotonic() < deadline
                     time.sleep(0.005)
 
-            is_paused = any(row.job.id == job_id for row in self.rows)
-            return BatchPipeline.draw(replace(self, on_step=on_step) if is_paused else self)
+            return PicturePipeline.draw(replace(self, on_step=on_step) if self.job.id == job_id else self)
 
-    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Paused)
+    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Paused)
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
 async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     engine: ImageEngine, job: Job, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    long, short = job(name, id="long", steps=60), job(name, id="short", steps=3, seed=8)
+    exact = replace(job(name).checkpoint, runtime=Runtime(batch="exact"))
+    long = job(name, id="long", checkpoint=exact, steps=60)
+    short = job(name, id="short", checkpoint=exact, steps=3, seed=8)
     alone = [pixels(await run(engine, one)) for one in (long, short)]
     pause_after_first_step(monkeypatch, "long", lambda: engine._scheduler._waiting)
     log = Log()
@@ -120,83 +121,28 @@ async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job, m
     await first
 
 
-async def test_waiting_jobs_of_a_kind_become_one_batch(engine: ImageEngine, job: Job) -> None:
-    jobs = [job("sd", id=str(seed), seed=seed, steps=3) for seed in range(2)]
-    alone = [pixels(await run(engine, one)) for one in jobs]
-    blocker = asyncio.create_task(run(engine, job("sd", id="blocker", steps=2, width_px=80)))
-    together = await asyncio.gather(*(run(engine, one) for one in jobs))
-    await blocker
-    for events, picture in zip(together, alone, strict=True):
-        assert np.abs(pixels(events).astype(int) - picture).max() <= 2
-
-
-async def test_a_batch_loses_only_the_row_that_is_cancelled(
+async def test_out_of_memory_is_tried_again_with_the_device_to_itself_and_then_fails(
     engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pause_after_first_step(monkeypatch, "a", lambda: "a" not in engine._jobs)
-    jobs = [job("sd", id=name, seed=seed, steps=40) for seed, name in enumerate("ab")]
-    logs = [Log(), Log()]
-    tasks = [asyncio.create_task(run(engine, one, log)) for one, log in zip(jobs, logs, strict=True)]
-    await logs[1].began.wait()
-    engine.cancel("a")
-    ended, survived = await asyncio.gather(*tasks)
-    assert isinstance(ended[-1], Failed)
-    assert isinstance(survived[-1], Finished)
+    tries: list[bool] = []
 
+    class Failing(PicturePipeline):
+        def draw(self) -> Callable[[], Pixels]:
+            if self.job.prompt != "large":
+                return super().draw()
+            tries.append(self.row.exclusive)
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
-class Failing(BatchPipeline):
-    """Fails with more than `max_rows` rows, and for one prompt."""
-
-    max_rows = 1
-    error: BaseException = torch.OutOfMemoryError("CUDA out of memory")
-    bad_prompt: str | None = None
-    sizes: list[int] = []  # noqa: RUF012
-
-    def draw(self) -> Callable[[], list[Pixels]]:
-        self.sizes.append(len(self.rows))
-        if len(self.rows) > self.max_rows or self.bad_prompt in [row.job.prompt for row in self.rows]:
-            raise self.error
-        return super().draw()
-
-
-async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(
-    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
-    monkeypatch.setattr(Failing, "sizes", [])
-    events = await run(engine, job("sd", n=2))
-    assert isinstance(events[-1], Finished)
-    assert Failing.sizes == [2, 1, 1]
-    monkeypatch.setattr(Failing, "sizes", [])
-    await run(engine, job("sd", n=2))
-    assert Failing.sizes == [1, 1]  # the limit is halved for good
-
-
-async def test_one_bad_job_never_fails_its_neighbours(
-    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
-    monkeypatch.setattr(Failing, "max_rows", 9)
-    monkeypatch.setattr(Failing, "bad_prompt", "bad")
-    monkeypatch.setattr(Failing, "error", RuntimeError("boom"))
-    ended = await asyncio.gather(run(engine, job("sd", id="a")), run(engine, job("sd", id="b", prompt="bad")))
-    assert isinstance(ended[0][-1], Finished)
-    assert isinstance(ended[1][-1], Failed)
-
-
-async def test_out_of_memory_alone_is_tried_again_with_the_device_to_itself_and_then_fails(
-    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Failing)
-    monkeypatch.setattr(Failing, "max_rows", 0)
-    monkeypatch.setattr(Failing, "sizes", [])
-    failed = (await run(engine, job("sd")))[-1]
+    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Failing)
+    ended = await asyncio.gather(run(engine, job("sd", prompt="large")), run(engine, job("sd", id="other", steps=9)))
+    failed = ended[0][-1]
     assert isinstance(failed, Failed)
     assert failed.code == "out_of_memory"
-    assert Failing.sizes == [1, 1]
+    assert tries == [False, True]
+    assert isinstance(ended[1][-1], Finished)
 
 
-async def test_a_job_past_its_time_limit_does_not_end_the_others_of_its_batch(engine: ImageEngine, job: Job) -> None:
+async def test_a_job_past_its_time_limit_does_not_end_another(engine: ImageEngine, job: Job) -> None:
     hasty, calm = job("sd", id="hasty", steps=60, time_limit_s=0.0), job("sd", id="calm", steps=60)
     ended = await asyncio.gather(run(engine, hasty), run(engine, calm))
     assert isinstance(ended[0][-1], Failed)
@@ -289,12 +235,12 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
 ) -> None:
     released = threading.Event()
 
-    class Slow(BatchPipeline):
-        def draw(self) -> Callable[[], list[Pixels]]:
+    class Slow(PicturePipeline):
+        def draw(self) -> Callable[[], Pixels]:
             released.wait(60)
             return super().draw()
 
-    monkeypatch.setattr("pipelines.images.run.BatchPipeline", Slow)
+    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
@@ -342,7 +288,7 @@ def test_previews_divide_the_steps_evenly(job: Job) -> None:
     assert [step for step in range(1, 5) if due_preview(with_previews, step, 4) is not None] == [1, 2, 3]
 
 
-async def test_rows_of_a_call_with_native_references_go_together(engine: ImageEngine, job: Job) -> None:
+async def test_a_call_with_several_pictures_starts_once(engine: ImageEngine, job: Job) -> None:
     events = await run(engine, job("klein", n=2, references=(plain_picture(),)))
     assert isinstance(events[-1], Finished)
     assert [type(event) for event in events].count(Started) == 1

@@ -11,7 +11,7 @@ from PIL import Image
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
 from pipelines.images.finish import WrongSize, to_planned_size
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.engines.conftest import plain_picture
@@ -49,7 +49,7 @@ def test_a_picture_fills_the_size_that_was_asked(
     name: str, shape: tuple[int, int], loaded: Callable[[str], Checkpoint]
 ) -> None:
     job = image_job(loaded(name).spec, width_px=shape[0], height_px=shape[1], steps=1)
-    picture = BatchPipeline(loaded(name), [Row(job, 0, 0.0)], lambda _: None, PreviewMap()).generate()[0]
+    picture = PicturePipeline(loaded(name), Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
     assert picture.shape == (shape[1], shape[0], 3)
     edges = {"top": picture[0], "bottom": picture[-1], "left": picture[:, 0], "right": picture[:, -1]}
     assert all(edge.any() for edge in edges.values()), f"black: {[k for k, edge in edges.items() if not edge.any()]}"
@@ -59,7 +59,7 @@ def test_kontext_draws_the_size_itself_instead_of_scaling(loaded: Callable[[str]
     sizes = []
     checkpoint = loaded("kontext")
     job = image_job(checkpoint.spec, width_px=1792, height_px=1024, steps=1, references=(plain_picture(),))
-    pipeline = BatchPipeline(checkpoint, [Row(job, 0, 0.0)], lambda _: None, PreviewMap())
+    pipeline = PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap())
     handle = checkpoint.components["vae"].decoder.register_forward_pre_hook(
         lambda _, arguments: sizes.append(tuple(arguments[0].shape[-2:]))
     )

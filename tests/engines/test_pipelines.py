@@ -9,10 +9,12 @@ import torch
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.finish import to_image
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
+from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn
-from pipelines.protocol.images import CheckpointSpec, ImageJob, SamplingDefaults
+from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults
 from tests.engines.conftest import left_half, plain_picture, split_picture
 
 CLASSES = ["sd", "sd3", "klein"]
@@ -26,11 +28,13 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 
 
 def draw(checkpoint: Checkpoint, job: ImageJob, index: int = 0) -> Pixels:
-    return batch_pipeline(checkpoint, [Row(job, index, 0.0)]).generate()[0]
+    return picture_pipeline(checkpoint, job, index=index).generate()
 
 
-def batch_pipeline(checkpoint: Checkpoint, rows: list[Row], on_step: OnStep = lambda _: None) -> BatchPipeline:
-    return BatchPipeline(checkpoint, rows, on_step, PreviewMap())
+def picture_pipeline(
+    checkpoint: Checkpoint, job: ImageJob, on_step: OnStep = lambda _: None, index: int = 0
+) -> PicturePipeline:
+    return PicturePipeline(checkpoint, Row(job, index, 0.0), on_step, PreviewMap())
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -64,7 +68,20 @@ def test_a_reference_changes_the_picture(name: str, loaded: Callable[[str], Chec
 def test_strength_says_how_far_img2img_leaves_the_reference(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     """With random weights the picture means nothing, but less strength must run fewer of the steps."""
     jobs = [job("sd", steps=10, strength=strength, references=(plain_picture(),)) for strength in (0.2, 0.9)]
-    assert [batch_pipeline(loaded("sd"), [Row(one, 0, 0.0)]).steps for one in jobs] == [2, 9]
+    assert [picture_pipeline(loaded("sd"), one).steps for one in jobs] == [2, 9]
+
+
+def test_further_references_are_read_as_one_sheet(loaded: Callable[[str], Checkpoint], job: Job) -> None:
+    several = (plain_picture(), split_picture(upright=True), split_picture(upright=False))
+    sheet = on_sheet([to_image(picture) for picture in several], 1)[1]
+    as_picture = Picture(sheet.width, sheet.height, "RGB", sheet.tobytes())
+    by_hand = draw(loaded("klein"), job("klein", references=(several[0], as_picture)))
+    assert np.array_equal(draw(loaded("klein"), job("klein", references=several, sheet_from=1)), by_hand)
+    black, orange = (0, 0, 0), (255, 128, 0)
+    left, right = sheet.crop((0, 0, 512, 512)), sheet.crop((512, 0, 1024, 512))
+    assert sheet.size == (1024, 512)
+    assert [left.getpixel((10, 256)), left.getpixel((500, 256))] == [black, orange]
+    assert [right.getpixel((256, 10)), right.getpixel((256, 500))] == [black, orange]
 
 
 def test_several_references_all_count_on_a_native_checkpoint(loaded: Callable[[str], Checkpoint], job: Job) -> None:
@@ -103,9 +120,9 @@ def test_large_pictures_come_out_at_their_exact_size_in_two_passes(
         nonlocal steps
         steps += 1
 
-    large = batch_pipeline(loaded(name), [Row(job(name, width_px=208, height_px=112, steps=4), 0, 0.0)], count)
+    large = picture_pipeline(loaded(name), job(name, width_px=208, height_px=112, steps=4), count)
     assert large.plan.finish == "refine"
-    assert large.generate()[0].shape == (112, 208, 3)
+    assert large.generate().shape == (112, 208, 3)
     assert steps >= 4 + len(large.plan.tiles)
 
 
@@ -140,16 +157,3 @@ def test_every_task_uses_the_same_weights(name: str, loaded: Callable[[str], Che
 def test_the_catalogs_scheduler_is_used(loaded: Callable[[str], Checkpoint], job: Job) -> None:
     sampling = SamplingDefaults(guidance=2.0, scheduler="EulerDiscreteScheduler")
     assert type(loaded("sd").pipeline(None, sampling).scheduler).__name__ == "EulerDiscreteScheduler"
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_rows_of_a_batch_are_the_pictures_that_they_are_alone(
-    name: str, loaded: Callable[[str], Checkpoint], job: Job
-) -> None:
-    """Batched sums round otherwise than single ones, so a pixel may be one or two of 255 off, and seldom is."""
-    jobs = [job(name, seed=seed, prompt=prompt) for seed, prompt in [(1, "a cat"), (2, "a blue house by the sea")]]
-    together = batch_pipeline(loaded(name), [Row(one, 0, 0.0) for one in jobs]).generate()
-    for picture, one in zip(together, jobs, strict=True):
-        off = np.abs(picture.astype(int) - draw(loaded(name), one))
-        assert off.max() <= 2
-        assert (off > 0).mean() < 0.01

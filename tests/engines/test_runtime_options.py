@@ -1,24 +1,28 @@
 """`[runtime]` of the catalog: what works here, and how what does not is refused."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig
-from peft.utils import get_peft_model_state_dict
+from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images import residency
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.compilation import fuse_projections
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.fp8 import Fp8Linear, quantize_linears
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import Pixels
-from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Runtime, StepCache
+from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Progress, Runtime, StepCache
 
 CPU = torch.device("cpu")
 Spec = Callable[[str], CheckpointSpec]
@@ -31,26 +35,7 @@ def load(spec: CheckpointSpec, **runtime: object) -> Checkpoint:
 
 def draw(checkpoint: Checkpoint, job: ImageJob) -> Pixels:
     checkpoint.begin_run(job.sampling)
-    return BatchPipeline(checkpoint, [Row(job, 0, 0.0)], lambda _: None, PreviewMap()).generate()[0]
-
-
-@pytest.fixture(scope="session")
-def adapter(spec: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A LoRA of the tiny UNet and its text encoder with random weights, in the format that pipelines save."""
-    checkpoint = load_checkpoint(spec("sd"), CPU)
-    unet = checkpoint.denoiser
-    torch.manual_seed(4)
-    unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
-    folder = tmp_path_factory.mktemp("loras")
-    text_encoder = checkpoint.components["text_encoder"]
-    text_encoder.add_adapter(LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
-    checkpoint.pipeline_class.save_lora_weights(
-        folder,
-        unet_lora_layers=get_peft_model_state_dict(unet),
-        text_encoder_lora_layers=get_peft_model_state_dict(text_encoder),
-        weight_name="sketch.safetensors",
-    )
-    return folder / "sketch.safetensors"
+    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
 
 
 def test_an_adapter_of_the_catalog_is_always_on_by_its_weight(spec: Spec, job: Job, adapter: Path) -> None:
@@ -117,8 +102,6 @@ def test_step_caching_skips_work_and_is_reset_for_each_picture(spec: Spec, job: 
 
 
 async def test_runs_on_a_cached_checkpoint_come_one_after_another(spec: Spec, job: Job) -> None:
-    import asyncio
-
     runtime = Runtime(cache=StepCache("taylorseer", interval=2), max_batch=1)
     cached = replace(spec("klein"), runtime=runtime)
     engine = ImageEngine(CPU)
@@ -138,6 +121,112 @@ def test_float8_weights_still_draw(spec: Spec, job: Job) -> None:
     assert any(weight.dtype == torch.float8_e4m3fn for weight in small.denoiser.parameters())
 
 
+def test_fp8_computes_in_float8_near_the_exact_picture_and_says_how_near(spec: Spec, job: Job) -> None:
+    quantized = load(spec("klein"), quantize="fp8")
+    names = [name for name, layer in quantized.denoiser.named_modules() if isinstance(layer, Fp8Linear)]
+    assert names
+    assert not any("norm" in name or "embed" in name or "proj_out" in name for name in names)
+    assert quantized.notes[0].startswith(f"fp8: {len(names)} linear layers")
+    exact = load(spec("klein"))
+    near, plain = draw(quantized, job("klein")), draw(exact, job("klein"))
+    assert not np.array_equal(near, plain)
+    assert np.abs(near.astype(int) - plain).mean() < 3
+    assert quantized.weights_bytes < exact.weights_bytes
+
+
+def test_the_error_of_fp8_is_that_of_its_format() -> None:
+    """Three bits of mantissa: at most 2**-4 of each factor, about 2.6 % of each, over sums of many products."""
+    layers = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 40), torch.nn.Linear(40, 256))
+    report = quantize_linears(layers)
+    assert (report.layers, report.left_out) == (1, 2)  # 40 is no multiple of 16
+    assert 0.02 < report.mean_error < 0.06
+    with pytest.raises(ValueError, match="no linear layers"):
+        quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)))
+
+
+def test_attention_of_one_checkpoint_is_not_that_of_others(spec: Spec, job: Job) -> None:
+    others = draw(load(spec("klein")), job("klein"))
+    chosen = load(spec("klein"), attention="_native_math")
+    assert AttentionBackendName("_native_math") in {
+        getattr(getattr(module, "processor", None), "_attention_backend", None) for module in chosen.denoiser.modules()
+    }
+    assert np.abs(draw(chosen, job("klein")).astype(int) - others).max() <= 1
+    assert np.array_equal(draw(load(spec("klein")), job("klein")), others)
+    assert _AttentionBackendRegistry.get_active_backend()[0] == AttentionBackendName.NATIVE
+
+
+@pytest.mark.parametrize("name", ["klein", "sd3", "sd"])
+def test_fused_projections_draw_the_same_picture_in_the_same_memory(name: str, spec: Spec, job: Job) -> None:
+    checkpoint = load(spec(name))
+    plain, before = draw(checkpoint, job(name)), checkpoint.weights_bytes
+    fuse_projections(checkpoint.denoiser)
+    assert any(hasattr(module, "to_qkv") for module in checkpoint.denoiser.modules())
+    assert np.abs(draw(checkpoint, job(name)).astype(int) - plain).max() <= 2
+    assert checkpoint.weights_bytes == before
+
+
+async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
+    spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shapes are counted with dynamo; the backend that runs the graphs does not matter."""
+
+    def compile_denoiser(denoiser: Any) -> None:
+        denoiser.forward = torch.compile(denoiser.forward, dynamic=True, backend="eager")
+
+    monkeypatch.setattr("pipelines.images.runtime_options.compile_denoiser", compile_denoiser)
+    torch._dynamo.reset()
+    compiled = replace(spec("sd3"), runtime=Runtime(compile=True, max_batch=4), refined=True)
+    engine = ImageEngine(CPU)
+    await engine.prepare(compiled)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    for fields in ({"n": 2}, {"n": 4}, {"width_px": 80}, {"width_px": 160, "height_px": 96}):
+        ended = [event async for event in engine.submit(job("sd3", checkpoint=compiled, **fields))][-1]
+        assert isinstance(ended, Finished)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, fields
+
+
+async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_another(
+    spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.images.runtime_options._offload", lambda *_: None)
+    engine = ImageEngine(CPU)
+    ends: list[str] = []
+    runtime = Runtime(offload="model", max_batch=1)
+
+    async def run(name: str, steps: int) -> None:
+        offloaded = job("klein", id=name, steps=steps, checkpoint=replace(spec("klein"), runtime=runtime))
+        async for event in engine.submit(offloaded):
+            if isinstance(event, Progress) and name == "long" and event.step == 2:
+                short.set_result(asyncio.create_task(run("short", 2)))
+        ends.append(name)
+
+    short: asyncio.Future[asyncio.Task[None]] = asyncio.get_running_loop().create_future()
+    await run("long", 30)
+    await (await short)
+    assert ends == ["long", "short"]
+
+
+def test_auto_takes_the_plain_settings_without_a_gpu_and_says_so(spec: Spec) -> None:
+    chosen = load(spec("klein"), auto=True)
+    assert chosen.runtime == Runtime()
+    assert chosen.notes == ("runtime auto: no GPU: the plain settings",)
+
+
+async def test_memory_that_nothing_uses_goes_back_once_the_engine_is_idle(
+    spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(residency, "IDLE_S", 0)
+    monkeypatch.setattr(residency, "free_memory", lambda _: loop.call_soon_threadsafe(freed.set))
+    engine = ImageEngine(CPU)
+    await engine.load(spec("klein"))
+    freed.clear()
+    assert isinstance([event async for event in engine.submit(job("klein"))][-1], Finished)
+    await freed.wait()
+
+
 def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
     compiled = load(spec("klein"), compile=True).denoiser
     assert any(module._compiled_call_impl is not None for module in compiled.modules())
@@ -151,6 +240,11 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
         ("klein", {"cache": StepCache("magcache")}, "runtime.cache.mag_ratios"),
         ("sd", {"offload": "group"}, "runtime.offload: 'group' is for a GPU"),
         ("sd", {"quantize": "int8"}, "runtime.quantize: 'int8' needs the library torchao"),
+        ("klein", {"attention": "_flash_3_hub"}, "runtime.attention: '_flash_3_hub' would be downloaded"),
+        ("klein", {"attention": "magic"}, "runtime.attention: .*magic.* must be one of"),
+        ("klein", {"attention": "flash"}, "runtime.attention: .*flash-attn"),
+        ("sd", {"attention": "native"}, "runtime.attention: the attention of UNet2DConditionModel takes no backend"),
+        ("klein", {"compile": True, "quantize": "float8"}, "compile and quantize = 'float8' defeat each other"),
         ("sd", {"loras": (Lora(Path("/none/x.safetensors")),)}, "no such file"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_job_runs_from_queued_to_finished(worker: Worker, job: Job) -> None:
     worker.send(Submit(job("sd", id="a", n=2)))
     events = worker.events("a")["a"]
     assert [type(event) for event in events[:2]] == [Queued, Started]
-    assert [event.step for event in events if isinstance(event, Progress)] == [2, 4]  # two rows in one batch
+    assert [event.step for event in events if isinstance(event, Progress)] == [1, 2, 3, 4]
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert [image.seed for image in finished.images] == [5, 6]

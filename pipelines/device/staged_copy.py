@@ -1,0 +1,113 @@
+"""Weights between the host and a GPU, without waiting for the GPU's other work and without making it wait.
+
+A plain copy from pageable memory is queued on the default stream: it waits until all kernels that were launched before
+have run, once for every tensor. Here bytes go through two page-locked buffers on a stream of their own: while the GPU
+copies one, the host fills the other from the disk's pages. Without a GPU the same code copies from memory to memory.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+import torch
+from torch import nn
+
+BUFFER_BYTES: Final = 256 * 2**20
+
+
+class StagedCopy:
+    """Copies tensors to one device, or from it to the host. For one thread; it holds its buffers while it lives."""
+
+    def __init__(self, target: torch.device, gpu: torch.device | None, buffer_bytes: int = BUFFER_BYTES) -> None:
+        """`gpu` is the one that is copied to or from; None copies within the host's memory."""
+        self._target = target
+        self._gpu = gpu
+        self._stream = torch.cuda.Stream(gpu) if gpu is not None else None  # type: ignore[no-untyped-call]
+        self._buffers = [torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=gpu is not None) for _ in range(2)]
+        self._events: list[torch.cuda.Event | None] = [None, None]  # when the GPU is done with each buffer
+        self._next = 0
+
+    def move(self, module: nn.Module) -> None:
+        """All parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
+        copies: dict[int, torch.Tensor] = {}
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.device.type != self._target.type or self._gpu is None:
+                copies.setdefault(id(tensor), self.copy(tensor.detach()))
+        self.finish()
+        for part in module.modules():
+            for parameter in part._parameters.values():
+                if parameter is not None and id(parameter) in copies:
+                    parameter.data = copies[id(parameter)]
+            for name, buffer in part._buffers.items():
+                if buffer is not None and id(buffer) in copies:
+                    part._buffers[name] = copies[id(buffer)]
+
+    def copy(self, source: torch.Tensor) -> torch.Tensor:
+        """A tensor on the target with the same strides, complete after `finish`."""
+        with self._on_stream():
+            target = torch.empty_like(source, device=self._target)
+        if self._gpu is not None and target.is_cuda:
+            target.record_stream(torch.cuda.default_stream(self._gpu))  # runs use it there
+        if source.stride() != target.stride():  # parts of a larger tensor, or overlapping
+            return target.copy_(source)
+        for begin, end in self._chunks(source):
+            buffer = self._take_buffer()[: end - begin]
+            if target.is_cuda or self._gpu is None:
+                buffer.copy_(_bytes(source)[begin:end])
+                with self._on_stream():
+                    _bytes(target)[begin:end].copy_(buffer, non_blocking=True)
+                    self._record()
+            else:
+                with self._on_stream():
+                    buffer.copy_(_bytes(source)[begin:end], non_blocking=True)
+                self._wait_for_stream()
+                _bytes(target)[begin:end].copy_(buffer)
+        return target
+
+    def finish(self) -> None:
+        """Wait until everything has arrived."""
+        self._wait_for_stream()
+        self._events = [None, None]
+
+    def _chunks(self, source: torch.Tensor) -> Iterator[tuple[int, int]]:
+        size = len(self._buffers[0])
+        return ((begin, min(begin + size, source.nbytes)) for begin in range(0, source.nbytes, size))
+
+    def _take_buffer(self) -> torch.Tensor:
+        """The one that was used longer ago, once the GPU is done with it."""
+        self._next = 1 - self._next
+        if (event := self._events[self._next]) is not None:
+            event.synchronize()
+        return self._buffers[self._next]
+
+    def _record(self) -> None:
+        if self._stream is not None:
+            event = self._events[self._next] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(self._stream)
+
+    def _wait_for_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor's bytes in the order in which they are in memory."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def move_modules(modules: list[nn.Module], target: torch.device) -> None:
+    """Move modules between the host and a GPU, in place. Blocks; call it on a thread that draws nothing.
+
+    On a machine without a GPU nothing is to be moved.
+    """
+    gpus = {weight.device for module in modules for weight in module.parameters() if weight.is_cuda} | (
+        {target} if target.type == "cuda" else set()
+    )
+    if not gpus:
+        return
+    copier = StagedCopy(target, gpus.pop())
+    for module in modules:
+        copier.move(module)

@@ -1,0 +1,59 @@
+"""Whether a waiting picture may start: there is room for it, and it joins others, goes before them or has waited."""
+
+from collections.abc import Collection
+
+from pipelines.images.batching import Candidate, Row
+from pipelines.images.residency import Resident
+from pipelines.images.row_limits import RowLimits
+from pipelines.images.run import Run, first_shape
+from pipelines.images.scheduler import OVERDUE_AFTER_TURNS
+
+MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
+MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
+MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a picture that neither joins others nor goes first
+
+
+class Admission:
+    """`runs` are all that have started, `drawing` those that still need the device: the engine's own sets. What all
+    hold between turns stays below `held_bytes`."""
+
+    def __init__(self, runs: Collection[Run], drawing: Collection[Run], limits: RowLimits, held_bytes: int) -> None:
+        self._runs = runs
+        self._drawing = drawing
+        self._limits = limits
+        self._held_bytes = held_bytes
+
+    def may_start(self, candidate: Candidate, resident: Resident | None, now: float) -> bool:
+        """Whether there is room for its tensors, and it joins others, goes before them or has waited long enough."""
+        row = candidate.row
+        if not self._drawing and len(self._runs) < MAX_RUNS:
+            return True
+        if row.exclusive or any(run.row.exclusive for run in self._runs):
+            return False
+        held = sum(run.row.held_bytes() for run in self._runs)
+        if len(self._runs) >= MAX_RUNS or held + row.held_bytes() > self._held_bytes:
+            return False
+        if sum(run.row.owner == row.owner for run in self._runs) >= MAX_RUNS_OF_KEY:
+            return False
+        if candidate.goes_first or (resident is not None and self._joins(row, resident)):
+            return True
+        overdue_after_s = OVERDUE_AFTER_TURNS * candidate.work_s / row.job.sampling.steps
+        return len(self._runs) < MAX_RUNS_BY_WAIT and now - row.queued_at > overdue_after_s
+
+    def _joins(self, row: Row, resident: Resident) -> bool:
+        """Whether forward passes that others share have room for it."""
+        shape = first_shape(row, resident.checkpoint)
+        sharing = sum(run.turn.shape == shape for run in self._drawing)
+        return 0 < sharing < self._limits.of(shape)
+
+    def is_busy(self, resident: Resident, row: Row) -> bool:
+        """Requested adapters are state of the weights: only runs with the same ones go together. Runs of a checkpoint
+        whose components take turns on the device go one after another: two would need two of them at once, or move them
+        at every turn."""
+        runtime = resident.checkpoint.runtime
+        if runtime.offload == "model":
+            return resident.ref_count > 0
+        if runtime.lora_folder is None:
+            return False
+        loras = row.job.sampling.loras
+        return any(run.resident is resident and run.row.job.sampling.loras != loras for run in self._runs)

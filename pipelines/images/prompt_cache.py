@@ -1,0 +1,148 @@
+"""Prompt embeddings that are kept: a prompt is encoded once for all its pictures, tiles and later calls."""
+
+import hashlib
+import inspect
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+from PIL import Image
+
+BUDGET_BYTES: Final = 256 * 2**20  # for each checkpoint; a prompt takes 4 to 16 MB in the large ones
+Scalar = str | int | float | bool | None
+TEXTUAL_INVERSION: Final = "maybe_convert_prompt"  # of some classes alone; without loaded inversions it does nothing
+
+
+class Unkeyable(Exception):
+    """An argument of a kind that can't be compared with another call's."""
+
+
+class PromptCache:
+    """One checkpoint's embeddings on its device, within a budget in bytes; the least recently used are dropped."""
+
+    def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
+        self._budget_bytes = budget_bytes
+        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        self._adapters: Hashable = ()
+        self._lock = threading.Lock()  # runs on several threads encode
+
+    def attach(self, pipeline: Any) -> None:
+        """Let the pipeline's calls use the cache. Pipelines without `encode_prompt` are left as they are."""
+        if callable(getattr(pipeline, "encode_prompt", None)):
+            pipeline.encode_prompt = partial(self._encode, pipeline, pipeline.encode_prompt)
+
+    def set_adapters(self, active: Hashable) -> None:
+        """The adapters that change what the encoders compute from now on, with their weights and versions."""
+        self._adapters = active
+
+    def clear(self) -> None:
+        """Drop all embeddings: the weights leave the device, or memory is needed."""
+        with self._lock:
+            self._entries.clear()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what is kept."""
+        with self._lock:
+            return sum(map(_bytes, self._entries.values()))
+
+    def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`pipeline.encode_prompt`, with the same arguments and the same result."""
+        call = inspect.signature(original).bind(*args, **kwargs)
+        call.apply_defaults()
+        arguments = call.arguments
+        if any(value is not None for name, value in arguments.items() if "embeds" in name):
+            return original(*args, **kwargs)  # the caller has encoded it
+        try:
+            key = _encoder_code(pipeline), self._adapters, _key(arguments)
+        except Unkeyable:
+            return original(*args, **kwargs)
+        return _copy(self._kept(key, partial(original, **arguments)))
+
+    def _kept(self, key: Hashable, encode: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        result = _copy(encode())  # a copy of its own: some are views of much larger tensors
+        with self._lock:
+            self._entries[key] = result
+            while sum(map(_bytes, self._entries.values())) > self._budget_bytes:
+                self._entries.popitem(last=False)
+        return result
+
+
+def _key(value: Any) -> Hashable:
+    """Equal for equal values. Pictures that an encoder sees count by their pixels. Raises Unkeyable."""
+    if isinstance(value, dict):
+        return tuple((name, _key(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, torch.Tensor):
+        value = value.cpu().float().numpy() if value.is_floating_point() else value.cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value.shape, str(value.dtype), hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
+    if isinstance(value, Scalar | torch.device | torch.dtype):
+        return type(value).__name__, value
+    raise Unkeyable
+
+
+def _encoder_code(pipeline: Any) -> Hashable:
+    """What `encode_prompt` runs: its bytecode and that of the methods it calls, with the pipeline's plain values that
+    they read. The pipelines of a checkpoint's tasks have equal copies of it, and so share embeddings.
+    """
+    seen: dict[str, Hashable] = {}
+
+    def visit(name: str) -> None:
+        if name in seen or name == TEXTUAL_INVERSION or name.startswith("__"):
+            return
+        method = inspect.getattr_static(type(pipeline), name, None)
+        function = getattr(method, "__func__", method)  # of static methods too
+        if isinstance(function, types.FunctionType):
+            function = inspect.unwrap(function)
+            seen[name] = (repr(function.__defaults__), *_plain(function.__code__))
+            for used in _names(function.__code__):
+                visit(used)
+        elif name in vars(pipeline) and isinstance(value := vars(pipeline)[name], Scalar):
+            seen[name] = value
+
+    visit("encode_prompt")
+    return tuple(sorted(seen.items(), key=lambda item: item[0]))
+
+
+def _code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_objects(constant)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    return {name for part in _code_objects(code) for name in part.co_names}
+
+
+def _plain(code: types.CodeType) -> Iterator[Hashable]:
+    """Without line numbers, and without the docstring, which differs by pipeline."""
+    for part in _code_objects(code):
+        constants = part.co_consts[1:] if part is code else part.co_consts
+        yield part.co_code, part.co_names, tuple(repr(c) for c in constants if not isinstance(c, types.CodeType))
+
+
+def _copy(result: Any) -> Any:
+    """The pipelines may change what they get in place."""
+    if isinstance(result, torch.Tensor):
+        return result.clone()
+    return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result
+
+
+def _bytes(result: Any) -> int:
+    if isinstance(result, torch.Tensor):
+        return result.nbytes
+    return sum(map(_bytes, result)) if isinstance(result, list | tuple) else 0

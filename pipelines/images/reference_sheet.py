@@ -1,0 +1,25 @@
+"""Several references as one picture, for pipelines that take fewer than were sent."""
+
+import math
+from collections.abc import Sequence
+
+from PIL import Image, ImageOps
+
+SIDE_PX = 1024  # of the sheet; no pipeline reads references much larger
+
+
+def on_sheet(references: Sequence[Image.Image], first: int) -> list[Image.Image]:
+    """The references before `first` as they are, and the others side by side on one sheet, row by row."""
+    alone, others = list(references[:first]), references[first:]
+    if len(others) < 2:
+        return [*alone, *others]
+    columns = math.ceil(math.sqrt(len(others)))
+    rows = math.ceil(len(others) / columns)
+    side = SIDE_PX // columns
+    sheet = Image.new("RGB", (columns * side, rows * side), "white")
+    for number, picture in enumerate(others):
+        row, column = divmod(number, columns)
+        cell = ImageOps.contain(picture, (side, side), Image.Resampling.LANCZOS)
+        left, top = (side - cell.width) // 2, (side - cell.height) // 2
+        sheet.paste(cell, (column * side + left, row * side + top))
+    return [*alone, sheet]

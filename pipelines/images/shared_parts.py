@@ -1,0 +1,74 @@
+"""Text encoders and codecs that several checkpoints have in common: those of one base folder are in memory once."""
+
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines.catalog.checkpoint_files import denoiser_name
+from pipelines.catalog.images import files_version
+from pipelines.protocol.images import CheckpointSpec
+
+Key = tuple[Path, int, str, torch.dtype, str, bool]  # folder, its version, component, dtype, device, vae_tiling
+Sizes = Mapping[int, int]  # bytes of a component, by its identity
+
+
+class SharedParts:
+    """Components of folders, for as long as some checkpoint uses them."""
+
+    def __init__(self) -> None:
+        self._parts: weakref.WeakValueDictionary[Key, torch.nn.Module] = weakref.WeakValueDictionary()
+
+    def find(self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device) -> dict[str, torch.nn.Module]:
+        """The components that are on the device already, by name; none of a checkpoint that changes its own."""
+        folder = _folder(spec)
+        if folder is None:
+            return {}
+        own = (*folder, dtype, device.type, spec.runtime.vae_tiling)
+        return {
+            key[2]: part
+            for key, part in list(self._parts.items())
+            if (*key[:2], *key[3:]) == own and _device(part).type == device.type
+        }
+
+    def keep(
+        self, spec: CheckpointSpec, dtype: torch.dtype, device: torch.device, components: Mapping[str, Any]
+    ) -> None:
+        """Offer a loaded checkpoint's components to later ones, all but its denoiser."""
+        if (folder := _folder(spec)) is None:
+            return
+        denoiser = denoiser_name(dict(components))
+        for name, part in components.items():
+            if isinstance(part, torch.nn.Module) and name != denoiser:
+                self._parts[(*folder, name, dtype, device.type, spec.runtime.vae_tiling)] = part
+
+
+def sizes_of(parts: Iterable[Any]) -> Sizes:
+    """The bytes of each module."""
+    modules = [part for part in parts if isinstance(part, torch.nn.Module)]
+    return {id(part): sum(weight.nbytes for weight in (*part.parameters(), *part.buffers())) for part in modules}
+
+
+def counted_twice(holders: Iterable[Sizes]) -> int:
+    """Bytes of components that more than one of the holders have, beyond the first."""
+    seen: set[int] = set()
+    twice = 0
+    for sizes in holders:
+        twice += sum(size for part, size in sizes.items() if part in seen)
+        seen |= sizes.keys()
+    return twice
+
+
+def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
+    """Where the components come from, and their version. None if offloading hooks or adapters change them."""
+    runtime = spec.runtime
+    folder = spec.base or spec.path
+    if runtime.offload != "none" or runtime.loras or runtime.lora_folder is not None or not folder.is_dir():
+        return None
+    return folder, files_version(folder)
+
+
+def _device(part: torch.nn.Module) -> torch.device:
+    return next((weight.device for weight in part.parameters()), torch.device("meta"))

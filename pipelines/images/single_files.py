@@ -1,0 +1,58 @@
+"""A denoiser alone in one file, beside a base folder that has the other components.
+
+Three kinds: plain safetensors in diffusers' or the original names; float8, with or without scales beside the weights;
+GGUF, whose weights stay quantized on the device, where diffusers' quantizer multiplies them out as they are used.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from pipelines.catalog.checkpoint_files import SCALES, CheckpointError, stored_as_float8
+from pipelines.protocol.images import CheckpointSpec
+
+PREFIX = "model.diffusion_model."  # of the denoiser in files that could have other components too
+MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
+
+
+def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any) -> Any:
+    """The file's weights in a model with the base's config. `part` is the denoiser's name, `quantization` the library's
+    config for it, or None. Raises CheckpointError."""
+    if not hasattr(kind, "from_single_file"):
+        message = f"{kind.__name__} can't be loaded from a single file; use a diffusers folder"
+        raise CheckpointError(f"{spec.path}: {message}")
+    options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
+    if spec.path.suffix == ".gguf":
+        if find_spec("gguf") is None:
+            message = "pip install --constraint constraints.txt --editable '.[gguf]'"
+            raise CheckpointError(f"{spec.path} needs the library gguf, which is not installed: {message}")
+        from diffusers import GGUFQuantizationConfig
+
+        source: Any = str(spec.path)
+        quantization = GGUFQuantizationConfig(compute_dtype=dtype)
+    else:
+        source = unscaled({name.removeprefix(PREFIX): weight for name, weight in load_file(spec.path).items()}, dtype)
+    try:
+        denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
+    except (IndexError, KeyError) as error:  # of renaming tensors, where some are missing
+        message = f"its tensors are not those of a {kind.__name__} like {spec.base}/{part}"
+        raise CheckpointError(f"{spec.path}: {message}") from error
+    if missing := [name for name, weight in denoiser.named_parameters() if weight.is_meta]:
+        message = f"{len(missing)} weights of {spec.base}/{part} are not in it, such as {missing[0]}"
+        raise CheckpointError(f"{spec.path}: {message}")
+    if stored_as_float8(spec):
+        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
+    return denoiser
+
+
+def unscaled(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Float8 weights multiplied by the scales beside them: one a tensor, or one a row. Others as they are."""
+    scales = {name: name[: -len(suffix)] + ".weight" for name in weights for suffix in SCALES if name.endswith(suffix)}
+    plain = {name: weight for name, weight in weights.items() if name not in scales and not name.endswith(MARKERS)}
+    for scale_name, name in scales.items():
+        scale, weight = weights[scale_name].to(torch.float32), plain[name]
+        per_row = scale.reshape(-1, *[1] * (weight.dim() - 1)) if scale.numel() > 1 else scale
+        plain[name] = (weight.to(torch.float32) * per_row).to(dtype)
+    return plain

@@ -1,0 +1,55 @@
+"""Jobs of an engine that wait for the device together, and how much their pictures differ from those drawn alone."""
+
+import asyncio
+import io
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+from pipelines.images.engine import ImageEngine
+from pipelines.images.scheduler import DeviceTurn
+from pipelines.images.step_observer import Pixels
+from pipelines.protocol.images import Event, Finished, ImageJob
+from tests.support.polling import eventually
+
+
+async def last_event(engine: ImageEngine, job: ImageJob) -> Event:
+    return [event async for event in engine.submit(job)][-1]
+
+
+async def drawn(engine: ImageEngine, job: ImageJob) -> list[Pixels]:
+    event = await last_event(engine, job)
+    assert isinstance(event, Finished), event
+    return [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
+
+
+async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[Event]:
+    """All of them wait before the first one gets the device."""
+    gate = threading.Event()
+    held = threading.Event()
+
+    def hold() -> None:
+        with engine._scheduler.acquire(DeviceTurn(0.0)):
+            held.set()
+            assert gate.wait(60)
+
+    for spec in {job.checkpoint for job in jobs}:
+        await engine.load(spec)
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(60)
+    tasks = [asyncio.create_task(last_event(engine, job)) for job in jobs]
+    await eventually(lambda: len(engine._scheduler._waiting) == sum(job.n for job in jobs))
+    gate.set()
+    events = await asyncio.gather(*tasks)
+    holder.join()
+    return list(events)
+
+
+def difference(event: Event, alone: list[Pixels]) -> int:
+    """The largest difference of a pixel, of 255."""
+    assert isinstance(event, Finished), event
+    pictures = [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
+    return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(pictures, alone, strict=True))

@@ -1,0 +1,18 @@
+"""`make gpu` runs here too, on small networks: every part measures something, and what must be equal is."""
+
+import json
+
+import pytest
+
+from benchmarks.gpu.__main__ import PARTS, main
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([part, "--tiny"]) == 0
+    printed = capsys.readouterr()
+    figures = [json.loads(line) for line in printed.out.splitlines()]
+    assert len(figures) > 2
+    assert {figure["part"] for figure in figures} == {part}
+    assert all(figure["value"] is True for figure in figures if figure.get("goal") == "True")
+    assert all(str(figure["what"]) in printed.err for figure in figures), "the table lacks some"

@@ -1,0 +1,186 @@
+"""Runs that share forward passes: which do, what it changes, and what happens to the others when one ends."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.images.engine import ImageEngine
+from pipelines.images.merging import ForwardMerger
+from pipelines.images.row_limits import RowLimits
+from pipelines.images.run import Run
+from pipelines.images.scheduler import ForwardRequest
+from pipelines.images.step_observer import PreviewFn
+from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
+from tests.engines.conftest import left_half, plain_picture
+from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
+
+Job = Callable[..., ImageJob]
+CALLERS = [(12, "a cat"), (5, "a blue house"), (9, "x"), (12, "a red boat at sea")]  # steps and prompt
+STARTS: dict[str, dict[str, object]] = {
+    "text": {},
+    "reference": {"references": (plain_picture(),), "strength": 0.9},
+    "mask": {"references": (plain_picture(),), "mask": left_half(), "strength": 0.9},
+    "two passes": {"width_px": 160, "height_px": 96},
+}
+
+
+class Passes:
+    """Counts forward passes by the pictures in them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared: list[int] = []
+        self.alone = 0
+        in_one_pass, run_alone = ForwardMerger._in_one_pass, ForwardMerger._run_alone
+
+        def count_shared(merger: ForwardMerger, requests: list[ForwardRequest]) -> list[Any]:
+            self.shared.append(len(requests))
+            return in_one_pass(merger, requests)
+
+        def count_alone(merger: ForwardMerger, *arguments: Any) -> None:
+            self.alone += 1
+            run_alone(merger, *arguments)
+
+        monkeypatch.setattr(ForwardMerger, "_in_one_pass", count_shared)
+        monkeypatch.setattr(ForwardMerger, "_run_alone", count_alone)
+        monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # limits by size alone, whatever is measured here
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    return Passes(monkeypatch)
+
+
+@pytest.fixture
+async def engine() -> ImageEngine:
+    return ImageEngine(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+async def test_callers_of_other_steps_and_prompts_share_every_pass(
+    engine: ImageEngine, job: Job, passes: Passes, name: str, start: str
+) -> None:
+    jobs = [
+        job(name, id=str(steps), steps=steps, prompt=prompt, seed=steps, **STARTS[start])
+        for steps, prompt in ([(3, "x"), (4, "a blue house")] if start == "two passes" else CALLERS[1:3])
+    ]
+    alone = [await drawn(engine, one) for one in jobs]
+    counted, passes.alone = passes.alone, 0
+    events = await drawn_together(engine, jobs)
+    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert all(isinstance(event, Finished) and event.merged for event in events)
+    assert sum(passes.shared) + passes.alone - 2 == counted, "a pass was computed twice, or not at all"
+    assert len(passes.shared) >= min(steps for steps, _ in CALLERS) - 1 or start != "text"
+
+
+async def test_four_callers_take_as_many_passes_as_the_longest(engine: ImageEngine, job: Job, passes: Passes) -> None:
+    jobs = [job("klein", id=prompt, steps=steps, prompt=prompt) for steps, prompt in CALLERS]
+    await drawn_together(engine, jobs)
+    assert sum(passes.shared) == sum(steps for steps, _ in CALLERS)
+    assert len(passes.shared) == max(steps for steps, _ in CALLERS)
+
+
+async def test_a_newcomer_joins_at_the_next_step(engine: ImageEngine, job: Job, passes: Passes) -> None:
+    """It has more to do than the one that runs, and does not wait for its end."""
+    order: list[str] = []
+    under_way = asyncio.Event()
+
+    async def follow(one: ImageJob) -> None:
+        async for event in engine.submit(one):
+            if isinstance(event, Progress):
+                order.append(one.id)
+                under_way.set()
+
+    await engine.load(job("sd").checkpoint)
+    first = asyncio.create_task(follow(job("sd", id="first", steps=60)))
+    await under_way.wait()
+    await follow(job("sd", id="newcomer", steps=90))
+    await first
+    assert len(passes.shared) > 30
+    assert order.index("newcomer") < 30
+
+
+async def test_exact_pictures_are_drawn_alone_bit_for_bit(engine: ImageEngine, job: Job, passes: Passes) -> None:
+    exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
+    jobs = [job("sd", id=prompt, checkpoint=exact, steps=3, prompt=prompt) for _, prompt in CALLERS]
+    alone = [await drawn(engine, one) for one in jobs]
+    events = await asyncio.gather(*(last_event(engine, one) for one in jobs))
+    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    assert passes.shared == []
+    assert not any(isinstance(event, Finished) and event.merged for event in events)
+
+
+async def test_a_cancelled_member_leaves_and_the_others_go_on(
+    engine: ImageEngine, job: Job, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [job("sd", id=name, steps=20, prompt=name) for name in "abc"]
+    alone = [await drawn(engine, one) for one in jobs]
+    after_step = Run._after_step
+    loop = asyncio.get_running_loop()
+
+    def cancel_b(run: Run, preview: PreviewFn) -> None:
+        if run.row.job.id == "b" and run.step == 3:
+            asyncio.run_coroutine_threadsafe(_cancel(engine, "b"), loop).result(60)
+        after_step(run, preview)
+
+    monkeypatch.setattr(Run, "_after_step", cancel_b)
+    first, cancelled, third = await drawn_together(engine, jobs)
+    assert isinstance(cancelled, Failed)
+    assert cancelled.code == "cancelled"
+    assert difference(first, alone[0]) <= 2
+    assert difference(third, alone[2]) <= 2
+    assert {2, 3} <= set(passes.shared)
+
+
+async def _cancel(engine: ImageEngine, job_id: str) -> None:
+    engine.cancel(job_id)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("boom")])
+async def test_members_of_a_pass_that_fails_are_drawn_alone(
+    engine: ImageEngine, job: Job, passes: Passes, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    jobs = [job("sd", id=prompt, steps=3, prompt=prompt) for _, prompt in CALLERS]
+    alone = [await drawn(engine, one) for one in jobs]
+
+    def fail(merger: ForwardMerger, requests: list[ForwardRequest]) -> list[Any]:
+        passes.shared.append(len(requests))
+        raise error
+
+    monkeypatch.setattr(ForwardMerger, "_in_one_pass", fail)
+    events = await drawn_together(engine, jobs)
+    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    # out of memory halves what may share a pass; any other error ends sharing
+    assert passes.shared == [4, 2] if isinstance(error, torch.OutOfMemoryError) else [4]
+
+
+async def test_rows_that_are_not_independent_are_never_shared(engine: ImageEngine, job: Job, passes: Passes) -> None:
+    """As of a denoiser that mixes the pictures of a batch: the first shared pass shows it."""
+    checkpoint = await engine.load(job("sd").checkpoint)
+    checkpoint.denoiser.conv_in.register_forward_hook(lambda _, __, output: output.flip(0))
+    jobs = [job("sd", id=prompt, steps=4, prompt=prompt, seed=steps) for steps, prompt in CALLERS]
+    alone = [await drawn(engine, one) for one in jobs]
+    events = await drawn_together(engine, jobs)
+    assert [difference(event, pictures) for event, pictures in zip(events, alone, strict=True)] == [0] * 4
+    assert passes.shared == [4]
+
+
+async def test_only_pictures_with_the_same_adapters_share(
+    engine: ImageEngine, job: Job, passes: Passes, adapter: Path
+) -> None:
+    spec = replace(job("sd").checkpoint, runtime=Runtime(lora_folder=adapter.parent))
+    jobs = [
+        job("sd", id=f"{loras}{seed}", checkpoint=spec, steps=5, seed=seed, loras=loras)
+        for loras in ((), (("sketch", 4.0),))
+        for seed in (1, 2)
+    ]
+    alone = [await drawn(engine, one) for one in jobs]
+    events = await asyncio.gather(*(last_event(engine, one) for one in jobs))
+    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert difference(events[0], alone[2]) > 2, "the adapter changes nothing"
+    assert all(rows == 2 for rows in passes.shared)

@@ -1,0 +1,162 @@
+"""Denoisers alone in one file, on the components of a base folder: plain, float8 and GGUF, in either naming."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.device.memory import Budgets
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import load_checkpoint
+from pipelines.images.engine import ImageEngine
+from pipelines.images.merging import Sharing
+from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.previews import PreviewMap
+from pipelines.images.residency import Residency
+from pipelines.images.row_limits import RowLimits
+from pipelines.images.scheduler import DeviceScheduler
+from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from tests.support.image_jobs import image_job
+from tests.support.tiny_families import make_family
+
+CPU = torch.device("cpu")
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_family("flux", tmp_path_factory.mktemp("base") / "flux")
+
+
+def weights_of(base: Path) -> Weights:
+    return load_file(base / "transformer" / "diffusion_pytorch_model.safetensors")
+
+
+def single_file(base: Path, path: Path) -> CheckpointSpec:
+    return CheckpointSpec(
+        name=path.stem, path=path, config=None, family="alpha", conditioning="img2img", max_references=1, base=base,
+        native_area_px=64 * 64, max_area_px=96 * 96, sampling=SamplingDefaults(guidance=2.0),
+    )  # fmt: skip
+
+
+def plain(weights: Weights, path: Path) -> None:
+    save_file(weights, path)
+
+
+def prefixed(weights: Weights, path: Path) -> None:
+    """As ComfyUI saves a model."""
+    save_file({f"model.diffusion_model.{name}": weight for name, weight in weights.items()}, path)
+
+
+def float8(weights: Weights, path: Path) -> None:
+    save_file({name: weight.to(torch.float8_e4m3fn) for name, weight in weights.items()}, path)
+
+
+def scaled_float8(weights: Weights, path: Path) -> None:
+    """Matrices have a scale beside them, and others are as they were."""
+    saved = {"scaled_fp8": torch.zeros(2, dtype=torch.float8_e4m3fn)}
+    for name, weight in weights.items():
+        if name.endswith(".weight") and weight.dim() == 2:
+            scale = weight.abs().max() / 448
+            saved |= {name: (weight / scale).to(torch.float8_e4m3fn), name.replace(".weight", ".scale_weight"): scale}
+        else:
+            saved[name] = weight
+    save_file(saved, path)
+
+
+def quantized(weights: Weights, path: Path) -> None:
+    """GGUF: Q8_0 where rows are blocks of 32, else F32."""
+    writer = gguf.GGUFWriter(path, "flux")
+    for name, weight in weights.items():
+        rows = weight.numpy().astype(np.float32)
+        kind = gguf.GGMLQuantizationType.Q8_0 if rows.ndim == 2 and rows.shape[1] % 32 == 0 else None
+        data = gguf.quants.quantize(rows, kind) if kind is not None else rows
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    row = Row(image_job(spec), 0, 0.0)
+    return PicturePipeline(load_checkpoint(spec, CPU), row, lambda _: None, PreviewMap()).generate()
+
+
+@pytest.mark.parametrize(
+    ("save", "name", "difference"),
+    [
+        (plain, "plain.safetensors", 0),
+        (prefixed, "prefixed.safetensors", 0),
+        (float8, "float8.safetensors", 40),
+        (scaled_float8, "scaled.safetensors", 40),
+        (quantized, "quantized.gguf", 10),
+    ],
+)
+def test_a_denoiser_alone_draws_what_its_weights_draw(
+    base: Path, tmp_path: Path, save: Callable[[Weights, Path], None], name: str, difference: float
+) -> None:
+    save(weights_of(base), tmp_path / name)
+    spec = single_file(base, tmp_path / name)
+    of_folder = draw(replace(spec, path=base, base=None)).astype(int)
+    assert np.abs(draw(spec) - of_folder).mean() <= difference
+    checkpoint = load_checkpoint(spec, CPU)
+    assert estimate_bytes(spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
+
+
+def test_float8_files_stay_small_and_scaled_ones_are_multiplied_out(base: Path, tmp_path: Path) -> None:
+    weights = weights_of(base)
+    for save in (float8, scaled_float8):
+        save(weights, tmp_path / f"{save.__name__}.safetensors")
+    stored, scaled = (
+        load_checkpoint(single_file(base, tmp_path / f"{save.__name__}.safetensors"), CPU).denoiser
+        for save in (float8, scaled_float8)
+    )
+    name = "transformer_blocks.0.attn.to_q.weight"
+    assert stored.get_parameter(name).dtype == torch.float8_e4m3fn
+    assert scaled.get_parameter(name).dtype == torch.float32
+    torch.testing.assert_close(scaled.get_parameter(name), weights[name], rtol=0.07, atol=1e-3)
+
+
+def test_weights_of_another_model_are_refused(base: Path, tmp_path: Path) -> None:
+    weights = weights_of(base)
+    del weights["proj_out.weight"]
+    plain(weights, tmp_path / "part.safetensors")
+    with pytest.raises(CheckpointError, match="its tensors are not those of a FluxTransformer2DModel"):
+        load_checkpoint(single_file(base, tmp_path / "part.safetensors"), CPU)
+
+
+async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path: Path) -> None:
+    specs = []
+    for name, factor in (("one", 0.5), ("two", 0.25)):
+        plain({key: weight * factor for key, weight in weights_of(base).items()}, tmp_path / f"{name}.safetensors")
+        specs.append(single_file(base, tmp_path / f"{name}.safetensors"))
+    folder = replace(specs[0], path=base, base=None)
+    whole = estimate_bytes(folder, 4)
+    denoiser = sum(weight.numel() for weight in weights_of(base).values()) * 4
+    room = whole + denoiser + denoiser // 2  # for two of them, and not for what a copy of the others takes
+    residency = Residency(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    one, two = [await residency.load(spec) for spec in specs]
+    for name, part in one.checkpoint.components.items():
+        if isinstance(part, torch.nn.Module):
+            assert (part is two.checkpoint.components[name]) == (name != "transformer"), name
+    assert residency.find(specs[0]) is one
+    third = await residency.load(folder)  # evicts the first
+    assert third.checkpoint.components["vae"] is two.checkpoint.components["vae"]
+    assert residency.find(specs[0]) is None
+    assert residency.find(specs[1]) is two
+
+
+async def test_they_draw_in_turns_on_the_shared_components(base: Path, tmp_path: Path) -> None:
+    plain(weights_of(base), tmp_path / "one.safetensors")
+    engine = ImageEngine(CPU, Budgets(2**30, 0, 2**30))
+    spec = single_file(base, tmp_path / "one.safetensors")
+    for each in (spec, replace(spec, path=base, base=None), spec):
+        events = [event async for event in engine.submit(image_job(each))]
+        assert type(events[-1]).__name__ == "Finished", events[-1]

@@ -1,0 +1,61 @@
+"""A GPU that fails: a sticky error ends the process, and running out of memory does not."""
+
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+from pipelines.device.failures import answers
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.messages import LOST_DEVICE_EXIT
+from tests.gpu.conftest import draw
+from tests.support.image_jobs import image_job
+
+GPU = torch.device("cuda")
+STICKY = """
+import torch
+from pipelines.device.failures import watch_device
+
+def work():
+    torch._assert_async(torch.zeros((), device="cuda"))
+    torch.cuda.synchronize()
+
+watch_device(torch.device("cuda"), work)
+"""
+
+
+def test_a_sticky_error_ends_the_process_and_says_so() -> None:
+    ended = subprocess.run([sys.executable, "-c", STICKY], capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == LOST_DEVICE_EXIT, ended.stderr
+    assert "The device no longer answers" in ended.stderr
+
+
+async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: CheckpointSpec) -> None:
+    """The rest of the device is taken but for a little."""
+    engine = ImageEngine(GPU)
+    (alone,) = await draw(engine, image_job(flux))
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    hoard = torch.empty(max(0, free - 2**28), dtype=torch.uint8, device=GPU)
+    pictures = await draw(engine, image_job(flux, id="batch", n=8, width_px=96, height_px=96))
+    assert len(pictures) == 8
+    del hoard
+    torch.cuda.empty_cache()
+    assert np.array_equal((await draw(engine, image_job(flux, id="again")))[0], alone)
+    assert answers(GPU)
+
+
+async def test_a_job_that_never_fits_fails_alone_and_the_device_recovers(flux: CheckpointSpec) -> None:
+    engine = ImageEngine(GPU)
+    job = image_job(flux)
+    (before,) = await draw(engine, job)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        events = [event async for event in engine.submit(image_job(flux, id="large", width_px=96, height_px=96))]
+        assert getattr(events[-1], "code", None) == "out_of_memory", events[-1]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert np.array_equal((await draw(engine, job))[0], before)

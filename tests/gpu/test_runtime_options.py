@@ -1,0 +1,66 @@
+"""Every `[runtime]` option alone and in pairs: it draws, or is refused with a reason. Never a broken picture."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.runtime import check_conflicts
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import CheckpointSpec, Runtime, StepCache
+from tests.gpu.conftest import draw
+from tests.support.image_jobs import image_job
+
+GPU = torch.device("cuda")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "compile": {"compile": True},
+    "fp8": {"quantize": "fp8"},
+    "float8": {"quantize": "float8"},
+    "first-block": {"cache": StepCache("first-block", threshold=0.1)},
+    "taylorseer": {"cache": StepCache("taylorseer", interval=3)},
+    "cudnn attention": {"attention": "_native_cudnn"},
+    "vae tiling": {"vae_tiling": True},
+    "offload model": {"offload": "model"},
+    "offload group": {"offload": "group"},
+    "float16": {"dtype": "float16"},
+    "float32": {"dtype": "float32"},
+}
+MAY_DIFFER = 40  # levels on average: the tiny network is untrained, so this is only against noise and black
+
+
+def pairs() -> list[tuple[str, ...]]:
+    """All options alone, and all two that set different keys."""
+    both = [
+        pair for pair in itertools.combinations(OPTIONS, 2) if not OPTIONS[pair[0]].keys() & OPTIONS[pair[1]].keys()
+    ]
+    return [*((name,) for name in OPTIONS), *both]
+
+
+@pytest.mark.parametrize("names", pairs(), ids=" and ".join)
+async def test_options_draw_or_are_refused_with_the_reason(names: tuple[str, ...], flux: CheckpointSpec) -> None:
+    runtime = Runtime(**{key: value for name in names for key, value in OPTIONS[name].items()})
+    capable = torch.cuda.get_device_capability() >= (8, 9)
+    try:
+        check_conflicts(runtime)
+    except CheckpointError as conflict:
+        with pytest.raises(CheckpointError, match=str(conflict)[:20]):
+            await ImageEngine(GPU).load(replace(flux, runtime=runtime))
+        return
+    if "fp8" in names and not capable:
+        pytest.skip("this GPU has no float8 products")
+    (exact,) = await draw(ImageEngine(GPU), image_job(flux, steps=4))
+    engine = ImageEngine(GPU)
+    spec = replace(flux, runtime=runtime)
+    (picture,) = await draw(engine, image_job(spec, steps=4))
+    assert np.abs(picture.astype(int) - exact).mean() < MAY_DIFFER
+    assert len(await draw(engine, image_job(spec, id="two", n=2, steps=4))) == 2
+    assert len(await draw(engine, image_job(spec, id="large", width_px=160, height_px=96, steps=4))) == 1
+
+
+async def test_auto_says_what_it_chose(flux: CheckpointSpec) -> None:
+    checkpoint = await ImageEngine(GPU).load(replace(flux, runtime=Runtime(auto=True)))
+    assert checkpoint.notes[0].startswith("runtime auto: plain (")

@@ -1,0 +1,134 @@
+"""The whole app in the test's own process and event loop, with all of its parts but the workers: those are scripted."""
+
+import asyncio
+import io
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from PIL import Image
+
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, TextDelta
+from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Preview, Progress, Queued, Started
+from pipelines.protocol.messages import AnyEvent
+from server.accounts.keys import create_key
+from server.app import create_app
+from server.backends.engine_host import EngineHost, JobEvents
+from server.services import Services
+from server.settings import REPOSITORY, Settings
+
+PROGRESS = Progress(1, 2)
+
+
+def png(width_px: int = 16, height_px: int = 16, colour: str = "teal") -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (width_px, height_px), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+@dataclass
+class Workers:
+    """All workers of an app. Jobs wait before their end while `gate` is closed."""
+
+    jobs: list[Any] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    queues: dict[str, asyncio.Queue[AnyEvent]] = field(default_factory=dict)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    text: tuple[str, ...] = ("Hel", "lo")  # of every chat
+    fails: bool = False  # every chat, before its first word
+
+    def submit(self, job: Any) -> JobEvents[Any]:
+        self.jobs.append(job)
+        queue = self.queues[job.id] = asyncio.Queue()
+        task = asyncio.get_running_loop().create_task(self._draw(job) if isinstance(job, ImageJob) else self._talk(job))
+        self.tasks.add(task)
+        return JobEvents(queue)
+
+    def cancel(self, job_id: str) -> None:
+        if queue := self.queues.pop(job_id, None):
+            queue.put_nowait(Failed("cancelled", "The job was cancelled; nothing was charged."))
+
+    def send(self, job: Any, *events: AnyEvent) -> None:
+        for event in events:
+            if queue := self.queues.get(job.id):
+                queue.put_nowait(event)
+
+    async def _draw(self, job: ImageJob) -> None:
+        image = EncodedImage(png(), "image/png", job.width_px, job.height_px, job.seed)
+        previews = [Preview(0, number, image) for number in range(job.previews)]
+        self.send(job, Queued(), Started(), PROGRESS, *previews)
+        await self.gate.wait()
+        self.send(job, Finished((image,) * job.n, run_s=0.1, unit_s=0.1))
+
+    async def _talk(self, job: ChatJob) -> None:
+        self.send(job, Admitted(3), Started())
+        if self.fails:
+            self.send(job, Failed("engine_failed", "The engine failed."))
+        self.send(job, *(TextDelta(0, piece) for piece in self.text))
+        await self.gate.wait()
+        self.send(job, ChoiceFinished(0, "stop"), ChatFinished(ChatUsage(3, len(self.text)), run_s=0.1))
+
+
+@dataclass
+class InProcess:
+    """An app that runs."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    workers: Workers
+
+    @property
+    def services(self) -> Services:
+        services: Services = self.app.state.services
+        return services
+
+    async def another_key(self) -> dict[str, str]:
+        """The header of a second key."""
+        database = self.services.database
+        return await asyncio.to_thread(_authorization, database)
+
+
+def _authorization(database: Any) -> dict[str, str]:
+    _, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "beta-image-per-call", "chat"}))
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@asynccontextmanager
+async def in_process(home: Path, *, lora_folder: str | None = None, **settings: Any) -> AsyncIterator[InProcess]:
+    """Run the app with the shipped catalog until the block ends. The gate is open. `lora_folder` is alpha's, below the
+    home."""
+    configs = REPOSITORY / "model_configs"
+    if lora_folder is not None:
+        configs = Path(shutil.copytree(configs, home / "model_configs"))
+        alpha = configs / "alpha-image-2.toml"
+        alpha.write_text(alpha.read_text().replace("[runtime]", f'[runtime]\nlora_folder = "{lora_folder}"'))
+    workers = Workers()
+    workers.gate.set()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _script(monkeypatch, workers)
+        app = create_app(Settings(home=home, weights=home, model_configs=configs, database=None, **settings))
+        async with app.router.lifespan_context(app):
+            headers = await asyncio.to_thread(_authorization, app.state.services.database)
+            transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
+                yield InProcess(app, client, workers)
+            for task in workers.tasks:
+                task.cancel()
+
+
+def _script(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
+    """No process is spawned: jobs go to `workers`."""
+
+    async def start(host: EngineHost[Any, Any]) -> None:
+        host.device = "cpu"
+        host._became_ready.set()
+
+    monkeypatch.setattr(EngineHost, "start", start)
+    monkeypatch.setattr(EngineHost, "submit", lambda _, job: workers.submit(job))
+    monkeypatch.setattr(EngineHost, "cancel", lambda _, job_id: workers.cancel(job_id))

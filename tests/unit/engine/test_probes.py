@@ -1,0 +1,108 @@
+"""What warmup withdraws, by what an engine would answer to each probe."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.probes import Prober
+from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
+from pipelines.protocol.messages import Abilities
+
+SPEC = CheckpointSpec("x", Path("x"), None, "beta", "native", 16)
+ALL = Abilities(
+    text=True, references=16, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
+)
+
+
+class Engine:
+    """Draws a plain colour that depends on the guidance, and fails where it is told so."""
+
+    def __init__(self, fails: Any = lambda _: None, colour: Any = lambda job: int(job.sampling.guidance * 10)) -> None:
+        self.fails, self.colour = fails, colour
+        self.jobs: list[ImageJob] = []
+
+    async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
+        self.jobs.append(job)
+        if (failed := self.fails(job)) is not None:
+            return str(failed)
+        file = io.BytesIO()
+        Image.new("L", (job.width_px, job.height_px), self.colour(job)).save(file, "PNG")
+        return (EncodedImage(file.getvalue(), "image/png", job.width_px, job.height_px, job.seed),) * job.n
+
+
+async def find(engine: Engine, *, native: bool = False, spec: CheckpointSpec = SPEC) -> Abilities:
+    return await Prober(spec, 16, engine.draw).find_abilities(ALL, warmup_native=native)
+
+
+async def test_what_works_stays() -> None:
+    engine = Engine()
+    assert await find(engine) == ALL
+    assert len({job.sampling.steps for job in engine.jobs}) == 2
+    assert max(len(job.references) for job in engine.jobs) == 2
+
+
+@pytest.mark.parametrize(
+    ("fails", "withdrawn", "what"),
+    [
+        (lambda job: "no" if len(job.references) > 1 else None, {"references": 1}, ["two references"]),
+        (
+            lambda job: "no" if job.references and job.mask is None else None,
+            {"references": 0},
+            ["a reference"],  # and then two are not tried
+        ),
+        (lambda job: "no" if job.mask else None, {"mask": False}, ["a mask"]),
+        (lambda job: "no" if job.sampling.negative_prompt else None, {"negative_prompt": False}, ["a negative prompt"]),
+        (lambda job: "no" if job.sampling.steps == 3 else None, {"any_steps": False}, ["another number of steps"]),
+    ],
+)
+async def test_what_fails_is_withdrawn_with_its_reason(fails: Any, withdrawn: dict[str, Any], what: list[str]) -> None:
+    found = await find(Engine(fails))
+    assert replace(found, withdrawn=()) == replace(ALL, **withdrawn)
+    assert [each.what for each in found.withdrawn] == what
+    assert str(found.withdrawn[0]).endswith(": no")
+
+
+async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() -> None:
+    found = await find(Engine(lambda job: "another shape" if job.width_px != job.height_px else None))
+    assert (found.any_ratio, found.second_pass) == (False, False)
+
+
+async def test_guidance_that_changes_nothing_is_withdrawn() -> None:
+    found = await find(Engine(colour=lambda _: 7))
+    assert found == replace(ALL, guidance=False, withdrawn=found.withdrawn)
+    assert str(found.withdrawn[0]) == "guidance: it changes nothing"
+
+
+async def test_after_a_native_picture_the_others_are_compared_with_a_small_one() -> None:
+    engine = Engine()
+    assert await find(engine, native=True) == ALL
+    assert [engine.jobs[0].width_px, engine.jobs[1].width_px] == [1024, 256]
+
+
+async def test_nothing_that_draws_is_an_error() -> None:
+    with pytest.raises(CheckpointError, match="loads and does not draw: no kernel"):
+        await find(Engine(lambda _: "no kernel"))
+
+
+async def test_schedulers_are_tried_and_named() -> None:
+    spec = replace(SPEC, schedulers=("AScheduler", "BScheduler"))
+    found = await find(Engine(lambda job: "no" if job.sampling.scheduler == "BScheduler" else None), spec=spec)
+    assert found.unfit_schedulers == ("BScheduler",)
+    assert str(found.withdrawn[0]) == "the scheduler BScheduler: no"
+
+
+async def test_adapters_are_tried_and_named(tmp_path: Path) -> None:
+    spec = replace(SPEC, runtime=Runtime(lora_folder=tmp_path))
+    assert await find(Engine(), spec=spec) == ALL  # an empty folder
+    for name in ("good", "bad"):
+        (tmp_path / f"{name}.safetensors").touch()
+    found = await find(Engine(lambda job: "no layer" if job.sampling.loras[:1] == (("bad", 1.0),) else None), spec=spec)
+    assert found.unfit_adapters == ("bad",)
+    assert str(found.withdrawn[0]) == "the adapter bad: no layer"
+    with pytest.raises(CheckpointError, match=r"no adapter in .* fits x: bad: no layer"):
+        await find(Engine(lambda job: "no layer" if job.sampling.loras else None), spec=spec)

@@ -1,0 +1,69 @@
+"""How many pictures may share a forward pass."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipelines.images.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
+from pipelines.images.weights import WeightsKey
+from pipelines.protocol.images import Runtime, StepCache
+
+WEIGHTS = WeightsKey(Path("x"), None, None, Runtime(), 0)
+SHAPE = PassShape(WEIGHTS, 512, 512)
+
+
+def learned(seconds: dict[int, float], shape: PassShape = SHAPE) -> RowLimits:
+    limits = RowLimits(16)
+    for rows, elapsed_s in seconds.items():
+        for _ in range(MIN_SAMPLES):
+            limits.record(shape, rows, elapsed_s)
+    return limits
+
+
+def test_the_first_limit_is_by_latent_tokens() -> None:
+    limits = RowLimits(16)
+    sides = {256: 16, 512: 8, 1024: 2, 2048: 1}
+    assert {side: limits.of(PassShape(WEIGHTS, side, side)) for side in sides} == sides
+    assert limits.of(PassShape(WEIGHTS, 1024, 1024, references=3)) == 1
+
+
+def test_it_grows_while_that_makes_a_pictures_part_shorter() -> None:
+    assert learned({1: 1.0, 8: 2.0}).of(SHAPE) == 16
+    assert learned({1: 1.0, 2: 1.2, 4: 2.38}).of(SHAPE) == 2, "four are hardly faster than two"
+
+
+def test_a_device_that_gains_nothing_draws_one_at_a_time_and_tries_again_later() -> None:
+    limits = learned({1: 1.0, 8: 7.9})
+    assert limits.of(SHAPE) == 1
+    for _ in range(RENEW_AFTER):
+        limits.record(SHAPE, 1, 1.0)
+    assert limits.of(SHAPE) > 1
+
+
+def test_a_pass_that_was_disturbed_does_not_count() -> None:
+    limits = learned({1: 1.0, 2: 1.2})
+    limits.record(SHAPE, 2, 60.0)
+    assert limits.of(SHAPE) == 4
+
+
+def test_running_out_of_memory_halves_the_limit_of_that_size_alone() -> None:
+    limits = learned({1: 1.0, 8: 2.0})
+    limits.halve(SHAPE, 6)
+    assert limits.of(SHAPE) == 3
+    assert limits.of(PassShape(WEIGHTS, 512, 768)) > 3
+
+
+@pytest.mark.parametrize(
+    "runtime", [Runtime(batch="exact"), Runtime(cache=StepCache("first-block")), Runtime(max_batch=1)]
+)
+def test_some_draw_each_picture_alone(runtime: Runtime) -> None:
+    shape = replace(SHAPE, weights=WEIGHTS._replace(runtime=runtime))
+    assert RowLimits(16).most(shape) == RowLimits(16).of(shape) == 1
+
+
+def test_memory_of_sizes_is_bounded() -> None:
+    limits = RowLimits(16)
+    for width in range(1, 1000):
+        limits.record(PassShape(WEIGHTS, width, 64), 1, 1.0)
+    assert len(limits._learned) <= 256
