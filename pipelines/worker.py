@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.device.offline import quiet_libraries
@@ -133,7 +134,7 @@ def _create_engine(options: argparse.Namespace, device: "torch.device") -> AnyEn
     from pipelines.device.memory import Budgets
     from pipelines.images.engine import ImageEngine
 
-    return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib))
+    return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes))
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -153,7 +154,18 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
             withdrawn = [f"without {what}" for what in abilities.withdrawn] if abilities is not None else []
-            connection.send(CheckpointState(spec, "loaded", "; ".join([str(spec.path), *withdrawn]), abilities))
+            notes = abilities.notes if abilities is not None else ()
+            detail = "; ".join([str(spec.path), *notes, *withdrawn])
+            connection.send(CheckpointState(spec, "loaded", detail, abilities))
+
+
+def _set_environment(kernel_cache: Path | None) -> None:
+    """What torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
+    # Pictures come in many sizes: without this, blocks of memory that fit none of the later ones are kept
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if kernel_cache is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
+        os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))
 
 
 def main() -> None:
@@ -166,7 +178,10 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
+    parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
+    parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     options = parser.parse_args()
+    _set_environment(options.kernel_cache)
     asyncio.run(serve(Connection(options.socket), options))
 
 

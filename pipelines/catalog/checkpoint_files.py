@@ -1,25 +1,37 @@
 """What a checkpoint's files say without loading them: whether they are safe to load, its class, size and hashes."""
 
 import hashlib
-import io
 import json
-import math
 import re
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Offload
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
-QUANTIZED_BYTES = {"float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}  # of a weight, with its share of the scales
+SINGLE_FILES = (".safetensors", ".gguf")
+HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
+# Of a weight, with its share of the scales; of fp8 also with the layers that are left out.
+QUANTIZED_BYTES = {"fp8": 1.1, "float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}
+SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
 
 
 class CheckpointError(Exception):
     """A checkpoint can't be served. The message names the file or key, and what would be right."""
+
+
+def find_snapshot(path: Path) -> Path:
+    """The folder of files that a hub cache folder (models--x--y) stands for, by its refs: main, or the only one. Other
+    paths as they are."""
+    if not path.name.startswith(HUB_CACHE) or not (path / "snapshots").is_dir():
+        return path
+    refs = [path / "refs" / "main", *sorted((path / "refs").glob("*"))]
+    named = [path / "snapshots" / ref.read_text().strip() for ref in refs if ref.is_file()]
+    return next((folder for folder in [*named, *sorted((path / "snapshots").iterdir())] if folder.is_dir()), path)
 
 
 def check_files(spec: CheckpointSpec) -> Path:
@@ -30,9 +42,12 @@ def check_files(spec: CheckpointSpec) -> Path:
         raise CheckpointError(f"{spec.path}: there is no such checkpoint") from error
     except OSError as error:  # such as a name that is too long, or a folder that may not be entered
         raise CheckpointError(f"{str(spec.path)[:200]}: {error.strerror}") from error
-    folder = spec.path if spec.path.is_dir() else spec.config
-    if folder is None or (spec.path.is_file() and spec.path.suffix != ".safetensors"):
-        raise CheckpointError(f"{spec.path}: neither a diffusers folder nor a .safetensors file with `config`")
+    folder = spec.path if spec.path.is_dir() else spec.base or spec.config
+    if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
+        raise CheckpointError(
+            f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
+            "has the other parts), nor a whole .safetensors file with `config`"
+        )
     if not (folder / "model_index.json").is_file():
         raise CheckpointError(f"{folder}: no model_index.json, so this is no diffusers folder")
     if code := next(folder.rglob("*.py"), None):
@@ -63,13 +78,19 @@ def denoiser_name(index: dict[str, Any]) -> str:
 
 
 def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
-    """The .safetensors files that diffusers loads, by component. A single file counts as the denoiser."""
+    """The files with weights that diffusers loads, by component. A single file counts as the denoiser.
+
+    Raises CheckpointError.
+    """
     index = model_index(check_files(spec))
-    if spec.path.is_file():
-        return {denoiser_name(index): [spec.path]}
-    if missing := [part for part in _parts(index) if not (spec.path / part).is_dir()]:
-        raise CheckpointError(f"{spec.path}: {missing[0]}/ is missing, which model_index.json names")
-    return {part: files for part in _parts(index) if (files := _default_variant(spec.path / part))}
+    denoiser = {denoiser_name(index): [spec.path]} if spec.path.is_file() else {}
+    folder = spec.path if spec.path.is_dir() else spec.base
+    if folder is None:
+        return denoiser
+    parts = [part for part in component_names(index) if part not in denoiser]
+    if missing := [part for part in parts if not (folder / part).is_dir()]:
+        raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
+    return denoiser | {part: files for part in parts if (files := default_variant(folder / part))}
 
 
 def find_variant(spec: CheckpointSpec) -> str | None:
@@ -77,9 +98,9 @@ def find_variant(spec: CheckpointSpec) -> str | None:
 
     Raises CheckpointError where there are several to choose from.
     """
-    if spec.path.is_file():
-        return None
-    parts = [[WEIGHTS.fullmatch(file.name) for file in files] for files in weight_files(spec).values()]
+    parts = [
+        [WEIGHTS.fullmatch(file.name) for file in files if file != spec.path] for files in weight_files(spec).values()
+    ]
     variants = [{match["variant"] for match in part if match} for part in parts]
     lacking = [{variant[1:] for variant in part} for part in variants if part and None not in part]
     if not lacking:
@@ -87,7 +108,8 @@ def find_variant(spec: CheckpointSpec) -> str | None:
     common = set.intersection(*lacking)
     if len(common) != 1:
         found = ", ".join(sorted(set.union(*lacking)))
-        raise CheckpointError(f"{spec.path}: some components have no plain weights but the variants {found}; keep one")
+        folder = spec.path if spec.path.is_dir() else spec.base
+        raise CheckpointError(f"{folder}: some components have no plain weights but the variants {found}; keep one")
     return common.pop()
 
 
@@ -96,12 +118,37 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
 
     Raises CheckpointError for files that can't be loaded.
     """
-    quantized = {denoiser_name(model_index(check_files(spec))): QUANTIZED_BYTES.get(spec.runtime.quantize, item_bytes)}
+    quantize = "float8" if stored_as_float8(spec) else spec.runtime.quantize
+    quantized = {denoiser_name(model_index(check_files(spec))): QUANTIZED_BYTES.get(quantize, item_bytes)}
     sizes = (
-        [math.prod(tensor["shape"]) * quantized.get(part, item_bytes) for file in files for tensor in _tensors(file)]
+        [_loaded_bytes(tensor, file, quantized.get(part, item_bytes)) for file in files for tensor in _tensors(file)]
         for part, files in weight_files(spec).items()
     )
     return device_bytes(sizes, spec.runtime.offload)
+
+
+def stored_as_float8(spec: CheckpointSpec) -> bool:
+    """Whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has another
+    `quantize`. Weights with scales beside them are multiplied out as they are read."""
+    if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or not spec.path.is_file():
+        return False
+    tensors = list(_tensors(spec.path))
+    float8 = sum(tensor.weights for tensor in tensors if tensor.dtype.startswith("F8"))
+    scaled = any(tensor.name.endswith(SCALES) for tensor in tensors)
+    return not scaled and 2 * float8 > sum(tensor.weights for tensor in tensors)
+
+
+def component_bytes(spec: CheckpointSpec, item_bytes: int) -> dict[str, int]:
+    """Memory of each component at `item_bytes` a weight. Raises CheckpointError for files that can't be loaded."""
+    return {
+        part: int(sum(_loaded_bytes(tensor, file, item_bytes) for file in files for tensor in _tensors(file)))
+        for part, files in weight_files(spec).items()
+    }
+
+
+def _loaded_bytes(tensor: Tensor, file: Path, item_bytes: float) -> float:
+    """A GGUF file's tensors stay as they are in the file."""
+    return tensor.bytes if file.suffix == ".gguf" else tensor.weights * item_bytes
 
 
 def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
@@ -126,33 +173,25 @@ def describe(spec: CheckpointSpec) -> str:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     size = sum(file.stat().st_size for file in files)
-    types = "/".join(sorted({tensor["dtype"] for file in files for tensor in _tensors(file)}))
-    parts = ", ".join(_parts(index))
+    types = "/".join(sorted({tensor.dtype for file in files for tensor in _tensors(file)}))
+    parts = ", ".join(component_names(index))
     return f"{index['_class_name']} ({parts}), {size / 1e6:.1f} MB of {types}, sha256 {digest.hexdigest()[:16]}"
 
 
-def _parts(index: dict[str, Any]) -> list[str]:
+def component_names(index: dict[str, Any]) -> list[str]:
+    """The components that model_index.json names, without those that are left out on purpose."""
     return [name for name, entry in index.items() if isinstance(entry, list) and entry != [None, None]]
 
 
-def _default_variant(folder: Path) -> list[Path]:
+def default_variant(folder: Path) -> list[Path]:
     """A component's files, without variants such as fp16 of files that are also there without one."""
     matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
     default = {match["stem"] for _, match in matches if match and not match["variant"]}
     return [file for file, match in matches if not (match and match["variant"] and match["stem"] in default)]
 
 
-def _tensors(file: Path) -> Iterator[dict[str, Any]]:
-    """The tensors in a file's header. The format begins with an 8-byte little-endian length and a JSON header."""
+def _tensors(file: Path) -> Iterator[Tensor]:
     try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(length))
-            size_bytes = stream.seek(0, io.SEEK_END)
-        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
-        expected_bytes = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise CheckpointError(f"{file}: not a safetensors file, or a broken one") from error
-    if size_bytes < expected_bytes:
-        raise CheckpointError(f"{file}: truncated, it has {size_bytes:,} of {expected_bytes:,} bytes")
-    yield from tensors
+        yield from read_header(file).tensors
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error

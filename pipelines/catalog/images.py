@@ -8,23 +8,44 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from pipelines.catalog.chat import ChatCatalog, read_chat
+from pipelines.catalog.checkpoint_files import find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
-from pipelines.catalog.schema import CatalogFile, CheckpointFile, Presets, RuntimeTable, validate_file
+from pipelines.catalog.schema import (
+    QUALITIES,
+    CatalogFile,
+    CheckpointFile,
+    CheckpointTable,
+    Presets,
+    QualityTable,
+    RuntimeTable,
+    validate_file,
+)
 from pipelines.catalog.sizes import SizeRules, Tier
 from pipelines.catalog.toml import error_at, read_toml
-from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, SamplingDefaults, StepCache
+from pipelines.protocol.images import CheckpointSpec, Conditioning, Lora, Runtime, SamplingDefaults, StepCache
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
 UNITS_PER_CNY = 10_000
 EXTREME_RATIOS = ("4:1", "1:4", "8:1", "1:8")
+MAX_REFERENCES = 16  # of a call
 CREATED = 1_760_000_000  # the date of the API; OpenAI's model objects must have one
 
 
 class CatalogError(Exception):
     """One line for each error of the catalog."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceDrawing:
+    """What draws a model's calls with `first` references or more."""
+
+    checkpoint: CheckpointSpec
+    steps: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +59,11 @@ class ImageModel:
     sizes: SizeRules
     checkpoint: CheckpointSpec
     quality: Mapping[str, int] | None  # steps by quality; None where quality is not accepted
+    quality_names: Mapping[str, str]  # other names -> qualities of that table
     default_quality: str | None
     steps: int  # by default
     source: Path  # its catalog file
+    references: ReferenceDrawing | None = None
     created: int = CREATED
     owned_by: str = "darkroom"
 
@@ -49,9 +72,20 @@ class ImageModel:
         """The accepted aspect ratios."""
         return tuple(self.sizes.presets)
 
+    def drawn_with(self, references: int) -> "ImageModel":
+        """The model as it draws a call with so many references: under the same name, size and price, but perhaps with
+        another checkpoint, in as many steps for every quality."""
+        other = self.references
+        if other is None or references < other.first:
+            return self
+        quality = dict.fromkeys(self.quality, other.steps) if self.quality is not None else None
+        return replace(self, checkpoint=other.checkpoint, steps=other.steps, quality=quality)
+
     def resolved_quality(self, requested: str | None) -> str | None:
         """The quality of a call, never "auto"; None for a model without qualities."""
-        return self.default_quality if requested in {None, "auto"} else requested
+        if requested is None or requested == "auto":
+            return self.default_quality
+        return self.quality_names.get(requested, requested)
 
     def steps_for(self, requested: str | None) -> int:
         """Denoising steps of a quality."""
@@ -67,6 +101,7 @@ class Catalog:
     aliases: Mapping[str, str]
     default: str
     chat: ChatCatalog = field(default_factory=ChatCatalog)
+    bytes_aliases: frozenset[str] = frozenset()  # those whose answers are bytes unless a request asks for a URL
 
     @property
     def groups(self) -> frozenset[str]:
@@ -77,17 +112,23 @@ class Catalog:
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
         """Each image checkpoint once."""
-        return tuple(dict.fromkeys(model.checkpoint for model in self.models.values()))
+        drawn = [model.drawn_with(count) for model in self.models.values() for count in (0, MAX_REFERENCES)]
+        return tuple(dict.fromkeys(model.checkpoint for model in drawn))
 
-    def with_checkpoint(self, source: Path, checkpoint: str, weights: Path) -> "Catalog":
-        """The catalog as if `source`, one of its files, named this checkpoint."""
-        models = {
-            name: replace(model, checkpoint=_with_weights(model.checkpoint, checkpoint, weights))
-            if model.source == source
-            else model
-            for name, model in self.models.items()
+    def with_checkpoint(
+        self, source: Path, checkpoint: str, weights: Path, settings: Mapping[str, Any] | None = None
+    ) -> "Catalog":
+        """The catalog as if `source`, one of its files, named this checkpoint and had these settings, by their keys."""
+        own = [model for model in self.models.values() if model.source == source]
+        areas = [math.prod(size) for model in own for size in model.sizes.presets.values()]
+        changed = {
+            model.name: _with_steps(
+                replace(model, checkpoint=_with_weights(model.checkpoint, checkpoint, weights, settings or {}, areas)),
+                (settings or {}).get("steps"),
+            )
+            for model in own
         }
-        return replace(self, models=models)
+        return replace(self, models={**self.models, **changed})
 
     def find(self, name: str | None) -> ImageModel | None:
         """By name or alias; the default when there is no name."""
@@ -117,7 +158,9 @@ def load_catalog(configs: Path, weights: Path) -> Catalog:
     chat = read_chat(configs / "chat.toml", weights, models, errors)
     if errors:
         raise CatalogError("\n".join(errors))
-    return Catalog(models, shared.aliases, shared.default, chat)
+    aliases = {name: alias.model for name, alias in shared.aliases.items()}
+    with_bytes = frozenset(name for name, alias in shared.aliases.items() if alias.response_format == "b64_json")
+    return Catalog(models, aliases, shared.default, chat, with_bytes)
 
 
 def tier_of_name(name: str) -> Tier:
@@ -141,11 +184,17 @@ def _add_models(
     weights: Path,
     errors: list[str],
 ) -> None:
-    errors += [error_at(path, (key,), message) for key, message in validate_file(file, shared)]
-    spec = _checkpoint(file, weights, presets)
+    errors += [error_at(path, tuple(key.split(".")), message) for key, message in validate_file(file, shared)]
+    areas = [math.prod(size) for tier in {model.tier for model in file.models} for size in presets[tier].values()]
+    spec = _checkpoint(file, file.family, weights, max(areas))
+    references = None
+    if (table := file.references) is not None:
+        other = _checkpoint(table, file.family, weights, max(areas))
+        references = ReferenceDrawing(other, table.steps, table.first)
     steps = file.steps or 0
     if file.quality is not None:
         steps = getattr(file.quality, file.quality.default).steps
+    qualities, names = _qualities(file.quality) if file.quality else (None, {})
     for index, model in enumerate(file.models):
         tier_presets = presets[model.tier]
         ratios = model.ratios or [ratio for ratio in tier_presets if ratio not in EXTREME_RATIOS]
@@ -167,37 +216,86 @@ def _add_models(
             group=shared.groups.get(file.family, ""),
             sizes=SizeRules(model.name, model.tier, {ratio: tier_presets[ratio] for ratio in ratios}),
             checkpoint=spec,
-            quality={q: getattr(file.quality, q).steps for q in ("low", "medium", "high")} if file.quality else None,
+            quality=qualities,
+            quality_names=names,
             default_quality=file.quality.default if file.quality else None,
             steps=steps,
             source=path,
+            references=references,
         )
 
 
-def _checkpoint(
-    file: CheckpointFile, weights: Path, presets: Mapping[str, Mapping[str, tuple[int, int]]]
-) -> CheckpointSpec:
-    path = weights / file.checkpoint
-    areas = [math.prod(size) for tier in {model.tier for model in file.models} for size in presets[tier].values()]
+def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:
+    """Steps by quality, and the other names that a caller may use."""
+    steps: dict[str, int] = {name: tier.steps for name in QUALITIES if (tier := getattr(table, name)) is not None}
+    names: dict[str, str] = {"standard": table.standard, "hd": table.hd}
+    return steps, names | dict.fromkeys(set(QUALITIES) - steps.keys(), list(steps)[-1])
+
+
+def _checkpoint(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
+    path = find_snapshot(weights / file.checkpoint)
+    base = find_snapshot(weights / file.base) if file.base else None
     return CheckpointSpec(
-        name=file.checkpoint.removesuffix(".safetensors"),
+        name=_checkpoint_name(file.checkpoint),
         path=path,
         config=weights / file.config if file.config else None,
-        family=file.family,
+        family=family,
         conditioning=file.conditioning,
         max_references=file.max_references or MODES[file.conditioning].max_references,
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
         sampling=SamplingDefaults(**file.sampling.model_dump()),
         runtime=_runtime(file.runtime, weights),
-        refined=needs_two_passes(max(areas), file.native_area_px, file.max_area_px),
-        version=files_version(path),
+        refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
+        version=max(files_version(path), files_version(base) if base else 0),
+        base=base,
+        sheet=file.sheet,
+        enlarge=file.enlarge,
+        schedulers=tuple(file.schedulers),
     )
 
 
-def _with_weights(spec: CheckpointSpec, checkpoint: str, weights: Path) -> CheckpointSpec:
-    path = weights / checkpoint
-    return replace(spec, name=checkpoint.removesuffix(".safetensors"), path=path, version=files_version(path))
+def _checkpoint_name(checkpoint: str) -> str:
+    return checkpoint.removesuffix(".safetensors").removesuffix(".gguf")
+
+
+def _with_weights(
+    spec: CheckpointSpec, checkpoint: str, weights: Path, settings: Mapping[str, Any], areas: list[int]
+) -> CheckpointSpec:
+    path = find_snapshot(weights / checkpoint)
+    base = find_snapshot(weights / settings["base"]) if settings.get("base") else None
+    changes = {key: settings[key] for key in ("native_area_px", "max_area_px", "enlarge") if key in settings}
+    if "conditioning" in settings:
+        conditioning: Conditioning = settings["conditioning"]
+        changes |= {"conditioning": conditioning, "max_references": MODES[conditioning].max_references}
+    if "sampling.guidance" in settings:
+        changes["sampling"] = replace(spec.sampling, guidance=settings["sampling.guidance"])
+    changed = replace(
+        spec,
+        name=_checkpoint_name(checkpoint),
+        path=path,
+        version=max(files_version(path), files_version(base) if base else 0),
+        base=base if "base" in settings else spec.base,
+        **changes,
+    )
+    if not changes:
+        return changed
+    two_passes = needs_two_passes(max(areas), changed.native_area_px, changed.max_area_px)
+    return replace(changed, refined=two_passes and changed.enlarge == "redraw")
+
+
+def _with_steps(model: ImageModel, steps: int | None) -> ImageModel:
+    """With other steps by default, and in proportion for every quality."""
+    if steps is None:
+        return model
+    return replace(model, steps=steps, quality=scaled_qualities(model.quality, model.steps, steps))
+
+
+def scaled_qualities(quality: Mapping[str, int] | None, before: int, after: int) -> Mapping[str, int] | None:
+    """The steps of each quality when the default's change from `before` to `after`."""
+    if quality is None:
+        return None
+    return {name: max(1, min(200, round(steps * after / before))) for name, steps in quality.items()}
 
 
 def files_version(path: Path) -> int:
@@ -209,7 +307,9 @@ def files_version(path: Path) -> int:
         return 0
 
 
-def _runtime(table: RuntimeTable, weights: Path) -> Runtime:
+def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:
+    if table == "auto":
+        return Runtime(auto=True)
     scalars = table.model_dump(exclude={"cache", "loras", "lora_folder"})
     cache = table.cache.model_dump() | {"mag_ratios": tuple(table.cache.mag_ratios)} if table.cache else None
     return Runtime(
@@ -223,9 +323,9 @@ def _runtime(table: RuntimeTable, weights: Path) -> Runtime:
 def _alias_errors(path: Path, shared: CatalogFile, models: Mapping[str, ImageModel]) -> list[str]:
     known = ", ".join(models)
     errors = [
-        error_at(path, ("aliases", alias), f"{name!r} is not a model; expected one of {known}")
-        for alias, name in shared.aliases.items()
-        if name not in models
+        error_at(path, ("aliases", name), f"{alias.model!r} is not a model; expected one of {known}")
+        for name, alias in shared.aliases.items()
+        if alias.model not in models
     ]
     errors += [
         error_at(path, ("aliases", alias), "is a model of its own") for alias in shared.aliases if alias in models

@@ -45,7 +45,7 @@ def plan_picture(spec: CheckpointSpec, width: int, height: int, multiple: int) -
     if spec.native_area_px * MIN_NATIVE_SHARE <= area <= spec.max_area_px:
         return Plan(_round_up(width, multiple), _round_up(height, multiple), "crop")
     drawn = fit_to_area(width, height, spec.native_area_px, multiple)
-    if not needs_two_passes(area, spec.native_area_px, spec.max_area_px):
+    if spec.enlarge == "resize" or not needs_two_passes(area, spec.native_area_px, spec.max_area_px):
         return Plan(*drawn, "resize")
     return Plan(
         *drawn, "refine", tile_grid(width, height, _round_down(math.isqrt(spec.native_area_px), multiple), multiple)

@@ -1,13 +1,16 @@
 """The pydantic models of the catalog's files, one class a table, and the checks that span several keys."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import Strict
-from pipelines.protocol.images import Conditioning, Dtype, Offload, Quantize
+from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Quantize
+
+QualityName = Literal["low", "medium", "high", "xhigh", "max"]
+QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
 
 
 class QualityTier(Strict):
@@ -17,12 +20,17 @@ class QualityTier(Strict):
 
 
 class QualityTable(Strict):
-    """quality -> steps."""
+    """quality -> steps. `standard` and `hd` are older names for one of the others. Without `xhigh` or `max`, a call for
+    it gets the best quality that there is."""
 
     default: Literal["low", "medium", "high"]
     low: QualityTier
     medium: QualityTier
     high: QualityTier
+    xhigh: QualityTier | None = None
+    max: QualityTier | None = None
+    standard: QualityName = "medium"
+    hd: QualityName = "high"
 
 
 class SamplingTable(Strict):
@@ -63,8 +71,10 @@ class RuntimeTable(Strict):
     cache: CacheTable | None = None
     loras: list[LoraTable] = Field(default_factory=list)
     lora_folder: str | None = None
+    batch: Batch = "merged"
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
     resident: bool = False
+    attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
 
 
 class ModelTable(Strict):
@@ -76,21 +86,50 @@ class ModelTable(Strict):
     ratios: Annotated[list[str], Field(min_length=1)] | None = None
 
 
-class CheckpointFile(Strict):
-    """One checkpoint and its models."""
+class CheckpointTable(Strict):
+    """A checkpoint and how it draws."""
 
     checkpoint: Annotated[str, Field(min_length=1)]
     config: str | None = None
-    family: str
+    base: str | None = None
     conditioning: Conditioning
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
+    sheet: bool = False
+    enlarge: Enlarge = "redraw"
+    schedulers: list[Annotated[str, Field(pattern=r"^[A-Z]\w+Scheduler$")]] = Field(default_factory=list)
     native_area_px: Annotated[int, Field(ge=4096)] = 1024 * 1024
     max_area_px: Annotated[int, Field(ge=4096)] = 1_850_000
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
-    quality: QualityTable | None = None
     sampling: SamplingTable = SamplingTable()
-    runtime: RuntimeTable = RuntimeTable()
+    runtime: RuntimeTable | Literal["auto"] = RuntimeTable()
+
+
+class ReferencesTable(CheckpointTable):
+    """[references]: the checkpoint that draws calls with so many references."""
+
+    first: Annotated[int, Field(ge=1, le=16, alias="from")] = 1
+    conditioning: Conditioning = "native"
+    steps: Annotated[int, Field(ge=1, le=200)]
+
+
+class CheckpointFile(CheckpointTable):
+    """One checkpoint and its models."""
+
+    family: str
+    quality: QualityTable | None = None
+    references: ReferencesTable | None = None
     models: Annotated[list[ModelTable], Field(min_length=1)]
+
+
+class AliasTable(Strict):
+    """Another name of a model. `response_format` is what its answers have unless the request asks for another one."""
+
+    model: str
+    response_format: Literal["b64_json"] | None = None
+
+
+def _as_alias(value: Any) -> Any:
+    return {"model": value} if isinstance(value, str) else value
 
 
 class CatalogFile(Strict):
@@ -98,7 +137,7 @@ class CatalogFile(Strict):
 
     default: str
     groups: dict[str, str]
-    aliases: dict[str, str] = Field(default_factory=dict)
+    aliases: dict[str, Annotated[AliasTable, BeforeValidator(_as_alias)]] = Field(default_factory=dict)
 
 
 class Presets(Strict):
@@ -114,11 +153,32 @@ def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[s
     """Keys and their errors."""
     if file.family not in shared.groups:
         yield "family", f"got {file.family!r}, expected one of {', '.join(shared.groups)} (catalog.toml, [groups])"
+    yield from _validate_table(file)
+    if file.references is not None:
+        yield from ((f"references.{key}", message) for key, message in _validate_table(file.references))
     if file.quality is None and file.steps is None:
         yield "steps", "missing; a checkpoint without a [quality] table says how many steps it takes"
+    if file.quality is not None:
+        for name in ("standard", "hd"):
+            if getattr(file.quality, getattr(file.quality, name)) is None:
+                yield f"quality.{name}", f"got {getattr(file.quality, name)!r}, which this table does not have"
     if file.quality is not None and file.steps is not None:
         yield "steps", "the [quality] table already says how many; keep one of the two"
-    if file.checkpoint.endswith(".safetensors") and file.config is None:
-        yield "config", "missing; a single .safetensors file needs the folder of its configs"
+
+
+def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
+    """What is checked of every checkpoint."""
+    if file.sheet and file.conditioning == "img2img":
+        yield "sheet", 'is for conditioning = "native": img2img would redraw the sheet'
+    if file.checkpoint.endswith(".gguf") and file.base is None:
+        yield "base", "missing; a .gguf file has the denoiser alone: name the diffusers folder with the other parts"
+    if file.checkpoint.endswith(".safetensors") and file.config is None and file.base is None:
+        yield (
+            "config",
+            "missing; a single .safetensors file needs the folder of its configs, or, if it has the denoiser alone, "
+            "`base`, the diffusers folder with the other parts",
+        )
+    if file.config is not None and file.base is not None:
+        yield "base", "with `base`, there is no `config`: the base has the configs"
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"

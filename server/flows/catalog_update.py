@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import tomlkit
-from tomlkit.exceptions import TOMLKitError
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
+from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.engine import Engine
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
@@ -22,6 +20,8 @@ from pipelines.protocol.messages import Spec
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.upstream import UpstreamClient
 from server.errors import BadRequest, Conflict, NotFound, StartError
+from server.flows.catalog_edit import EditHistory, SettingChange, edit_catalog_file, write_text
+from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.swap")
@@ -35,6 +35,7 @@ class CatalogDiff:
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     loaded: dict[str, str]
+    settings: tuple[SettingChange, ...] = ()  # that a swap changed with the checkpoint
     saved: bool = True  # False: the catalog's files still have the old value, which a restart serves again
 
 
@@ -47,6 +48,8 @@ class CatalogUpdater:
         image_engine: EngineHost[ImageJob, Event],
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         upstreams: UpstreamClient,
+        checkpoints: CheckpointManager,
+        history: EditHistory,
         *,
         model_configs: Path,
         weights: Path,
@@ -56,14 +59,17 @@ class CatalogUpdater:
         self._image_engine = image_engine
         self._chat_engine = chat_engine
         self._upstreams = upstreams
+        self._checkpoints = checkpoints
+        self._history = history
         self._model_configs = model_configs
         self._weights = weights
         self._preload = preload
 
-    async def swap(self, model: str, checkpoint: str) -> CatalogDiff:
+    async def swap(self, model: str, checkpoint: str, *, keep_settings: bool = False) -> CatalogDiff:
         """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
-        `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder.
+        `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps, guidance,
+        areas and conditioning become what fits it, unless `keep_settings`.
         """
         async with self._catalog.lock:
             before = self._catalog.current
@@ -71,10 +77,38 @@ class CatalogUpdater:
             if image_model is None:
                 known = f"Image models here: {', '.join(before.models)}. Chat models change with chat.toml."
                 raise NotFound(f"There is no image model `{model}`. {known}", param="model", code="model_not_found")
-            after = await asyncio.to_thread(before.with_checkpoint, image_model.source, checkpoint, self._weights)
+            settings = [] if keep_settings else await asyncio.to_thread(self._fit, image_model, checkpoint)
+            after = await asyncio.to_thread(
+                before.with_checkpoint,
+                image_model.source,
+                checkpoint,
+                self._weights,
+                {change.key: change.new for change in settings},
+            )
             diff = await self._replace(before, after)
-            saved = await asyncio.to_thread(_save, image_model.source, checkpoint)
-            return replace(diff, saved=saved)
+            edit = await asyncio.to_thread(edit_catalog_file, image_model.source, checkpoint, settings)
+            if edit is not None:
+                await asyncio.to_thread(self._history.record, edit)
+            return replace(diff, settings=tuple(settings), saved=edit is not None)
+
+    async def undo(self) -> CatalogDiff:
+        """Take back the latest swap: its catalog file is as it was. Raises ApiError, and then nothing has changed."""
+        edit = await asyncio.to_thread(self._history.last)
+        source = Path(edit.source)
+        await asyncio.to_thread(write_text, source, edit.before)
+        try:
+            diff = await self.reload()
+        except BaseException:
+            await asyncio.to_thread(write_text, source, edit.after)
+            raise
+        await asyncio.to_thread(self._history.forget_last)
+        return diff
+
+    def _fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
+        try:
+            return self._checkpoints.fit(model, checkpoint)
+        except NotFound:
+            return []  # loading it will fail, and say so
 
     async def reload(self) -> CatalogDiff:
         """Read the catalog's files again. Raises ApiError."""
@@ -166,20 +200,3 @@ def _compare(before: Catalog, after: Catalog, loaded: dict[str, str]) -> Catalog
         changed=tuple(name for name in new if name in old and new[name] != old[name]),
         loaded=loaded,
     )
-
-
-def _save(source: Path, checkpoint: str) -> bool:
-    """Write the checkpoint into the catalog file and leave the rest of it unchanged. False if that fails: the file may
-    be read-only, or may have become invalid since it was loaded."""
-    source = source.resolve()  # a symbolic link stays one
-    try:
-        document = tomlkit.parse(source.read_text())
-        document["checkpoint"] = checkpoint
-        part = source.with_suffix(".part")
-        part.write_text(tomlkit.dumps(document))
-        part.replace(source)
-    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-        message = "the catalog file can't be written: the swap is lost at the next restart"
-        log.warning(message, file=str(source), error=str(error))
-        return False
-    return True

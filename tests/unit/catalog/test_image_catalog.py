@@ -44,7 +44,29 @@ def test_quality_belongs_to_alpha_and_orders_the_steps() -> None:
     alpha, beta = catalog.models["alpha-image-2-count"], catalog.models["beta-3-pro-image-count"]
     assert alpha.steps_for("low") < alpha.steps_for("medium") < alpha.steps_for("high")
     assert alpha.steps_for(None) == alpha.steps_for("auto") == alpha.steps_for("high")
+    assert alpha.steps_for("high") < alpha.steps_for("xhigh") < alpha.steps_for("max")
+    assert (alpha.resolved_quality("standard"), alpha.resolved_quality("hd")) == ("medium", "high")
     assert beta.quality is None
+
+
+def test_a_table_without_the_best_qualities_gives_the_best_it_has(configs: Path) -> None:
+    for line in ("xhigh   = { steps = 26 }\n", "max     = { steps = 32 }\n"):
+        edit(configs, "alpha-image-2.toml", line, "")
+    alpha = load_catalog(configs, Path("weights")).models["alpha-image-2-count"]
+    assert [alpha.resolved_quality(name) for name in ("xhigh", "max")] == ["high", "high"]
+
+
+def test_an_older_name_is_of_a_quality_that_is_there(configs: Path) -> None:
+    edit(configs, "alpha-image-2.toml", "xhigh   = { steps = 26 }\n", "")
+    edit(configs, "alpha-image-2.toml", 'hd       = "high"', 'hd = "xhigh"')
+    with pytest.raises(CatalogError, match=r"quality\.hd: got 'xhigh', which this table does not have"):
+        load_catalog(configs, Path("weights"))
+
+
+def test_an_alias_may_answer_with_bytes() -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
+    assert {"gpt-image-1", "gpt-image-2"} <= catalog.bytes_aliases
+    assert not catalog.bytes_aliases & {"dall-e-3", *catalog.models}
 
 
 def test_another_checkpoint_is_one_edit(configs: Path) -> None:
@@ -71,6 +93,9 @@ BROKEN = [
     ("alpha-image-2.toml", '"21:9"', '"5:1"', "models[2].ratios", "not in presets.toml"),
     ("alpha-image-2.toml", "{ steps = 14 }", "{ steps = 0 }", "quality.low.steps", "greater than or equal to 1"),
     ("alpha-image-2.toml", "[quality]", "[quality", "not valid TOML", "at line"),
+    ("alpha-image-2.toml", 'hd       = "high"', 'hd = "best"', "quality.hd", "expected 'low'"),
+    ("catalog.toml", '"b64_json" }', '"bytes" }', "aliases.gpt-image-1.response_format", "expected 'b64_json'"),
+    ("catalog.toml", '{ model = "alpha-image-2-count"', '{ model = "x"', "aliases.gpt-image-1", "not a model"),
     ("beta-3-pro.toml", "steps ", "# steps ", "steps", "missing"),
     ("beta-3-pro.toml", "beta-3-pro-image-count", "beta-2.5-flash-image-count", "models[0].name", "another file"),
     ("catalog.toml", '"gpt-4o-mini"          = "beta', '"gpt-4o-mini" = "x', "aliases.gpt-4o-mini", "not a model"),

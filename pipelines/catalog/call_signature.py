@@ -1,0 +1,168 @@
+"""A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
+
+What follows from a signature alone is here too, so that the engine, which has the class, and the checkpoint manager,
+which has its source, agree.
+"""
+
+import ast
+import importlib.util
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+from pipelines.catalog.conditioning import MODES, Task
+from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.messages import Abilities
+
+Parameters = Mapping[str, Parameter]
+COMPUTED = object()  # a default that is no constant
+SUFFIXES: Mapping[Task, str] = {Task.REDRAW: "Img2Img", Task.INPAINT: "Inpaint"}
+
+
+def own_task(accepted: Parameters) -> Task:
+    """What a pipeline draws by itself."""
+    if "mask_image" in accepted:
+        return Task.INPAINT
+    if "image" not in accepted:
+        return Task.TEXT
+    return Task.REDRAW if "strength" in accepted else Task.NATIVE
+
+
+def draws_text(accepted: Parameters) -> bool:
+    """Whether it draws from a prompt alone."""
+    task = own_task(accepted)
+    return task is Task.TEXT or (task is Task.NATIVE and accepted["image"].default is not Parameter.empty)
+
+
+def sibling_names(class_name: str) -> Mapping[Task, str]:
+    """An XPipeline may have siblings for the same weights: XImg2ImgPipeline and XInpaintPipeline."""
+    stem = class_name.removesuffix("Pipeline")
+    for suffix in SUFFIXES.values():
+        stem = stem.removesuffix(suffix)
+    return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+
+
+def takes_negative_prompt(accepted: Parameters, config: Mapping[str, Any]) -> bool:
+    """Whether a negative prompt has an effect."""
+    return "negative_prompt" in accepted and not embeds_guidance(accepted) and not config.get("is_distilled")
+
+
+def takes_guidance(accepted: Parameters, config: Mapping[str, Any], denoiser_config: Mapping[str, Any]) -> bool:
+    """Whether guidance has an effect. Distilled pipelines accept it and ignore it, and so does a denoiser of FLUX.1's
+    kind without an input for it, as FLUX.1 [schnell] is."""
+    if config.get("is_distilled") or not {"guidance_scale", "true_cfg_scale"} & accepted.keys():
+        return False
+    return not (embeds_guidance(accepted) and denoiser_config.get("guidance_embeds") is False)
+
+
+def embeds_guidance(accepted: Parameters) -> bool:
+    """As in FLUX.1's call: guidance is an input of the denoiser, and true_cfg_scale is off."""
+    scale = accepted.get("guidance_scale")
+    return "true_cfg_scale" in accepted and scale is not None and scale.default is not None
+
+
+def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Abilities:
+    """What the pipeline classes promise, before it is tried."""
+    return Abilities(
+        text=Task.TEXT in tasks,
+        references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
+        mask=Task.INPAINT in tasks,
+        second_pass=Task.REDRAW in tasks or Task.INPAINT in tasks,
+        negative_prompt=negative_prompt,
+        guidance=guidance,
+        any_steps=True,
+    )
+
+
+@dataclass(frozen=True)
+class PipelineSource:
+    """A library's pipelines, by default those of the installed diffusers."""
+
+    folder: Path | None = field(default_factory=lambda: _installed("diffusers"))
+
+    def parameters(self, class_name: str) -> Parameters | None:
+        """The parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
+        if (found := self._find(class_name)) is None:
+            return None
+        for node in found.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__call__":
+                return _parameters(node)
+        inherited = (self.parameters(base.id) for base in found.bases if isinstance(base, ast.Name))
+        return next((parameters for parameters in inherited if parameters is not None), None)
+
+    def default_sample_size(self, class_name: str) -> int | None:
+        """The side in latents that the class draws unless it is told: a constant of its constructor."""
+        found = self._find(class_name)
+        for node in ast.walk(found) if found is not None else ():
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                value = node.value.orelse if isinstance(node.value, ast.IfExp) else node.value
+                is_constant = isinstance(value, ast.Constant) and isinstance(value.value, int)
+                if node.targets[0].attr == "default_sample_size" and is_constant:
+                    return int(ast.literal_eval(value))
+        return None
+
+    def has(self, class_name: str) -> bool:
+        return class_name in self._folders
+
+    def _find(self, class_name: str) -> ast.ClassDef | None:
+        if self.folder is None or class_name not in self._folders:
+            return None
+        folder = self.folder / "pipelines" / self._folders[class_name]
+        for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]:
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            if f"class {class_name}(" in text:
+                body = ast.parse(text).body
+                return next(node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name)
+        return None
+
+    @cached_property
+    def _folders(self) -> Mapping[str, str]:
+        """Pipeline class -> its folder, from the lists by which diffusers loads its modules."""
+        if self.folder is None:
+            return {}
+        tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
+        return dict(_listed(tree))
+
+
+def _installed(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """From `_import_structure["flux"] = ["FluxPipeline", ...]`, and `.extend([...])`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(folder)))], value=ast.List(elts=names)):
+                pass
+            case ast.Call(
+                func=ast.Attribute(value=ast.Subscript(slice=ast.Constant(value=str(folder)))),
+                args=[ast.List(elts=names)],
+            ):
+                pass
+            case _:
+                continue
+        yield from ((str(name.value), folder) for name in names if isinstance(name, ast.Constant))
+
+
+def _parameters(call: ast.FunctionDef) -> Parameters:
+    positional = [*call.args.posonlyargs, *call.args.args]
+    defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(call.args.defaults)), *call.args.defaults]
+    pairs = [*zip(positional, defaults, strict=True), *zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)]
+    return {
+        argument.arg: Parameter(argument.arg, Parameter.KEYWORD_ONLY, default=_constant(default))
+        for argument, default in pairs
+        if argument.arg != "self"
+    }
+
+
+def _constant(default: ast.expr | None) -> Any:
+    if default is None:
+        return Parameter.empty
+    try:
+        return ast.literal_eval(default)
+    except ValueError:
+        return COMPUTED

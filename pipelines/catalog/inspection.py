@@ -1,0 +1,306 @@
+"""What a checkpoint is and can do, from its configs and the headers of its files: no weights are read, nothing is
+imported, so it takes a fraction of a second."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.catalog.call_signature import (
+    Parameters,
+    PipelineSource,
+    announce,
+    draws_text,
+    own_task,
+    sibling_names,
+    takes_guidance,
+    takes_negative_prompt,
+)
+from pipelines.catalog.checkpoint_files import (
+    PICKLES,
+    SINGLE_FILES,
+    WEIGHTS,
+    CheckpointError,
+    check_files,
+    component_names,
+    default_variant,
+    denoiser_name,
+    find_snapshot,
+    model_index,
+)
+from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.protocol.images import CheckpointSpec, Conditioning
+from pipelines.protocol.messages import Abilities
+
+WHOLE = ("first_stage_model.", "vae.")  # prefixes of tensors in a single file that has the codec too
+LIBRARIES = {"bitsandbytes": "bitsandbytes", "torchao": "torchao", "gguf": "gguf"}  # quantization methods
+OWN_LIBRARIES = ("diffusers", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A component: its class, and what the headers of its files say."""
+
+    name: str
+    class_name: str
+    weights: int
+    bytes: int  # of its files
+    dtypes: tuple[str, ...]
+    largest_weights: int  # of its largest tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What the files say. With `problems` it can't be served as it is."""
+
+    path: Path  # a hub cache folder's snapshot
+    folder: Path | None  # with model_index.json: the checkpoint itself, or its base
+    class_name: str | None
+    parts: tuple[Part, ...]
+    variants: tuple[str, ...]
+    problems: tuple[str, ...]
+    needs: tuple[str, ...]  # libraries that are not installed
+    conditioning: Conditioning
+    abilities: Abilities | None  # as the classes promise: warmup tries them
+    signature: Parameters  # of the pipeline's call; empty if the class is not known
+    index: Mapping[str, Any]  # model_index.json
+    denoiser_config: Mapping[str, Any]
+
+    @property
+    def weights(self) -> int:
+        return sum(part.weights for part in self.parts)
+
+    def device_bytes(self, item_bytes: int) -> int:
+        """Memory of the weights on a device at `item_bytes` a weight; GGUF stays as it is in the file."""
+        is_gguf = self.path.suffix == ".gguf"
+        name = denoiser_name(dict(self.index))
+        return sum(part.bytes if is_gguf and part.name == name else part.weights * item_bytes for part in self.parts)
+
+
+def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSource | None = None) -> Inspection:
+    """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
+    of a single file that has the denoiser alone. Raises nothing: what is wrong is in `problems`."""
+    source = source or PipelineSource()
+    path, base = find_snapshot(path), find_snapshot(base) if base else None
+    folder = path if path.is_dir() else base
+    problems: list[str] = []
+    index: dict[str, Any] = {}
+    try:
+        spec = CheckpointSpec(path.name, path, None, "", "img2img", 1, base=base)
+        index = model_index(check_files(spec))
+    except CheckpointError as error:
+        problems.append(_other_kind(path) or str(error))
+    parts = tuple(_parts(path, folder, index, problems))
+    class_name = index.get("_class_name")
+    signature = source.parameters(class_name) if class_name else None
+    if class_name and signature is None:
+        problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
+    if signature is not None and "num_frames" in signature:
+        problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
+    problems += foreign_parts(index, folder, source)
+    denoiser_config = _json(folder / denoiser_name(index) / "config.json") if folder else {}
+    conditioning: Conditioning = "native" if own_task(signature or {}) is Task.NATIVE else "img2img"
+    abilities = _abilities(class_name, signature, index, denoiser_config, source) if class_name and signature else None
+    return Inspection(
+        path=path,
+        folder=folder,
+        class_name=class_name,
+        parts=parts,
+        variants=_variants(folder, index),
+        problems=tuple(problems),
+        needs=tuple(library for library in _libraries(path, folder, index) if not _installed(library)),
+        conditioning=conditioning,
+        abilities=abilities,
+        signature=signature or {},
+        index=index,
+        denoiser_config=denoiser_config,
+    )
+
+
+def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
+    """The diffusers folders whose denoiser has as many weights as the file: it may be another training of theirs."""
+    try:
+        tensors = read_header(file).tensors
+    except BrokenFile:
+        return []
+    weights = sum(tensor.weights for tensor in tensors)
+    return [folder for folder in folders if weights and weights == _denoiser_weights(find_snapshot(folder))]
+
+
+def _denoiser_weights(folder: Path) -> int:
+    try:
+        files = default_variant(folder / denoiser_name(model_index(folder)))
+        return sum(tensor.weights for file in files for tensor in read_header(file).tensors)
+    except (CheckpointError, BrokenFile):
+        return 0
+
+
+def _other_kind(path: Path) -> str | None:
+    """What a folder without model_index.json is, if that can be said."""
+    if not path.is_dir() or (path / "model_index.json").is_file():
+        return None
+    if "architectures" in _json(path / "config.json"):
+        return f"{path}: a chat model or classifier of transformers: name it in chat.toml or the moderation policy"
+    if (path / "adapter_config.json").is_file():
+        return f"{path}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
+    inside = sorted(each.parent for each in path.glob("*/model_index.json"))
+    return f"{path}: no model_index.json; {inside[0]} has one" if inside else None
+
+
+def _parts(path: Path, folder: Path | None, index: dict[str, Any], problems: list[str]) -> Iterator[Part]:
+    denoiser = denoiser_name(index)
+    if path.suffix in SINGLE_FILES and path.is_file():
+        tensors = _read([path], problems)
+        if folder is None and any(tensor.name.startswith(WHOLE) for tensor in tensors):
+            denoiser = "all components"
+        yield _part(denoiser, _class_of(index.get(denoiser)) or "of a single file", tensors)
+    if folder is None:
+        return
+    for name in component_names(index):
+        if name == denoiser and path.is_file():
+            continue
+        if not (folder / name).is_dir():
+            problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
+            continue
+        files = default_variant(folder / name)
+        problems += _missing_files(folder / name, files)
+        yield _part(name, _class_of(index[name]), _read(files, problems))
+
+
+def _read(files: Iterable[Path], problems: list[str]) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    for file in files:
+        try:
+            tensors += read_header(file).tensors
+        except BrokenFile as error:
+            problems.append(str(error))
+    return tensors
+
+
+def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
+    return Part(
+        name=name,
+        class_name=class_name,
+        weights=sum(tensor.weights for tensor in tensors),
+        bytes=sum(tensor.bytes for tensor in tensors),
+        dtypes=tuple(sorted({tensor.dtype for tensor in tensors})),
+        largest_weights=max((tensor.weights for tensor in tensors), default=0),
+    )
+
+
+def _missing_files(part: Path, files: list[Path]) -> Iterator[str]:
+    """A model's folder has config.json, and its weights; an index of shards names them all."""
+    if not (part / "config.json").is_file():
+        return
+    present = {file.name for file in files}
+    for index in part.glob("*.safetensors.index*.json"):
+        shards = set(_json(index).get("weight_map", {}).values())
+        if (missing := sorted(shards - present)) and (shards & present or not present):
+            yield f"{part / missing[0]}: missing, {index.name} names it"
+    if not files and not any(part.glob("*.safetensors.index*.json")):
+        pickled = next((file.name for pattern in PICKLES for file in part.glob(pattern)), None)
+        yield f"{part}: no weights" + (f" but {pickled}, which can run code: convert it" if pickled else "")
+
+
+def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:
+    """Components of libraries that are not here. A folder of diffusers' own pipelines may be a library too."""
+    for name in component_names(dict(index)):
+        library = index[name][0]
+        own = source.folder is not None and (source.folder / "pipelines" / str(library)).is_dir()
+        if library not in OWN_LIBRARIES and library is not None and not own:
+            yield f"{folder}: {name} is of the library {library}, whose code is not loaded"
+
+
+def _class_of(entry: Any) -> str:
+    return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
+
+
+def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
+    names = component_names(dict(index)) if folder else []
+    files = [file for name in names if folder for file in (folder / name).glob("*.safetensors")]
+    matches = [WEIGHTS.fullmatch(file.name) for file in files]
+    return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
+
+
+def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
+    """What its parts need beside the libraries that are always there."""
+    if path.suffix == ".gguf":
+        yield "gguf"
+    for name in component_names(dict(index)) if folder else []:
+        part, class_name = (folder / name if folder else path), _class_of(index[name])
+        method = _json(part / "config.json").get("quantization_config", {}).get("quant_method")
+        if method in LIBRARIES:
+            yield LIBRARIES[method]
+        if class_name.endswith("Processor") and not class_name.endswith("ImageProcessor"):
+            yield "torchvision"
+        has_model = any(part.glob("*.model"))
+        if "Tokenizer" in class_name and has_model and not (part / "tokenizer.json").is_file():
+            yield "sentencepiece"
+
+
+def _installed(library: str) -> bool:
+    return importlib.util.find_spec(library) is not None
+
+
+def _abilities(
+    class_name: str, signature: Parameters, index: Mapping[str, Any], denoiser: Mapping[str, Any],
+    source: PipelineSource,
+) -> Abilities:  # fmt: skip
+    task = own_task(signature)
+    tasks = {task, *(sibling for sibling, name in sibling_names(class_name).items() if source.has(name))}
+    if draws_text(signature):
+        tasks.add(Task.TEXT)
+    conditioning: Conditioning = "native" if task is Task.NATIVE else "img2img"
+    spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
+    return announce(
+        spec,
+        tasks,
+        negative_prompt=takes_negative_prompt(signature, index),
+        guidance=takes_guidance(signature, index, denoiser),
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    """A config; empty if there is none that can be read."""
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_card(folder: Path) -> str:
+    """The card beside the weights, which its author wrote: README.md, or nothing."""
+    try:
+        return (folder / "README.md").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def read_config(folder: Path, part: str) -> dict[str, Any]:
+    """A component's config: config.json, or scheduler_config.json of a scheduler."""
+    return _json(folder / part / "config.json") or _json(folder / part / f"{part}_config.json")
+
+
+def codec_scale(folder: Path) -> int:
+    """Pixels to a latent, along a side, from the codec's config as diffusers' pipelines compute it; 8 if it does not
+    say."""
+    config = read_config(folder, "vae")
+    for key in ("block_out_channels", "encoder_block_out_channels"):
+        if isinstance(blocks := config.get(key), list):
+            return int(2 ** (len(blocks) - 1))
+    doublings = config.get("temperal_downsample")  # sic, of video codecs
+    return int(2 ** len(doublings)) if isinstance(doublings, list) else 8
+
+
+NUMBER = r"\s*=\s*([0-9]+(?:\.[0-9]+)?)"
+
+
+def card_value(card: str, argument: str) -> float | None:
+    """The value of a call's argument in the card's first example."""
+    found = re.search(rf"\b{argument}{NUMBER}", card)
+    return float(found[1]) if found else None

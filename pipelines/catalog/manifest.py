@@ -1,0 +1,66 @@
+"""SHA-256 sums of a checkpoint's files, beside it, as sha256sum writes them.
+
+`sha256sum -c NAME.sha256` checks them too, on a machine without Darkroom.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+SUFFIX = ".sha256"
+LINE = re.compile(r"([0-9a-f]{64})[ *] ?(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A file of a checkpoint against its manifest. "new" is a file that the manifest lacks."""
+
+    file: str  # relative to the manifest's folder
+    state: Literal["unchanged", "changed", "missing", "new"]
+
+
+def manifest_of(checkpoint: Path) -> Path:
+    """Where a checkpoint's manifest is: beside it, since it would be a change of the checkpoint inside."""
+    return checkpoint.with_name(checkpoint.name + SUFFIX)
+
+
+def write_manifest(checkpoint: Path) -> Path:
+    """Hash all files. Reads them whole. Raises OSError."""
+    manifest = manifest_of(checkpoint)
+    lines = [f"{_sha256(file)}  {file.relative_to(checkpoint.parent)}\n" for file in _files(checkpoint)]
+    part = manifest.with_suffix(".part")
+    part.write_text("".join(lines))
+    part.replace(manifest)
+    return manifest
+
+
+def verify(checkpoint: Path) -> Iterator[Checked]:
+    """Each file, as it is checked. Raises OSError, also if there is no manifest."""
+    lines = [LINE.fullmatch(line) for line in manifest_of(checkpoint).read_text().splitlines()]
+    sums = {match[2]: match[1] for match in lines if match}
+    present = {str(file.relative_to(checkpoint.parent)): file for file in _files(checkpoint)}
+    for name in sorted(sums.keys() | present.keys()):
+        if name not in present:
+            yield Checked(name, "missing")
+        elif name not in sums:
+            yield Checked(name, "new")
+        else:
+            yield Checked(name, "unchanged" if _sha256(present[name]) == sums[name] else "changed")
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    """A hub cache folder's snapshot has links to its files, which count by their names. What tools keep in hidden
+    folders is no part of a checkpoint."""
+    if not checkpoint.is_dir():
+        return [checkpoint]
+    files = [file for file in checkpoint.rglob("*") if file.is_file()]
+    inside = [(file, file.relative_to(checkpoint).parts) for file in files]
+    return sorted(file for file, parts in inside if parts[0] != "blobs" and not any(p.startswith(".") for p in parts))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,62 @@
+"""A catalog file for a checkpoint that is added, as text: values that were found in it, and where."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelines.catalog.sizes import Tier
+from pipelines.catalog.suggestion import Suggestion, Value
+
+TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
+
+
+@dataclass(frozen=True, slots=True)
+class NewModel:
+    """A served name. The price is in CNY a call."""
+
+    name: str
+    tier: Tier
+    price: str
+
+
+def name_for(stem: str, tier: Tier) -> str:
+    """A model's name that says its tier."""
+    return f"{stem}-{TIER_WORDS[tier]}" if TIER_WORDS[tier] else stem
+
+
+def catalog_text(
+    checkpoint: str, base: str | None, family: str, suggestion: Suggestion, models: Sequence[NewModel]
+) -> str:
+    """The file's text."""
+    lines = [
+        "# Values after `=` were found in the checkpoint, where the comments say; weights.md describes the keys.",
+        "",
+        f"checkpoint   = {json.dumps(checkpoint)}",
+        *([f"base         = {json.dumps(base)}  # has the other components"] if base else []),
+        f"family       = {json.dumps(family)}",
+        f"conditioning = {json.dumps(suggestion.conditioning)}",
+        _line("native_area_px", suggestion.native_area_px),
+        _line("max_area_px", suggestion.max_area_px),
+        _line("steps", suggestion.steps),
+        *(
+            ['enlarge = "resize"  # its class can\'t redraw a part of a picture, so larger ones are only scaled']
+            if suggestion.enlarge == "resize"
+            else []
+        ),
+        "",
+        "[sampling]",
+        _line("guidance", suggestion.guidance),
+    ]
+    for model in models:
+        lines += [
+            "",
+            "[[models]]",
+            f"name  = {json.dumps(model.name)}",
+            f"tier  = {json.dumps(model.tier)}",
+            f'price = "{model.price}"  # CNY per successful call',
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _line(key: str, value: Value) -> str:
+    return f"{key} = {value.value}  # {value.found}"

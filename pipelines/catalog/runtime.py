@@ -1,0 +1,81 @@
+"""`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from pipelines.catalog.checkpoint_files import QUANTIZED_BYTES, CheckpointError, device_bytes
+from pipelines.protocol.images import Offload, Quantize, Runtime
+
+FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices
+
+# Two options, and why they defeat each other. Graph runs a step were counted on a transformer of 20 blocks: 20 with
+# compile alone, 20 with a first-block cache, 55 with taylorseer, 300 with float8.
+CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runtime], bool], str], ...]] = (
+    (
+        "compile", lambda r: r.compile, "quantize = 'float8'", lambda r: r.quantize == "float8",
+        "it casts the weights before every layer, so that almost nothing is compiled; 'fp8' computes in float8",
+    ),
+    (
+        "compile", lambda r: r.compile, "cache.method = 'taylorseer'", lambda r: _method(r) == "taylorseer",
+        "it breaks every block into three graphs; 'first-block' does not",
+    ),
+    (
+        "compile", lambda r: r.compile, "offload = 'group'", lambda r: r.offload == "group",
+        "layers are copied by hooks between them, so that almost nothing is compiled; 'model' moves whole components",
+    ),
+    (
+        "compile", lambda r: r.compile, "lora_folder", lambda r: r.lora_folder is not None,
+        "adapters that calls name change the layers, which are then compiled anew while all calls wait",
+    ),
+    (
+        "quantize = 'fp8'", lambda r: r.quantize == "fp8", "loras or lora_folder",
+        lambda r: bool(r.loras) or r.lora_folder is not None, "adapters are added to weights that are not quantized",
+    ),
+    (
+        "quantize = 'fp8'", lambda r: r.quantize == "fp8", "offload = 'group'", lambda r: r.offload == "group",
+        "copying the weights for every step takes longer than computing in float8 saves; use 'float8' with it",
+    ),
+)  # fmt: skip
+
+
+def check_conflicts(runtime: Runtime) -> None:
+    """Raises CheckpointError for two options that defeat each other."""
+    for one, has_one, other, has_other, reason in CONFLICTS:
+        if has_one(runtime) and has_other(runtime):
+            raise CheckpointError(f"runtime: {one} and {other} defeat each other: {reason}")
+
+
+def choose_runtime(
+    parts: Mapping[str, int], denoiser: str, budget_bytes: int, capability: tuple[int, int] | None
+) -> tuple[Runtime, str]:
+    """What `runtime = "auto"` stands for, and why, for components of these bytes at the dtype of two bytes a weight.
+
+    `budget_bytes` is what the device has for weights, `capability` its compute capability, None without a GPU. The
+    first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
+    """
+    plain = Runtime()
+    if capability is None:
+        return plain, "no GPU: the plain settings"
+    quantize: Quantize = "fp8" if capability >= FP8_CAPABILITY else "float8"
+    options: tuple[tuple[Quantize, Offload], ...] = (
+        ("none", "none"), (quantize, "none"), ("none", "model"), (quantize, "model"), ("float8", "group"),
+    )  # fmt: skip
+    sizes = []
+    for chosen, offload in options:
+        share = QUANTIZED_BYTES.get(chosen, 2.0) / 2
+        size = device_bytes([[size * (share if part == denoiser else 1)] for part, size in parts.items()], offload)
+        sizes.append(f"{_name(chosen, offload)} {size / 2**30:.1f}")
+        if size <= budget_bytes or offload == "group":
+            why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"
+            return replace(plain, quantize=chosen, offload=offload), f"{_name(chosen, offload)} ({why})"
+    raise AssertionError("the last option is always taken")
+
+
+def _name(quantize: Quantize, offload: Offload) -> str:
+    options = {"quantize": quantize, "offload": offload}
+    return " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
+
+
+def _method(runtime: Runtime) -> str | None:
+    return runtime.cache.method if runtime.cache else None

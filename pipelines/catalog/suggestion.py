@@ -1,0 +1,150 @@
+"""Sampling values and areas that fit a checkpoint: from its card, its configs and its class's own defaults.
+
+Nothing here knows the name of a checkpoint. Each value comes with where it was found, for the operator to judge.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.catalog.call_signature import PipelineSource, embeds_guidance
+from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card, read_config
+from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults
+
+FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
+FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
+FALLBACK_AREA_PX = 1024 * 1024
+MAX_AREA_PX = 2048 * 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of a catalog file, and where it was found."""
+
+    value: float
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Values of a catalog file that depend on the checkpoint."""
+
+    conditioning: str
+    steps: Value
+    guidance: Value
+    native_area_px: Value
+    max_area_px: Value
+    enlarge: Enlarge  # "resize" for a class that can't redraw a part of a picture
+
+    @property
+    def values(self) -> Mapping[str, float | str]:
+        """By their keys in catalog files."""
+        return {
+            "conditioning": self.conditioning,
+            "native_area_px": int(self.native_area_px.value),
+            "max_area_px": int(self.max_area_px.value),
+            "steps": int(self.steps.value),
+            "sampling.guidance": self.guidance.value,
+        }
+
+
+def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
+    """What to write into the checkpoint's catalog file."""
+    few = next(_signs_of_few_steps(inspection), None)
+    area = _native_area(inspection, source or PipelineSource())
+    return Suggestion(
+        conditioning=inspection.conditioning,
+        steps=_steps(inspection, few),
+        guidance=_guidance(inspection, few),
+        native_area_px=area,
+        max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
+        enlarge="redraw" if inspection.abilities is None or inspection.abilities.second_pass else "resize",
+    )
+
+
+def _steps(inspection: Inspection, few: str | None) -> Value:
+    card = card_value(_card(inspection), "num_inference_steps")
+    if card is not None and 1 <= card <= 200:
+        return Value(int(card), "README.md of the checkpoint")
+    if few is not None:
+        return Value(FEW_STEPS, few)
+    default = _default(inspection, "num_inference_steps")
+    if default is not None:
+        return Value(int(default), f"the default of {inspection.class_name}")
+    return Value(FALLBACK_STEPS, "a guess: nothing says")
+
+
+def _guidance(inspection: Inspection, few: str | None) -> Value:
+    if inspection.abilities is not None and not inspection.abilities.guidance:
+        return Value(1.0, "the checkpoint draws without guidance")
+    scale = "guidance_scale" if _default(inspection, "guidance_scale") is not None else "true_cfg_scale"
+    card = card_value(_card(inspection), scale)
+    if card is not None and card <= 50:
+        return Value(card, "README.md of the checkpoint")
+    default = _default(inspection, scale)
+    if few is not None and not embeds_guidance(inspection.signature):
+        return Value(1.0, few)
+    if default is not None:
+        return Value(float(default), f"the default of {inspection.class_name}")
+    return Value(FALLBACK_GUIDANCE, "a guess: nothing says")
+
+
+def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
+    """The area that the class draws when it is called without a size."""
+    width, height = _default(inspection, "width"), _default(inspection, "height")
+    if width is not None and height is not None:
+        return Value(width * height, f"the default size of {inspection.class_name}")
+    scale = codec_scale(inspection.folder) if inspection.folder is not None else 8
+    in_config = inspection.denoiser_config.get("sample_size")
+    in_class = source.default_sample_size(inspection.class_name) if inspection.class_name else None
+    for latents, found in ((in_config, "sample_size in the denoiser's config"), (in_class, "the default of its class")):
+        sides = latents if isinstance(latents, list) else [latents, latents]
+        numbers = [side for side in sides if isinstance(side, int)]
+        area_px = math.prod(numbers) * scale**2 if len(numbers) == len(sides) == 2 else 0
+        if 4096 <= area_px <= MAX_AREA_PX:
+            return Value(area_px, f"{found}, {numbers[0]} latents of {scale} pixels")
+    return Value(FALLBACK_AREA_PX, "a guess: nothing says")
+
+
+def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
+    """How a checkpoint says that it was distilled."""
+    if inspection.index.get("is_distilled"):
+        yield "model_index.json: is_distilled"
+    if embeds_guidance(inspection.signature) and inspection.denoiser_config.get("guidance_embeds") is False:
+        yield "the denoiser's config: guidance_embeds is false"
+    scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
+    if "original_inference_steps" in scheduler:
+        yield f"the scheduler is {scheduler.get('_class_name')}"
+    trailing = scheduler.get("timestep_spacing") == "trailing" and scheduler.get("prediction_type") == "epsilon"
+    if trailing and not scheduler.get("rescale_betas_zero_snr"):
+        yield "the scheduler's config: timestep_spacing is trailing"
+
+
+def _default(inspection: Inspection, name: str) -> Any:
+    """A number that the call has as a default; None if it has none."""
+    parameter = inspection.signature.get(name)
+    default = parameter.default if parameter is not None else None
+    return default if isinstance(default, int | float) else None
+
+
+def _card(inspection: Inspection) -> str:
+    """Its own card; a single file is another training, so its base's card says nothing of it."""
+    return read_card(inspection.path if inspection.path.is_dir() else inspection.path.parent)
+
+
+def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:
+    """The checkpoint with the suggested values, for drawing it without a catalog file."""
+    return CheckpointSpec(
+        name=name,
+        path=inspection.path,
+        config=None,
+        family="",
+        conditioning=inspection.conditioning,
+        max_references=MODES[inspection.conditioning].max_references,
+        native_area_px=int(suggestion.native_area_px.value),
+        max_area_px=int(suggestion.max_area_px.value),
+        sampling=SamplingDefaults(guidance=suggestion.guidance.value),
+        base=inspection.folder if inspection.path.is_file() else None,
+    )

@@ -1,0 +1,120 @@
+"""The headers of weight files, safetensors and GGUF: names, shapes, types and sizes of the tensors."""
+
+import io
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
+GGUF_ALIGNMENT: Final = 32  # unless the file says otherwise
+# GGUF's types of tensors (ggml.h): name, weights in a block, bytes of a block
+GGML_TYPES: Final[Mapping[int, tuple[str, int, int]]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136), 30: ("BF16", 1, 2),
+}  # fmt: skip
+GGUF_SCALARS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+GGUF_STRING, GGUF_ARRAY = 8, 9
+
+
+class BrokenFile(Exception):
+    """The file is no weight file, or not a whole one. The message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a file. `dtype` is as the format names it, such as F16, F8_E4M3 or Q4_K."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int  # in the file
+
+    @property
+    def weights(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a weight file says of itself. The metadata are text, as trainers write them."""
+
+    tensors: tuple[Tensor, ...]
+    metadata: Mapping[str, Any]
+
+
+def read_header(file: Path) -> Header:
+    """The header of a .safetensors or .gguf file. Raises BrokenFile, also if the file is shorter than it says."""
+    read = _read_gguf if file.suffix == ".gguf" else _read_safetensors
+    try:
+        with file.open("rb") as stream:
+            header, expected_bytes = read(stream)
+            size_bytes = stream.seek(0, io.SEEK_END)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error) as error:
+        raise BrokenFile(f"{file}: not a {file.suffix[1:]} file, or a broken one") from error
+    if size_bytes < expected_bytes:
+        raise BrokenFile(f"{file}: truncated, it has {size_bytes:,} of {expected_bytes:,} bytes")
+    return header
+
+
+def _read_safetensors(stream: BinaryIO) -> tuple[Header, int]:
+    """The format begins with an 8-byte little-endian length and a JSON header."""
+    (length,) = struct.unpack("<Q", stream.read(8))
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(length)
+    listed = json.loads(stream.read(length))
+    metadata = listed.pop("__metadata__", {})
+    tensors = [
+        Tensor(name, entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][1] - entry["data_offsets"][0])
+        for name, entry in listed.items()
+    ]
+    end = max((entry["data_offsets"][1] for entry in listed.values()), default=0)
+    return Header(tuple(tensors), metadata), 8 + length + end
+
+
+def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:
+    """Versions 2 and 3: counts, key-value pairs, one record a tensor (dimensions fastest first), then aligned data."""
+    magic, version, tensor_count, pair_count = struct.unpack("<4sIQQ", stream.read(24))
+    if magic != b"GGUF" or version not in {2, 3}:
+        raise ValueError(magic)
+    metadata = {}
+    for _ in range(pair_count):
+        key = _string(stream)
+        metadata[key] = _value(stream, _scalar(stream, "I"))
+    tensors, end = [], 0
+    for _ in range(tensor_count):
+        name, dimensions = _string(stream), _scalar(stream, "I")
+        shape = struct.unpack(f"<{dimensions}Q", stream.read(8 * dimensions))
+        kind, offset = struct.unpack("<IQ", stream.read(12))
+        dtype, block, block_bytes = GGML_TYPES.get(kind, (f"type {kind}", 1, 0))
+        tensors.append(Tensor(name, dtype, tuple(reversed(shape)), math.prod(shape) // block * block_bytes))
+        end = max(end, offset + tensors[-1].bytes)
+    alignment = metadata.get("general.alignment", GGUF_ALIGNMENT)
+    start = -(-stream.tell() // alignment) * alignment
+    return Header(tuple(tensors), metadata), start + end
+
+
+def _value(stream: BinaryIO, kind: int) -> Any:
+    if kind == GGUF_STRING:
+        return _string(stream)
+    if kind == GGUF_ARRAY:
+        item_kind, count = struct.unpack("<IQ", stream.read(12))
+        return [_value(stream, item_kind) for _ in range(count)]
+    return _scalar(stream, GGUF_SCALARS[kind])
+
+
+def _scalar(stream: BinaryIO, code: str) -> Any:
+    (value,) = struct.unpack(f"<{code}", stream.read(struct.calcsize(f"<{code}")))
+    return value
+
+
+def _string(stream: BinaryIO) -> str:
+    length = _scalar(stream, "Q")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(length)
+    return stream.read(length).decode()

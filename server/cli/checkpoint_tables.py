@@ -1,0 +1,104 @@
+"""What `darkroom checkpoints` prints. It imports no server, so that looking at a checkpoint takes no time."""
+
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from server.cli.printing import add_row
+from server.flows.checkpoints import CheckpointManager
+from server.schemas.answer import Answer
+from server.schemas.checkpoint_reports import adapter_card
+from server.schemas.checkpoints import AdapterCard, AdapterList, CheckpointCard, CheckpointFindings, CheckpointList
+from server.settings import Settings
+
+Shape = TypeVar("Shape", bound=Answer)
+
+
+def adapters_table(settings: Settings) -> Table:
+    """From the running server, else from the disk, which does not know what fits."""
+    table = Table("Model", "Adapter", "Size", "Rank", "Trigger words", "Fits", title="LoRA adapters")
+    for card in _adapter_cards(settings):
+        fits = card.problem or {True: "yes", False: "no", None: "not tried"}[card.fits]
+        words, rank = ", ".join(card.trigger_words), "" if card.rank is None else str(card.rank)
+        add_row(table, card.model, card.name, _size(card.bytes), rank, words, fits)
+    return table
+
+
+def _adapter_cards(settings: Settings) -> list[AdapterCard]:
+    if (listed := _from_server(settings, "/admin/checkpoints/adapters", AdapterList)) is not None:
+        return listed.data
+    found = CheckpointManager(settings.model_configs, settings.weights).adapters()
+    return [adapter_card(model, adapter, fits=None) for model, adapters in found.items() for adapter in adapters]
+
+
+def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | None:
+    """What the running server answers; None if there is none."""
+    try:
+        headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
+        answer = httpx.get(f"{settings.local_url}{route}", headers=headers, timeout=60, trust_env=False)
+        return shape.model_validate(answer.json())
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+
+
+def checkpoints_table(settings: Settings) -> Table:
+    """From the running server, else from the disk, which does not know of loading or use."""
+    table = Table("Checkpoint", "Size", "State", "Last used", "Verifiable", "Models", title="Image checkpoints")
+    for card in _checkpoint_cards(settings):
+        used = f"{datetime.fromtimestamp(card.last_used, UTC):%Y-%m-%d %H:%M}" if card.last_used else ""
+        sums = "yes" if card.verifiable else "no"
+        add_row(table, card.name, _size(card.bytes), card.state, used, sums, ", ".join(card.models))
+    return table
+
+
+def _checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
+    if (listed := _from_server(settings, "/admin/checkpoints", CheckpointList)) is not None:
+        return listed.data
+    found = CheckpointManager(settings.model_configs, settings.weights).list_all()
+    return [
+        CheckpointCard(
+            name=each.name,
+            bytes=each.bytes,
+            models=list(each.models),
+            state=each.state,
+            detail="",
+            verifiable=each.has_manifest,
+            last_used=None,
+        )
+        for each in found
+    ]
+
+
+def show_report(report: CheckpointFindings) -> None:
+    """What `darkroom checkpoints inspect` prints."""
+    console = Console(soft_wrap=True, highlight=False)
+    parts = Table("Component", "Class", "Weights", "Size", "Type", title=report.class_name or "Not a checkpoint")
+    for part in report.parts:
+        if part.weights:
+            weights = f"{part.weights / 1e6:,.1f} M"
+            add_row(parts, part.name, part.class_name, weights, _size(part.bytes), ", ".join(part.dtypes))
+    if report.parts:
+        console.print(parts)
+    lines = {
+        "path": report.path,
+        "base": report.base,
+        "variants": ", ".join(report.variants),
+        "problem": "\n".join(report.problems),
+        "needs": ", ".join(f"{library} (not installed)" for library in report.needs),
+        "on a GPU": f"{_size(report.bytes_in_bfloat16)} in bfloat16" if report.parts else None,
+        "on a CPU": f"{_size(report.bytes_in_float32)} in float32" if report.parts else None,
+        "promises": ", ".join([*report.supports, *(["2K and 4K"] if report.second_pass else [])]),
+        "conditioning": report.conditioning if report.supports else None,
+    }
+    for name, text in lines.items():
+        if text:
+            console.print(f"{name:15} {text}", markup=False)
+    for name, suggested in report.suggested.items() if report.supports else ():
+        console.print(f"{name:15} {suggested.value:.10g}  ({suggested.found})", markup=False)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"

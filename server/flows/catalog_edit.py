@@ -1,0 +1,118 @@
+"""Edits of a catalog file by a swap: only the values that change, and they can be undone."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import structlog
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from pipelines.catalog.images import scaled_qualities
+from server.errors import BadRequest
+
+log = structlog.stdlib.get_logger("darkroom.swap")
+
+MAX_EDITS = 50  # that can be undone
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A key of a catalog file. None: the file has no such key."""
+
+    key: str
+    old: float | str | None
+    new: float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What a swap wrote: the file's text before and after."""
+
+    source: str
+    before: str
+    after: str
+
+
+def edit_catalog_file(source: Path, checkpoint: str, settings: Sequence[SettingChange]) -> Edit | None:
+    """Write the checkpoint and the settings into the catalog file, and leave the rest of it unchanged. None if that
+    fails: the file may be read-only, or may have become invalid since it was loaded."""
+    source = source.resolve()  # a symbolic link stays one
+    try:
+        before = source.read_text()
+        document = tomlkit.parse(before)
+        document["checkpoint"] = checkpoint
+        for change in settings:
+            _set(document, change)
+        after = tomlkit.dumps(document)
+        write_text(source, after)
+    except (OSError, UnicodeDecodeError, TOMLKitError) as error:
+        message = "the catalog file can't be written: the swap is lost at the next restart"
+        log.warning(message, file=str(source), error=str(error))
+        return None
+    return Edit(str(source), before, after)
+
+
+def _set(document: tomlkit.TOMLDocument, change: SettingChange) -> None:
+    table, _, key = change.key.rpartition(".")
+    if key == "steps" and "quality" in document:
+        quality = document["quality"]
+        names = [name for name in quality if isinstance(quality[name], Mapping)]
+        before = {name: int(quality[name]["steps"]) for name in names}
+        scaled = scaled_qualities(before, before[quality["default"]], int(change.new or 1)) or {}
+        for name in names:
+            quality[name]["steps"] = scaled[name]
+        return
+    if table and table not in document:
+        document[table] = tomlkit.table()
+    owner = document[table] if table else document
+    if change.new is None:
+        owner.pop(key, None)
+    else:
+        owner[key] = change.new
+
+
+def write_text(file: Path, text: str) -> None:
+    """All of it or nothing. Raises OSError."""
+    part = file.with_suffix(".part")
+    part.write_text(text)
+    if file.exists():
+        shutil.copymode(file, part)
+    part.replace(file)
+
+
+class EditHistory:
+    """The latest edits, in a file of the server's home: they can be undone after a restart too."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def record(self, edit: Edit) -> None:
+        """Raises OSError."""
+        write_text(self._file, json.dumps([*map(asdict, self._read()), asdict(edit)][-MAX_EDITS:]))
+
+    def last(self) -> Edit:
+        """The edit that `undo` takes back. Raises BadRequest if there is none, or if its file has changed since."""
+        edits = self._read()
+        if not edits:
+            raise BadRequest("There is no swap to undo.")
+        edit = edits[-1]
+        try:
+            text = Path(edit.source).read_text()
+        except OSError as error:
+            raise BadRequest(f"{edit.source} can't be read: {error.strerror}.") from error
+        if text != edit.after:
+            raise BadRequest(f"{edit.source} has changed since the swap: edit it by hand and reload.")
+        return edit
+
+    def forget_last(self) -> None:
+        """Raises OSError."""
+        write_text(self._file, json.dumps([asdict(edit) for edit in self._read()[:-1]]))
+
+    def _read(self) -> list[Edit]:
+        try:
+            return [Edit(**edit) for edit in json.loads(self._file.read_text())]
+        except (FileNotFoundError, ValueError, TypeError):
+            return []

@@ -1,0 +1,283 @@
+"""Checkpoints on the disk and their catalog files: look at one, add it, check its sums, remove it.
+
+Blocking, and without a running server: commands use it as they are, routes in threads. A running server serves what was
+added once it reloads its catalog.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.catalog.adapters import Adapter, read_adapter
+from pipelines.catalog.checkpoint_files import HUB_CACHE, SINGLE_FILES
+from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
+from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint
+from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
+from pipelines.catalog.new_file import NewModel, catalog_text, name_for
+from pipelines.catalog.sizes import Tier
+from pipelines.catalog.suggestion import Suggestion, suggest
+from server.accounts.money import format_money
+from server.errors import BadRequest, NotFound
+from server.flows.catalog_edit import SettingChange
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint that is on the disk or in the catalog."""
+
+    name: str  # as catalog files name it
+    path: Path
+    bytes: int  # of all its files
+    models: tuple[str, ...]  # that it draws, by the catalog's files
+    state: str  # "in the catalog", "not in the catalog" or "missing"
+    has_manifest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A new catalog file. `manifest` is None where none could be written, such as on a read-only disk."""
+
+    file: Path
+    text: str
+    models: tuple[str, ...]
+    manifest: Path | None
+    needs: tuple[str, ...]
+
+
+class CheckpointManager:
+    """The checkpoints under `weights` and the catalog files in `model_configs`."""
+
+    def __init__(self, model_configs: Path, weights: Path) -> None:
+        self._model_configs = model_configs
+        self._weights = weights
+
+    def inspect(self, checkpoint: str, base: str | None = None) -> tuple[Inspection, Suggestion]:
+        """What it is and can do, and the values that fit it. Raises NotFound."""
+        path = self._locate(checkpoint, "checkpoint")
+        inspection = inspect_checkpoint(path, self._base_of(path, base))
+        return inspection, suggest(inspection)
+
+    def add(
+        self,
+        checkpoint: str,
+        *,
+        name: str | None = None,
+        family: str | None = None,
+        tiers: Sequence[Tier] = ("1K",),
+        price: str | None = None,
+        base: str | None = None,
+    ) -> Added:
+        """Write its catalog file and its manifest. Raises ApiError; then no file was written."""
+        inspection, suggestion = self.inspect(checkpoint, base)
+        if inspection.problems:
+            raise BadRequest(f"It can't be served: {'; '.join(inspection.problems)}", param="checkpoint")
+        if inspection.folder is None:
+            raise BadRequest("It has the denoiser alone: name the folder with the other parts in 'base'.", param="base")
+        catalog = self._catalog()
+        family = family or _family_of(catalog, inspection.conditioning)
+        stem = name or _slug(self._name(self._locate(checkpoint, "checkpoint")))
+        models = [
+            NewModel(name_for(stem, tier), tier, price or _price_of(catalog, family, tier))
+            for tier in dict.fromkeys(tiers)
+        ]
+        path = self._locate(checkpoint, "checkpoint")
+        base_name = self._name(inspection.folder) if path.is_file() else None
+        text = catalog_text(self._name(path), base_name, family, suggestion, models)
+        file = self._model_configs / f"{_slug(stem)}.toml"
+        self._write(file, text)
+        return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
+
+    def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
+        """The values of a model's catalog file that a swap to another checkpoint should change: those for which the two
+        checkpoints call for different ones. What was tuned for both stays. Raises NotFound."""
+        inspection, suggestion = self.inspect(checkpoint)
+        if inspection.problems:
+            return []  # loading it will fail, and say more
+        old = inspect_checkpoint(model.checkpoint.path, model.checkpoint.base)
+        fitted = {} if old.problems else suggest(old).values
+        spec = model.checkpoint
+        current = {
+            "conditioning": spec.conditioning,
+            "native_area_px": spec.native_area_px,
+            "max_area_px": spec.max_area_px,
+            "steps": model.steps,
+            "sampling.guidance": spec.sampling.guidance,
+            "base": self._name(spec.base) if spec.base else None,
+            "enlarge": spec.enlarge,
+        }
+        base = self._name(inspection.folder) if inspection.folder and inspection.path.is_file() else None
+        changes = {key: value for key, value in suggestion.values.items() if fitted.get(key) != value}
+        wanted: dict[str, float | str | None] = {**changes, "base": base}
+        if spec.refined and suggestion.enlarge == "resize":
+            wanted["enlarge"] = "resize"  # its 2K and 4K models have no second pass
+        return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
+
+    def list_all(self) -> list[Found]:
+        """Those of the catalog, then the others under the weights folder."""
+        try:
+            catalog = self._catalog()
+            served = {model.name: model for model in catalog.models.values()}
+        except BadRequest:  # a broken catalog names none
+            served = {}
+        by_path: dict[Path, list[str]] = {}
+        for model in served.values():
+            by_path.setdefault(self._weights / self._configured(model), []).append(model.name)
+        others = [path for path in self._on_disk() if path not in by_path]
+        return [self._found(path, by_path.get(path, [])) for path in [*by_path, *others]]
+
+    def adapters(self) -> dict[str, list[Adapter]]:
+        """By the name of each model that takes adapters by request: those of its folder."""
+        folders = {model.name: model.checkpoint.runtime.lora_folder for model in self._catalog().models.values()}
+        return {
+            name: [read_adapter(file) for file in sorted(folder.glob("*.safetensors"))]
+            for name, folder in folders.items()
+            if folder is not None
+        }
+
+    def verify(self, checkpoint: str) -> list[Checked]:
+        """Every file against its manifest. Reads them whole. Raises NotFound."""
+        path = self._locate(checkpoint, "checkpoint")
+        if not manifest_of(path).is_file():
+            message = f"There is no {manifest_of(path)}: `darkroom checkpoints add` writes it."
+            raise NotFound(message, param="checkpoint")
+        return list(verify(path))
+
+    def remove(self, model: str, *, delete_files: bool = False) -> list[Path]:
+        """Delete the catalog file of a model and, if told so, its checkpoint's files. Returns what was deleted.
+
+        Raises ApiError, then nothing was deleted: also where the rest of the catalog needs what would go.
+        """
+        catalog = self._catalog()
+        found = catalog.find(model)
+        if found is None:
+            known = ", ".join(catalog.models)
+            raise NotFound(f"There is no image model `{model}`. Image models here: {known}.", param="model")
+        source, checkpoint = found.source, self._weights / self._configured(found)
+        others = [other for other in catalog.models.values() if other.source != source]
+        if delete_files and any(checkpoint in self._folders_of(other) for other in others):
+            raise BadRequest(f"{checkpoint} is not deleted: another catalog file names it.", code="in_use")
+        if delete_files and not checkpoint.resolve().is_relative_to(self._weights.resolve()):
+            raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
+        text = source.read_text()
+        source.unlink()
+        try:
+            self._catalog()
+        except BadRequest as error:
+            source.write_text(text)
+            message = f"{source.name} is not removed, since the rest of the catalog needs it: {error.message}"
+            raise BadRequest(message, code="in_use") from error
+        deleted = [source]
+        if delete_files:
+            for path in (checkpoint, manifest_of(checkpoint)):
+                if path.exists():
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    deleted.append(path)
+        return deleted
+
+    def _catalog(self) -> Catalog:
+        try:
+            return load_catalog(self._model_configs, self._weights)
+        except CatalogError as error:
+            raise BadRequest(f"The catalog is invalid:\n{error}", code="invalid_catalog") from error
+
+    def _locate(self, text: str, param: str) -> Path:
+        """A path under the weights folder, or any other. Raises NotFound."""
+        for path in (self._weights / text, Path(text).absolute()):
+            try:
+                if path.exists():
+                    return path
+            except (OSError, ValueError):
+                continue
+        raise NotFound(f"There is no checkpoint at {text[:200]}.", param=param)
+
+    def _name(self, path: Path) -> str:
+        """As catalog files name it: relative to the weights folder if it is inside."""
+        weights = self._weights.absolute()
+        for parent in (path, *path.parents):  # a hub cache folder's name stands for its snapshot
+            if parent.name.startswith(HUB_CACHE):
+                path = parent
+                break
+        return str(path.absolute().relative_to(weights)) if path.absolute().is_relative_to(weights) else str(path)
+
+    def _base_of(self, path: Path, base: str | None) -> Path | None:
+        """The folder that a single file's other components come from: as told, or the only one of as many weights."""
+        if base is not None:
+            return self._locate(base, "base")
+        if path.is_dir():
+            return None
+        found = find_bases(path, (folder for folder in self._on_disk() if folder.is_dir()))
+        return found[0] if found else None
+
+    def _on_disk(self) -> Iterator[Path]:
+        for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
+            is_folder = (path / "model_index.json").is_file() or path.name.startswith(HUB_CACHE)
+            if is_folder or path.suffix in SINGLE_FILES:
+                yield path
+
+    def _configured(self, model: ImageModel) -> str:
+        """The path of a model's checkpoint as its catalog file has it."""
+        return self._name(model.checkpoint.path)
+
+    def _folders_of(self, model: ImageModel) -> set[Path]:
+        spec = model.checkpoint
+        return {self._weights / self._name(path) for path in (spec.path, spec.base, spec.config) if path is not None}
+
+    def _found(self, path: Path, models: Sequence[str]) -> Found:
+        state = "missing" if not path.exists() else "in the catalog" if models else "not in the catalog"
+        files = path.rglob("*") if path.is_dir() else [path]
+        blobs = {file.resolve() for file in files if file.is_file()}  # once, if a hub cache links to them
+        return Found(
+            name=self._name(path),
+            path=path,
+            bytes=sum(file.stat().st_size for file in blobs),
+            models=tuple(models),
+            state=state,
+            has_manifest=manifest_of(path).is_file(),
+        )
+
+    def _write(self, file: Path, text: str) -> None:
+        """Raises ApiError if the catalog with this file would be refused; the file is gone then."""
+        try:
+            with file.open("x") as stream:
+                stream.write(text)
+        except FileExistsError as error:
+            raise BadRequest(f"{file} is there already: choose another name.", param="name") from error
+        except OSError as error:
+            raise BadRequest(f"{file} can't be written: {error.strerror}.", param="name") from error
+        try:
+            self._catalog()
+        except BadRequest:
+            file.unlink()
+            raise
+
+
+def _family_of(catalog: Catalog, conditioning: str) -> str:
+    """The family whose checkpoints take references as this one does. Raises BadRequest if there is none."""
+    families = {model.checkpoint.conditioning: model.checkpoint.family for model in catalog.models.values()}
+    if conditioning not in families:
+        raise BadRequest(f"No family here has conditioning {conditioning!r}: send 'family'.", param="family")
+    return families[conditioning]
+
+
+def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
+    """What the family's models of this tier cost, the most of them. Raises BadRequest if there are none."""
+    prices = [m.price for m in catalog.models.values() if (m.checkpoint.family, m.tier) == (family, tier)]
+    if not prices:
+        message = f"Family '{family}' has no {tier} model whose price could be taken: send 'price'."
+        raise BadRequest(message, param="price")
+    return format_money(max(prices))
+
+
+def _slug(name: str) -> str:
+    """A model's name, or a file's, from a path."""
+    stem = Path(name).name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
+    return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "checkpoint"
+
+
+def _try_manifest(path: Path) -> Path | None:
+    try:
+        return write_manifest(path)
+    except OSError:
+        return None

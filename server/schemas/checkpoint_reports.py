@@ -1,0 +1,55 @@
+"""The report of a checkpoint, from what was found in it."""
+
+from pipelines.catalog.adapters import Adapter
+from pipelines.catalog.inspection import Inspection
+from pipelines.catalog.suggestion import Suggestion
+from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedValue
+
+
+def adapter_card(model: str, adapter: Adapter, *, fits: bool | None) -> AdapterCard:
+    """As the route and the command show it."""
+    return AdapterCard(
+        model=model,
+        name=adapter.name,
+        bytes=adapter.bytes,
+        rank=adapter.rank,
+        layers=adapter.layers,
+        trigger_words=list(adapter.trigger_words),
+        problem=adapter.problem,
+        fits=fits,
+    )
+
+
+def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindings:
+    """As the route and the command show it."""
+    abilities = inspection.abilities
+    found = {
+        "steps": suggestion.steps,
+        "guidance": suggestion.guidance,
+        "native_area_px": suggestion.native_area_px,
+        "max_area_px": suggestion.max_area_px,
+    }
+    return CheckpointFindings(
+        path=str(inspection.path),
+        base=str(inspection.folder) if inspection.folder and inspection.path.is_file() else None,
+        class_name=inspection.class_name,
+        parts=[
+            PartReport(
+                name=part.name,
+                class_name=part.class_name,
+                weights=part.weights,
+                bytes=part.bytes,
+                dtypes=list(part.dtypes),
+            )
+            for part in inspection.parts
+        ],
+        variants=list(inspection.variants),
+        problems=list(inspection.problems),
+        needs=list(inspection.needs),
+        supports=abilities.names if abilities is not None else [],
+        second_pass=abilities is not None and abilities.second_pass,
+        conditioning=inspection.conditioning,
+        bytes_in_bfloat16=inspection.device_bytes(2),
+        bytes_in_float32=inspection.device_bytes(4),
+        suggested={name: SuggestedValue(value=value.value, found=value.found) for name, value in found.items()},
+    )

@@ -1,0 +1,197 @@
+"""Bodies and answers of the checkpoint manager's routes."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipelines.catalog.sizes import Tier
+from server.schemas.answer import Answer
+
+MAX_CELLS = 96
+Path = Annotated[str, Field(min_length=1)]
+Prompt = Annotated[str, Field(min_length=1, max_length=32_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class InspectRequest(BaseModel):
+    """POST /admin/checkpoints/inspect. Paths are as catalog files have them."""
+
+    checkpoint: Path
+    base: Path | None = None
+
+
+class AddRequest(InspectRequest):
+    """POST /admin/checkpoints/add."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] | None = None
+    family: str | None = None
+    tiers: Annotated[list[Tier], Field(min_length=1)] = ["1K"]
+    price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$")] | None = None
+
+
+class VerifyRequest(BaseModel):
+    """POST /admin/checkpoints/verify."""
+
+    checkpoint: Path
+
+
+class RemoveRequest(BaseModel):
+    """POST /admin/checkpoints/remove."""
+
+    model: str = Field(min_length=1)
+    delete_files: bool = False
+
+
+class ProofSampling(BaseModel):
+    """Sampling of a candidate, in place of its catalog file's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    steps: Annotated[int, Field(ge=1, le=200)] | None = None
+    guidance: Annotated[float, Field(ge=0, le=50)] | None = None
+    negative_prompt: Annotated[str, Field(max_length=32_000)] | None = None
+    scheduler: str | None = None
+    shift: Annotated[float, Field(gt=0)] | None = None
+
+
+class ProofCandidate(BaseModel):
+    """A served model's name, or a checkpoint's path."""
+
+    name: str = Field(min_length=1)
+    sampling: ProofSampling = ProofSampling()
+
+
+class ProofAxis(BaseModel):
+    """At most one of these: the values that are drawn side by side."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    steps: list[Annotated[int, Field(ge=1, le=200)]] | None = None
+    guidance: list[Annotated[float, Field(ge=0, le=50)]] | None = None
+    scheduler: list[str] | None = None
+    shift: list[Annotated[float, Field(gt=0)]] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "ProofAxis":
+        if len(self.model_fields_set) > 1:
+            raise ValueError("one axis at a time")
+        return self
+
+
+class ProofRequest(BaseModel):
+    """POST /admin/checkpoints/proof."""
+
+    candidates: Annotated[list[ProofCandidate], Field(min_length=1, max_length=12)]
+    prompts: Annotated[list[Prompt], Field(min_length=1, max_length=24)]
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=24)] = [1]
+    axis: ProofAxis = ProofAxis()
+    size: Annotated[str, Field(pattern=r"^[0-9]{2,4}x[0-9]{2,4}$")] = "1024x1024"
+    cell_px: Annotated[int, Field(ge=64, le=1024)] = 320
+
+
+class PartReport(Answer):
+    """A component of a checkpoint, by the headers of its files."""
+
+    name: str
+    class_name: str
+    weights: int
+    bytes: int
+    dtypes: list[str]
+
+
+class SuggestedValue(Answer):
+    """A value for the catalog file, and where it was found."""
+
+    value: float
+    found: str
+
+
+class CheckpointFindings(Answer):
+    """What a checkpoint is and can do. With `problems` it can't be served. `supports` is what its classes promise."""
+
+    object: Literal["checkpoint.report"] = "checkpoint.report"
+    path: str
+    base: str | None
+    class_name: str | None
+    parts: list[PartReport]
+    variants: list[str]
+    problems: list[str]
+    needs: list[str]
+    supports: list[str]
+    second_pass: bool
+    conditioning: str
+    bytes_in_bfloat16: int
+    bytes_in_float32: int
+    suggested: dict[str, SuggestedValue]
+
+
+class NewCheckpoint(Answer):
+    """The catalog file that was written. It is served after a reload."""
+
+    object: Literal["checkpoint.added"] = "checkpoint.added"
+    file: str
+    text: str
+    models: list[str]
+    manifest: str | None
+    needs: list[str]
+
+
+class CheckedFile(Answer):
+    """A file against the manifest."""
+
+    file: str
+    state: Literal["unchanged", "changed", "missing", "new"]
+
+
+class Verification(Answer):
+    """Whether all files are as they were when the checkpoint was added."""
+
+    object: Literal["checkpoint.verification"] = "checkpoint.verification"
+    unchanged: bool
+    files: list[CheckedFile]
+
+
+class Removal(Answer):
+    """What was deleted. A reload takes the models away."""
+
+    object: Literal["checkpoint.removed"] = "checkpoint.removed"
+    deleted: list[str]
+
+
+class AdapterCard(Answer):
+    """A LoRA adapter that requests may name. `fits` is null where the server has not tried it."""
+
+    model: str
+    name: str
+    bytes: int
+    rank: int | None
+    layers: int
+    trigger_words: list[str]
+    problem: str | None
+    fits: bool | None
+
+
+class AdapterList(Answer):
+    """GET /admin/checkpoints/adapters."""
+
+    object: Literal["list"] = "list"
+    data: list[AdapterCard]
+
+
+class CheckpointCard(Answer):
+    """A checkpoint on the disk or in the catalog. `last_used` is the latest charge of its models, in Unix seconds."""
+
+    name: str
+    bytes: int
+    models: list[str]
+    state: str
+    detail: str
+    verifiable: bool
+    last_used: float | None
+
+
+class CheckpointList(Answer):
+    """GET /admin/checkpoints."""
+
+    object: Literal["list"] = "list"
+    data: list[CheckpointCard]

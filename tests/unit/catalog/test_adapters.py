@@ -1,0 +1,42 @@
+"""What is read from the headers of LoRA adapters."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pipelines.catalog.adapters import read_adapter
+
+LAYER = np.zeros((8, 32), np.float16)
+
+
+@pytest.mark.parametrize("name", ["lora_unet_a.lora_down.weight", "unet.a.lora_A.weight", "unet.a.lora.down.weight"])
+def test_the_rank_is_that_of_most_layers(tmp_path: Path, name: str) -> None:
+    odd = {name.replace("a.", "b.", 1): LAYER[:4], name: LAYER, name.replace("a.", "c.", 1): LAYER, "alpha": LAYER[0]}
+    save_file(odd, tmp_path / "style.safetensors")
+    adapter = read_adapter(tmp_path / "style.safetensors")
+    assert (adapter.name, adapter.rank, adapter.layers, adapter.problem) == ("style", 8, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"modelspec.trigger_phrase": "ink style, sketch"}, ("ink style", "sketch")),
+        ({"ss_tag_frequency": json.dumps({"a": {"cat": 3, "ink": 9}, "b": {"cat": 1}})}, ("ink", "cat")),
+        ({"ss_tag_frequency": "not JSON"}, ()),
+        ({"ss_tag_frequency": '["list"]'}, ()),
+        ({}, ()),
+    ],
+)
+def test_trigger_words_come_from_the_trainer(tmp_path: Path, metadata: dict[str, str], words: tuple[str, ...]) -> None:
+    save_file({"a.lora_A.weight": LAYER}, tmp_path / "style.safetensors", metadata)
+    assert read_adapter(tmp_path / "style.safetensors").trigger_words == words
+
+
+def test_what_is_no_adapter_is_said(tmp_path: Path) -> None:
+    save_file({"weight": LAYER}, tmp_path / "model.safetensors")
+    assert read_adapter(tmp_path / "model.safetensors").problem == "no LoRA layers are in it"
+    (tmp_path / "broken.safetensors").write_bytes(b"x")
+    assert "or a broken one" in (read_adapter(tmp_path / "broken.safetensors").problem or "")

@@ -1,0 +1,255 @@
+"""Adding, verifying, listing and removing checkpoints, and the settings that a swap fits, without a server."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from pipelines.catalog.images import Catalog, load_catalog
+from pipelines.catalog.manifest import manifest_of
+from pipelines.catalog.plan import plan_picture
+from server.cli.app import main
+from server.cli.checkpoints import read_recipe
+from server.errors import BadRequest, NotFound, StartError
+from server.flows.catalog_edit import EditHistory, edit_catalog_file
+from server.flows.checkpoints import CheckpointManager
+from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """The shipped catalog, and the starters as links beside other checkpoints."""
+    shutil.copytree(REPOSITORY / "model_configs", tmp_path / "configs")
+    weights = tmp_path / "weights"
+    flux_folder(weights / "flux")
+    for name in ("starter-alpha", "starter-beta", "starter-chat"):
+        (weights / name).symlink_to(REPOSITORY / "weights" / name)
+    return tmp_path / "configs", weights
+
+
+@pytest.fixture
+def manager(folders: tuple[Path, Path]) -> CheckpointManager:
+    return CheckpointManager(*folders)
+
+
+def catalog_of(folders: tuple[Path, Path]) -> Catalog:
+    return load_catalog(*folders)
+
+
+def test_an_added_checkpoint_is_in_the_catalog(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
+    added = manager.add("flux", name="flux-dev", tiers=["1K", "2K"])
+    models = catalog_of(folders).models
+    assert added.models == ("flux-dev", "flux-dev-hd-count")
+    assert added.file == folders[0] / "flux-dev.toml"
+    model = models["flux-dev-hd-count"]
+    assert (model.steps, model.tier, model.price, model.group) == (28, "2K", 2500, "alpha-image-per-call")
+    assert model.checkpoint.sampling.guidance == 3.5
+    assert model.checkpoint.path == folders[1] / "flux"
+    assert "steps = 28  # the default of FluxPipeline" in added.text
+
+
+@pytest.mark.parametrize("make", [denoiser_file, gguf_file])
+def test_a_denoiser_alone_gets_its_base(manager: CheckpointManager, folders: tuple[Path, Path], make: object) -> None:
+    file = folders[1] / f"tuned.{'gguf' if make is gguf_file else 'safetensors'}"
+    make(file)  # type: ignore[operator]
+    options = {"base": "flux"} if make is gguf_file else {}  # the other one has as many weights as the base's
+    manager.add(file.name, **options)  # type: ignore[arg-type]
+    spec = catalog_of(folders).models["tuned"].checkpoint
+    assert (spec.path, spec.base, spec.name) == (file, folders[1] / "flux", "tuned")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "options", "param", "message"),
+    [
+        ("nowhere", {}, "checkpoint", "There is no checkpoint at nowhere"),
+        ("starter-chat", {}, "checkpoint", "a chat model or classifier of transformers"),
+        ("flux", {"family": "gamma", "price": "1.00"}, None, "expected one of alpha, beta"),
+        ("flux", {"family": "gamma"}, "price", "send 'price'"),
+        ("flux", {"name": "catalog"}, "name", "is there already"),
+        ("flux", {"name": "beta-3-pro-image-count"}, None, "is served by another file too"),
+        ("odd.gguf", {}, "checkpoint", "neither a diffusers folder"),
+    ],
+)
+def test_what_cannot_be_added_writes_nothing(
+    manager: CheckpointManager, folders: tuple[Path, Path], checkpoint: str, options: dict[str, str], param: str | None,
+    message: str,
+) -> None:  # fmt: skip
+    gguf_file(folders[1] / "odd.gguf")
+    before = {file: file.read_text() for file in folders[0].iterdir()}
+    with pytest.raises((BadRequest, NotFound), match=message) as refused:
+        manager.add(checkpoint, **options)  # type: ignore[arg-type]
+    assert refused.value.param == param
+    assert {file: file.read_text() for file in folders[0].iterdir()} == before
+
+
+def test_verifying_names_what_has_changed(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
+    with pytest.raises(NotFound, match="`darkroom checkpoints add` writes it"):
+        manager.verify("flux")
+    manager.add("flux", name="flux-dev")
+    assert {each.state for each in manager.verify("flux")} == {"unchanged"}
+    command = ["sha256sum", "--check", "--quiet", manifest_of(folders[1] / "flux").name]
+    assert subprocess.run(command, cwd=folders[1], check=False).returncode == 0
+    (folders[1] / "flux/.cache").mkdir()
+    (folders[1] / "flux/.cache/download").touch()  # no part of the checkpoint
+    assert {each.state for each in manager.verify("flux")} == {"unchanged"}
+    weights = folders[1] / "flux/vae/diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    (folders[1] / "flux/vae/config.json").unlink()
+    (folders[1] / "flux/new.txt").write_text("")
+    changed = {each.file: each.state for each in manager.verify("flux") if each.state != "unchanged"}
+    assert changed == {
+        "flux/vae/diffusion_pytorch_model.safetensors": "changed",
+        "flux/vae/config.json": "missing",
+        "flux/new.txt": "new",
+    }
+
+
+def test_the_list_has_what_is_served_and_what_lies_there(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    found = {each.name: each for each in manager.list_all()}
+    assert found.keys() == {"starter-alpha", "starter-beta", "flux"}
+    assert found["starter-beta"].state == "in the catalog"
+    assert len(found["starter-beta"].models) == 7
+    assert found["flux"].state == "not in the catalog"
+    files = [file for file in (folders[1] / "flux").rglob("*") if file.is_file()]
+    assert found["flux"].bytes == sum(file.stat().st_size for file in files)
+
+
+def test_removing_deletes_the_file_and_what_nothing_else_needs(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    manager.add("flux", name="one")
+    manager.add("flux", name="two")
+    with pytest.raises(BadRequest, match="another catalog file names it"):
+        manager.remove("one", delete_files=True)
+    with pytest.raises(BadRequest, match="the rest of the catalog needs it"):
+        manager.remove("alpha-image-2-count")
+    with pytest.raises(NotFound, match="There is no image model `three`"):
+        manager.remove("three")
+    assert manager.remove("one") == [folders[0] / "one.toml"]
+    manager.remove("two", delete_files=True)
+    assert {file.name for file in folders[1].iterdir()} == {"starter-alpha", "starter-beta", "starter-chat"}
+    assert "two" not in catalog_of(folders).models
+    assert "alpha-image-2-count" in catalog_of(folders).models
+
+
+def test_a_swap_fits_what_differs_between_the_two(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
+    alpha = catalog_of(folders).models["alpha-image-2-count"]
+    changes = {change.key: (change.old, change.new) for change in manager.fit(alpha, "flux")}
+    assert changes == {"steps": (20, 28), "sampling.guidance": (2.0, 3.5)}
+    assert manager.fit(alpha, "starter-alpha") == []
+    to_beta = {change.key: change.new for change in manager.fit(alpha, "starter-beta")}
+    assert to_beta == {"conditioning": "native", "steps": 4, "sampling.guidance": 1.0}
+
+
+def test_a_class_without_a_second_pass_enlarges_by_scaling(
+    manager: CheckpointManager, folders: tuple[Path, Path]
+) -> None:
+    flux_folder(folders[1] / "sana", index={**INDEX, "_class_name": "SanaPipeline"})
+    alpha = catalog_of(folders).models["alpha-image-2-count"]
+    assert ("enlarge", "redraw", "resize") in [(each.key, each.old, each.new) for each in manager.fit(alpha, "sana")]
+    manager.add("sana", tiers=["1K", "4K"])
+    spec = catalog_of(folders).models["sana-4k-count"].checkpoint
+    assert (spec.enlarge, spec.refined) == ("resize", False)
+    assert plan_picture(spec, 3840, 2160, 32).finish == "resize"
+
+
+def test_a_swapped_catalog_is_what_its_file_says(manager: CheckpointManager, folders: tuple[Path, Path]) -> None:
+    for name, checkpoint in (("alpha-image-2-count", "flux"), ("beta-3-pro-image-count", "tuned.gguf")):
+        gguf_file(folders[1] / "tuned.gguf", 1024)
+        before = catalog_of(folders)
+        changes = manager.fit(before.models[name], checkpoint)
+        if checkpoint.endswith(".gguf"):
+            assert changes == []  # no base has as many weights
+            continue
+        source = before.models[name].source
+        swapped = before.with_checkpoint(source, checkpoint, folders[1], {each.key: each.new for each in changes})
+        assert edit_catalog_file(source, checkpoint, changes)
+        assert catalog_of(folders) == swapped
+        assert "# denoising steps for each quality" in source.read_text()
+
+
+def test_an_edit_is_undone_unless_the_file_has_changed_since(tmp_path: Path) -> None:
+    file, history = tmp_path / "alpha.toml", EditHistory(tmp_path / "swaps.json")
+    file.write_text('checkpoint = "one"\n')
+    with pytest.raises(BadRequest, match="no swap to undo"):
+        history.last()
+    for name in ("two", "three"):
+        edit = edit_catalog_file(file, name, [])
+        assert edit is not None
+        history.record(edit)
+    assert 'checkpoint = "two"' in EditHistory(tmp_path / "swaps.json").last().before
+    file.write_text(history.last().before)
+    history.forget_last()
+    assert 'checkpoint = "one"' in history.last().before
+    file.write_text("# mine\n")
+    with pytest.raises(BadRequest, match="has changed since the swap"):
+        history.last()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path], *arguments: str) -> int:
+    monkeypatch.setenv("DARKROOM_MODEL_CONFIGS", str(folders[0]))
+    monkeypatch.setenv("DARKROOM_WEIGHTS", str(folders[1]))
+    monkeypatch.setenv("DARKROOM_HOME", str(folders[1] / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("sys.argv", ["darkroom", "checkpoints", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_the_commands_print_what_they_found(
+    monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, folders, "inspect", "flux") == 0
+    shown = capsys.readouterr().out
+    assert "FluxPipeline" in shown
+    assert "steps           28  (the default of FluxPipeline)" in shown
+    assert run(monkeypatch, folders, "add", "flux", "--name", "mine", "--tiers", "1K,2K") == 0
+    assert "`darkroom reload` serves mine, mine-hd-count" in capsys.readouterr().out
+    assert run(monkeypatch, folders, "verify", "flux") == 0
+    assert run(monkeypatch, folders, "list") == 0
+    assert "mine, mine-hd-count" in capsys.readouterr().out
+    assert run(monkeypatch, folders, "remove", "mine") == 0
+    alpha = folders[0] / "alpha-image-2.toml"
+    alpha.write_text(alpha.read_text().replace("[runtime]\n", '[runtime]\nlora_folder = "loras"\n'))
+    (folders[1] / "loras").mkdir()
+    save_file({"a.lora_A.weight": np.zeros((16, 4))}, folders[1] / "loras" / "ink.safetensors")
+    capsys.readouterr()
+    assert run(monkeypatch, folders, "adapters") == 0
+    assert re.search(r"alpha-image-2-count.*ink.*16.*not tried", capsys.readouterr().out)
+    for arguments, message in (
+        (("inspect", "nowhere"), "There is no checkpoint at nowhere"),
+        (("add", "flux", "--tiers", "8K"), "There is no tier '8K'"),
+        (("proof",), "Name the models or checkpoints to compare"),
+        (("proof", "a"), "No server has run"),
+    ):
+        assert run(monkeypatch, folders, *arguments) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_sheet_tells_how_it_was_drawn(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from pipelines.images.contact_sheet import make_sheet
+
+    recipe = {"candidates": [{"name": "a"}], "prompts": ["ein Schloß"], "seeds": [1]}
+    described = {"columns": ["a\n2 steps"], "rows": ["seed 1: x" * 100], "cell_px": 64, "recipe": recipe}
+    (tmp_path / "sheet.json").write_text(json.dumps(described))
+    Image.new("RGB", (128, 96), "red").save(tmp_path / "0-0.png")
+    make_sheet(tmp_path)
+    assert read_recipe(tmp_path / "sheet.png") == recipe
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.convert("RGB").getpixel((40, sheet.height - 40)) == (255, 0, 0)
+    with pytest.raises(StartError, match="is no sheet"):
+        read_recipe(tmp_path / "0-0.png")
+    with pytest.raises(StartError, match="can't be read"):
+        read_recipe(tmp_path / "none.png")

@@ -1,0 +1,190 @@
+"""What is found in a checkpoint without loading it, and the values that are suggested for it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.catalog.checkpoint_files import find_snapshot
+from pipelines.catalog.inspection import find_bases, inspect_checkpoint
+from pipelines.catalog.suggestion import suggest
+from pipelines.catalog.weight_headers import BrokenFile, read_header
+from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "supports", "second_pass", "values"),
+    [
+        ("starter-alpha", "text image mask negative_prompt guidance steps", True, ("img2img", 1024**2, 50, 7.5)),
+        ("starter-beta", "text image mask steps", True, ("native", 1024**2, 4, 1.0)),
+    ],
+)
+def test_the_starters(name: str, supports: str, second_pass: bool, values: tuple[Any, ...]) -> None:
+    found = inspect_checkpoint(REPOSITORY / "weights" / name)
+    assert (found.problems, found.needs) == ((), ())
+    assert found.abilities is not None
+    assert found.abilities.names == supports.split()
+    assert found.abilities.second_pass is second_pass
+    suggested = suggest(found).values
+    keys = ("conditioning", "native_area_px", "steps", "sampling.guidance")
+    assert tuple(suggested[key] for key in keys) == values
+
+
+def test_parts_and_their_bytes(tmp_path: Path) -> None:
+    found = inspect_checkpoint(flux_folder(tmp_path / "flux"))
+    assert found.problems == ()
+    assert {part.name: part.weights for part in found.parts if part.weights} == {
+        "text_encoder": 100,
+        "transformer": 1000,
+        "vae": 10,
+    }
+    assert (found.weights, found.device_bytes(2), found.device_bytes(4)) == (1110, 2220, 4440)
+    assert {part.dtypes for part in found.parts} == {(), ("F16",)}
+
+
+def write_index(folder: Path, index: dict[str, Any]) -> None:
+    (folder / "model_index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder / "tokenizer"), "tokenizer/ is missing, which model_index.json names"),
+        (lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors").unlink(), "vae: no weights"),
+        (
+            lambda folder: (folder / "vae/diffusion_pytorch_model.safetensors").rename(folder / "vae/model.bin"),
+            "vae: no weights but model.bin, which can run code",
+        ),
+        (
+            lambda folder: (folder / "vae/x.safetensors.index.json").write_text('{"weight_map": {"a": "gone"}}')
+            and (folder / "vae/diffusion_pytorch_model.safetensors").unlink(),
+            "gone: missing, x.safetensors.index.json names it",
+        ),
+        (lambda folder: (folder / "own.py").write_text(""), "may not bring code"),
+        (
+            lambda folder: write_index(folder, {**INDEX, "_class_name": "MagicPipeline"}),
+            "the installed diffusers has no pipeline MagicPipeline",
+        ),
+        (
+            lambda folder: write_index(folder, {**INDEX, "vae": ["my_library", "Vae"]}),
+            "vae is of the library my_library",
+        ),
+        (
+            lambda folder: write_index(folder, {**INDEX, "_class_name": "WanPipeline"}),
+            "WanPipeline draws videos",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(tmp_path: Path, damage: Any, message: str) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    damage(folder)
+    assert message in "; ".join(inspect_checkpoint(folder).problems)
+
+
+def test_a_truncated_file_is_named_with_its_bytes(tmp_path: Path) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    file = folder / "vae/diffusion_pytorch_model.safetensors"
+    whole = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-5])
+    problems = inspect_checkpoint(folder).problems
+    assert problems == (f"{file}: truncated, it has {whole - 5} of {whole} bytes",)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100, b"GGUF" + b"\xff" * 100])
+@pytest.mark.parametrize("name", ["x.safetensors", "x.gguf"])
+def test_files_of_another_format_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BrokenFile, match="or a broken one"):
+        read_header(tmp_path / name)
+
+
+def test_a_gguf_header(tmp_path: Path) -> None:
+    header = read_header(gguf_file(tmp_path / "x.gguf"))
+    assert header.metadata == {"general.architecture": "flux", "list": [1, 2, 3]}
+    assert [(t.name, t.dtype, t.shape, t.bytes) for t in header.tensors] == [
+        ("double_blocks.0.weight", "Q8_0", (32, 32), 1088)
+    ]
+    (tmp_path / "x.gguf").write_bytes((tmp_path / "x.gguf").read_bytes()[:-1])
+    with pytest.raises(BrokenFile, match="truncated"):
+        read_header(tmp_path / "x.gguf")
+
+
+def test_a_hub_cache_folder_is_followed_by_its_refs(tmp_path: Path) -> None:
+    cache = tmp_path / "models--x--y"
+    for snapshot in ("111", "222"):
+        flux_folder(cache / "snapshots" / snapshot)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("222\n")
+    assert find_snapshot(cache) == cache / "snapshots" / "222"
+    assert inspect_checkpoint(cache).problems == ()
+    (cache / "refs" / "main").unlink()
+    assert find_snapshot(cache) == cache / "snapshots" / "111"
+    assert find_snapshot(tmp_path) == tmp_path
+
+
+def test_the_base_of_a_denoiser_has_as_many_weights(tmp_path: Path) -> None:
+    folder, other = flux_folder(tmp_path / "flux"), flux_folder(tmp_path / "other")
+    denoiser_file(other / "transformer/diffusion_pytorch_model.safetensors", 2000)
+    file = denoiser_file(tmp_path / "fine-tune.safetensors")
+    assert find_bases(file, [other, folder]) == [folder]
+    found = inspect_checkpoint(file, folder)
+    assert found.problems == ()
+    assert (found.class_name, found.weights) == ("FluxPipeline", 1110)
+    assert "neither a diffusers folder" in inspect_checkpoint(file).problems[0]
+
+
+def test_gguf_weights_stay_as_they_are_on_the_device(tmp_path: Path) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    found = inspect_checkpoint(gguf_file(tmp_path / "x.gguf"), folder)
+    assert found.problems == ()
+    assert found.device_bytes(2) == 1088 + 2 * 110
+
+
+@pytest.mark.parametrize(
+    ("index", "configs", "card", "steps", "guidance", "found"),
+    [
+        ({}, {}, "", 28, 3.5, "the default of FluxPipeline"),
+        ({}, {"transformer": {"guidance_embeds": False}}, "", 4, 1.0, "guidance_embeds is false"),
+        ({}, {}, "pipe(prompt, num_inference_steps=12, guidance_scale=2.5)", 12, 2.5, "README.md"),
+        ({"_class_name": "QwenImagePipeline"}, {}, "", 50, 4.0, "the default of QwenImagePipeline"),
+        ({"_class_name": "Flux2KleinPipeline", "is_distilled": True}, {}, "", 4, 1.0, "is_distilled"),
+        (
+            {"_class_name": "StableDiffusionXLPipeline"},
+            {"scheduler": {"timestep_spacing": "trailing", "prediction_type": "epsilon"}},
+            "", 4, 1.0, "timestep_spacing is trailing",
+        ),
+        (
+            {"_class_name": "StableDiffusionXLPipeline"},
+            {"scheduler": {"_class_name": "LCMScheduler", "original_inference_steps": 50}},
+            "", 4, 1.0, "the scheduler is LCMScheduler",
+        ),
+    ],
+)  # fmt: skip
+def test_steps_and_guidance_come_from_the_checkpoint(
+    tmp_path: Path, index: Any, configs: Any, card: str, steps: int, guidance: float, found: str
+) -> None:
+    folder = flux_folder(tmp_path / "flux", index={**INDEX, **index}, **configs)
+    (folder / "README.md").write_text(card)
+    suggested = suggest(inspect_checkpoint(folder))
+    assert (suggested.steps.value, suggested.guidance.value) == (steps, guidance)
+    assert found in suggested.steps.found
+
+
+@pytest.mark.parametrize(
+    ("class_name", "configs", "side_px"),
+    [
+        ("FluxPipeline", {}, 1024),  # 128 latents, by the class
+        ("StableDiffusionPipeline", {"transformer": {"sample_size": 64}}, 512),
+        ("StableDiffusionPipeline", {"transformer": {"sample_size": [96, 96]}}, 768),
+        ("SanaPipeline", {"vae": {"encoder_block_out_channels": [1] * 6}}, 1024),  # by the call
+    ],
+)
+def test_the_native_area_is_what_the_class_draws_without_a_size(
+    tmp_path: Path, class_name: str, configs: Any, side_px: int
+) -> None:
+    folder = flux_folder(tmp_path / "flux", index={**INDEX, "_class_name": class_name}, **configs)
+    assert suggest(inspect_checkpoint(folder)).native_area_px.value == side_px**2

@@ -1,0 +1,82 @@
+"""Options of `[runtime]` that defeat each other, and what `runtime = "auto"` chooses for devices of several sizes."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.memory import CONTEXT_BYTES, worker_bytes
+from pipelines.catalog.runtime import CONFLICTS, check_conflicts, choose_runtime
+from pipelines.protocol.images import Lora, Runtime, StepCache
+
+GIB = 2**30
+FLUX = {"transformer": 22 * GIB, "text_encoder_2": 9 * GIB, "text_encoder": GIB // 4, "vae": GIB // 4}
+ADAPTER = (Lora(Path("style.safetensors")),)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "reason"),
+    [
+        (Runtime(compile=True, quantize="float8"), "casts the weights before every layer"),
+        (Runtime(compile=True, cache=StepCache("taylorseer")), "three graphs"),
+        (Runtime(compile=True, offload="group"), "copied by hooks"),
+        (Runtime(compile=True, lora_folder=Path("loras")), "compiled anew"),
+        (Runtime(quantize="fp8", loras=ADAPTER), "not quantized"),
+        (Runtime(quantize="fp8", lora_folder=Path("loras")), "not quantized"),
+        (Runtime(quantize="fp8", offload="group"), "takes longer"),
+    ],
+)
+def test_options_that_defeat_each_other_are_refused_with_the_reason(runtime: Runtime, reason: str) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        check_conflicts(runtime)
+
+
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        Runtime(),
+        Runtime(compile=True, quantize="fp8", cache=StepCache("first-block"), attention="_native_cudnn"),
+        Runtime(compile=True, offload="model", loras=ADAPTER),
+        Runtime(quantize="float8", offload="group", lora_folder=Path("loras")),
+    ],
+)
+def test_options_that_work_together_are_taken(runtime: Runtime) -> None:
+    check_conflicts(runtime)
+
+
+def test_every_conflict_names_two_options() -> None:
+    assert len({(one, other) for one, _, other, _, _ in CONFLICTS}) == len(CONFLICTS)
+
+
+@pytest.mark.parametrize(
+    ("card_gb", "capability", "quantize", "offload"),
+    [
+        (140, (9, 0), "none", "none"),
+        (80, (9, 0), "none", "none"),
+        (48, (8, 9), "none", "none"),
+        (32, (12, 0), "fp8", "none"),
+        (32, (8, 6), "float8", "none"),
+        (24, (8, 9), "fp8", "model"),
+        (24, (8, 6), "float8", "model"),
+        (8, (8, 9), "float8", "group"),
+    ],
+)
+def test_auto_takes_the_fastest_options_that_fit(
+    card_gb: int, capability: tuple[int, int], quantize: str, offload: str
+) -> None:
+    """FLUX.1, with four fifths of the card for weights."""
+    chosen, why = choose_runtime(FLUX, "transformer", int(0.8 * card_gb * 1e9), capability)
+    assert (chosen.quantize, chosen.offload) == (quantize, offload)
+    assert f"{0.8 * card_gb * 1e9 / GIB:.1f} GiB for weights" in why
+    check_conflicts(chosen)
+
+
+def test_auto_changes_nothing_without_a_gpu() -> None:
+    assert choose_runtime(FLUX, "transformer", GIB, None) == (Runtime(), "no GPU: the plain settings")
+
+
+def test_other_workers_count_their_files_and_a_context_if_they_run(tmp_path: Path) -> None:
+    assert worker_bytes([]) == 0
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    (tmp_path / "config.json").write_bytes(bytes(10))
+    assert worker_bytes([tmp_path, tmp_path, tmp_path / "absent"]) == 1000 + CONTEXT_BYTES
