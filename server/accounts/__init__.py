@@ -6,7 +6,8 @@
 - `money`: amounts as integers
 - `ledger`: holds, charges and results
 - `report`: balances, charges and the check of the ledger
-- `calls`: the outcome of each image call, for retries
+- `calls`: the outcome of each image call, and of chats with an Idempotency-Key, for retries
+- `webhooks`: those that are to be sent
 - `responses`: stored responses and their chains
 - `chat_usage`: token counts of chats
 - `refusals`: what moderation refused

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Select, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -63,6 +63,17 @@ class CallRecord:
     replayable: bool
     delivered: bool
     created_at: float
+    ended_at: float | None = None
+    model: str | None = None  # as its hold names it; known to `find` and `list` alone
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list: after the entry with this id."""
+
+    limit: int
+    order: Literal["asc", "desc"]
+    after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +108,32 @@ class CallStore(Store):
         self._retention_s = retention_s
 
     def find(self, call_id: str, key_id: str) -> CallRecord | None:
-        records = self._select(CallRow.id == call_id, CallRow.key_id == key_id)
-        return records[0] if records else None
+        with self._database.read() as session:
+            query = _with_models().where(CallRow.id == call_id, CallRow.key_id == key_id)
+            return next((call_record(row, model) for row, model in session.execute(query)), None)
+
+    def page(
+        self, key_id: str, endpoints: Collection[str], state: State | None, page: Page
+    ) -> Sequence[CallRecord] | None:
+        """This key's calls by age, and one more than `page` has room for if there are more. None if `page.after` is no
+        call of this key."""
+        query = _with_models().where(CallRow.key_id == key_id, CallRow.endpoint.in_(endpoints))
+        if state is not None:
+            query = query.where(CallRow.state == state)
+        age = (CallRow.created_at, CallRow.id)
+        with self._database.read() as session:
+            if page.after is not None:
+                after = session.get(CallRow, page.after)
+                if after is None or after.key_id != key_id:
+                    return None
+                here = (after.created_at, after.id)
+                query = query.where(tuple_(*age) < here if page.order == "desc" else tuple_(*age) > here)
+            ordered = query.order_by(*(column.desc() if page.order == "desc" else column for column in age))
+            return [call_record(row, model) for row, model in session.execute(ordered.limit(page.limit + 1))]
 
     def find_keyed(self, key_id: str, endpoint: str, idempotency_key: str) -> CallRecord | None:
         """The call with this Idempotency-Key."""
-        recent = CallRow.created_at > time.time() - self._retention_s
+        recent = CallRow.created_at > self._database.clock.cautious() - self._retention_s
         records = self._select(
             CallRow.key_id == key_id, CallRow.endpoint == endpoint, CallRow.idempotency_key == idempotency_key, recent
         )
@@ -114,7 +145,7 @@ class CallStore(Store):
             CallRow.key_id == key_id,
             CallRow.endpoint == endpoint,
             CallRow.fingerprint == fingerprint,
-            CallRow.ended_at > time.time() - within_s,
+            CallRow.ended_at > self._database.clock.cautious() - within_s,
         )
 
     def begin_write(self, call: CallId) -> Write:
@@ -124,10 +155,7 @@ class CallStore(Store):
             if call.idempotency_key is not None:
                 session.execute(self._free_idempotency_key(call))
             session.add(self._row(call, "running"))
-            try:
-                session.flush()
-            except IntegrityError as error:
-                raise IdempotencyKeyInUse(call.id) from error
+            _flush_new(session, call)
 
         return write
 
@@ -167,6 +195,16 @@ class CallStore(Store):
             if not failure.replayable:
                 row.idempotency_key = None
 
+    def record_ended(self, call: CallId, status: int, answer: Mapping[str, Any]) -> None:
+        """Record a call that had no row while it ran, for retries: its answer or its error. Raises
+        IdempotencyKeyInUse."""
+        row = self._row(call, "succeeded" if status == 200 else "failed")
+        row.status, row.answer, row.replayable, row.ended_at = status, dict(answer), True, time.time()
+        with self._database.write() as session:
+            session.execute(self._free_idempotency_key(call))
+            session.add(row)
+            _flush_new(session, call)
+
     def mark_delivered(self, call_id: str, *, still_replayable: bool) -> None:
         """A retry got this answer. Unless it stays replayable, its Idempotency-Key becomes free for a new call."""
         values: dict[str, Any] = {"delivered": True}
@@ -187,24 +225,23 @@ class CallStore(Store):
 
     def delete_expired(self) -> None:
         """Delete the records that are past their retention."""
+        expired = CallRow.created_at < self._database.clock.cautious() - self._retention_s
         with self._database.write() as session:
-            session.execute(
-                delete(CallRow).where(CallRow.created_at < time.time() - self._retention_s, CallRow.state != "running")
-            )
+            session.execute(delete(CallRow).where(expired, CallRow.state != "running"))
 
     def _select(self, *conditions: Any) -> list[CallRecord]:
         with self._database.read() as session:
             newest = (
                 select(CallRow).where(*conditions).order_by(CallRow.created_at.desc()).limit(MAX_FINGERPRINT_MATCHES)
             )
-            return [_record(row) for row in session.scalars(newest)]
+            return [call_record(row) for row in session.scalars(newest)]
 
     def _free_idempotency_key(self, call: CallId) -> Any:
         """Remove the Idempotency-Key from a call that is past its retention."""
         same_route = (CallRow.key_id == call.key_id, CallRow.endpoint == call.endpoint)
         expired = (
             CallRow.idempotency_key == call.idempotency_key,
-            CallRow.created_at <= time.time() - self._retention_s,
+            CallRow.created_at <= self._database.clock.cautious() - self._retention_s,
         )
         return update(CallRow).where(*same_route, *expired).values(idempotency_key=None)
 
@@ -236,7 +273,21 @@ def match_retry(records: Sequence[CandidateT], *, another_expected: bool) -> Can
     return replayable[0] if replayable and replayable[0] is records[0] and not another_expected else None
 
 
-def _record(row: CallRow) -> CallRecord:
+def _flush_new(session: Session, call: CallId) -> None:
+    try:
+        session.flush()
+    except IntegrityError as error:
+        raise IdempotencyKeyInUse(call.id) from error
+
+
+def _with_models() -> Select[CallRow, str | None]:
+    return select(CallRow, HoldRow.model).outerjoin(HoldRow, HoldRow.call_id == CallRow.id)
+
+
+def call_record(row: CallRow, model: str | None = None) -> CallRecord:
+    """The row as a value."""
     call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
     state: State = row.state  # type: ignore[assignment]  # the database checks it
-    return CallRecord(call, state, row.status, row.answer, row.replayable, row.delivered, row.created_at)
+    return CallRecord(
+        call, state, row.status, row.answer, row.replayable, row.delivered, row.created_at, row.ended_at, model
+    )

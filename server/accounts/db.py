@@ -14,19 +14,20 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from server.errors import DatabaseBusy
+from server.clock import Clock
+from server.errors import DatabaseBusy, DatabaseFailed
 from server.threads import NotBegun, Threads
 
 log = structlog.stdlib.get_logger("darkroom.database")
@@ -40,6 +41,16 @@ REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
 PATIENT_LIMIT_S = 300.0  # a picture that was drawn, or the end of a response, would be lost
 COMMAND_LIMIT_S = 30.0
 ATTEMPT_S = 0.5  # of a wait; then the time is looked at
+SQLITE_FAILURES = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
+POSTGRESQL_FAILURES = ("53100", "58", "XX")  # a full disk, errors of the system, corrupted data
+UNDONE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, "53100"}  # nothing of the transaction was written
 CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and ms, of a host that went away silently
 
 
@@ -57,6 +68,7 @@ class Database:
         self._write_threads = Threads("db-write", 1)
         self._read_threads = Threads("db-read", READERS)
         self._wait = _Wait()
+        self.clock = Clock()
         self._stop_waiting_at = math.inf
 
     def migrate(self) -> None:
@@ -78,7 +90,7 @@ class Database:
     def write(self) -> Iterator[Session]:
         """A transaction on the single writer connection; commits at the end, rolls back on an exception.
 
-        Raises DatabaseBusy if it can't begin in time, or is cut off.
+        Raises DatabaseBusy if it can't begin in time, or is cut off, and DatabaseFailed.
         """
         began = False
         try:
@@ -87,18 +99,18 @@ class Database:
                 yield session
                 session.commit()
         except (DBAPIError, PoolTimeout) as error:
-            _raise_if_busy(error, began=began)
+            _raise_translated(error, began=began)
             raise
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A read-only transaction on one snapshot; it never waits for the writer. Raises DatabaseBusy if the database
-        can't be reached."""
+        can't be reached, and DatabaseFailed."""
         try:
             with Session(self._readers) as session:
                 yield session
         except (DBAPIError, PoolTimeout) as error:
-            _raise_if_busy(error, began=False)
+            _raise_translated(error, began=False)
             raise
 
     async def in_reader(
@@ -110,14 +122,25 @@ class Database:
     async def in_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """Run blocking work that writes. Raises DatabaseBusy if it can't begin within REQUEST_LIMIT_S."""
-        return await self._write_within(REQUEST_LIMIT_S, partial(work, *args, **kwargs))
+        """Run blocking work that writes. Raises DatabaseBusy if it can't begin within REQUEST_LIMIT_S, and at once
+        DatabaseFailed."""
+        return await self._write_within(REQUEST_LIMIT_S, partial(work, *args, **kwargs), patient=False)
 
     async def in_patient_writer(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little."""
-        return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs))
+        """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little.
+
+        It is repeated while the disk is full or read-only.
+        """
+        return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs), patient=True)
+
+    def lease_now(self, session: Session) -> float:
+        """Unix seconds by the clock that leases are written and compared by: servers that share a database must agree.
+        A SQLite database has one server."""
+        if self.is_sqlite:
+            return self.clock.steady()
+        return float(session.scalars(select(func.extract("epoch", func.clock_timestamp()))).one())
 
     def stop_waiting(self) -> None:
         """The server ends: from now on no write waits for longer than a request's would."""
@@ -128,14 +151,20 @@ class Database:
         self._readers.dispose()
         self._writer.dispose()
 
-    async def _write_within(self, limit_s: float, work: Callable[[], Result]) -> Result:
+    async def _write_within(self, limit_s: float, work: Callable[[], Result], *, patient: bool) -> Result:
         """Writes begin in the order in which they came. However many requests come, those that wait are REQUEST_LIMIT_S
         old at most: so the renewal of leases gets its turn."""
         until = time.monotonic() + limit_s
 
         def write() -> Result:
             self._wait.until = until
-            return work()
+            while True:
+                try:
+                    return work()
+                except DatabaseFailed as error:
+                    if not (patient and error.undone) or time.monotonic() >= min(until, self._stop_waiting_at):
+                        raise
+                time.sleep(ATTEMPT_S)
 
         return await _run(self._write_threads, limit_s, write)
 
@@ -192,14 +221,30 @@ async def _run(threads: Threads, limit_s: float, work: Callable[[], Result]) -> 
         raise
 
 
-def _raise_if_busy(error: DBAPIError | PoolTimeout, *, began: bool) -> None:
+def _raise_translated(error: DBAPIError | PoolTimeout, *, began: bool) -> None:
+    reason = str(error).partition("\n")[0]
+    if isinstance(error, DBAPIError) and (failure := _failure(error.orig)):
+        raise DatabaseFailed(reason, began=began, undone=failure in UNDONE) from error
     if _is_busy(error):
-        raise DatabaseBusy(str(error).partition("\n")[0], began=began) from error
+        raise DatabaseBusy(reason, began=began) from error
+
+
+def _failure(error: BaseException | None) -> int | str | None:
+    """The code of an error of the disk or of the file on it."""
+    if isinstance(error, sqlite3.Error):
+        code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code if code in SQLITE_FAILURES else None
+    state = getattr(error, "sqlstate", None) or ""
+    return state if state.startswith(POSTGRESQL_FAILURES) else None
 
 
 def _is_busy(error: DBAPIError | PoolTimeout) -> bool:
     """Whether the same transaction may succeed later: the database is locked, overloaded, restarting or away."""
-    if isinstance(error, PoolTimeout) or error.connection_invalidated:
+    if isinstance(error, PoolTimeout):
+        return True
+    if _failure(error.orig):
+        return False
+    if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):
         code: int = getattr(error.orig, "sqlite_errorcode", 0)
@@ -225,6 +270,16 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    @event.listens_for(engine, "handle_error")
+    def forget_pages(context: ExceptionContext) -> None:
+        """A connection keeps what it has read of a damaged file, also when that has been mended. So it is closed; but
+        it would keep its lock until the last object that refers to it is gone."""
+        if _failure(context.original_exception):
+            context.is_disconnect = True
+            if context.connection is not None and not context.connection.invalidated:
+                with suppress(sqlite3.Error):
+                    context.connection.connection.rollback()
 
 
 def _use_snapshot_isolation(engine: Engine) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypedDict
 
-from sqlalchemy import exists, select
+from sqlalchemy import ColumnElement, exists, select
 
 from server.accounts.db import Database
 from server.accounts.ledger import spent_and_held
@@ -78,8 +78,17 @@ def create_key(
 
 def authenticate(database: Database, secret: str) -> Key | None:
     """The key of a secret; None when it is unknown, revoked or expired."""
+    return _find_usable(database, KeyRow.secret_hash == _hash(secret))
+
+
+def find_usable_key(database: Database, key_id: str) -> Key | None:
+    """The key with this id; None when it is unknown, revoked or expired."""
+    return _find_usable(database, KeyRow.id == key_id)
+
+
+def _find_usable(database: Database, condition: ColumnElement[bool]) -> Key | None:
     with database.read() as session:
-        row = session.scalar(select(KeyRow).where(KeyRow.secret_hash == _hash(secret)))
+        row = session.scalar(select(KeyRow).where(condition))
     if row is None or row.revoked_at is not None:
         return None
     if row.expires_at is not None and row.expires_at <= time.time():

@@ -73,11 +73,11 @@ class Ledger(Store):
         self._owner = owner
         self._lease_s = lease_s
         self._crash_hook = crash_hook
+        self._seen_expired: dict[str, float] = {}  # at the last sweep: call ids and until when their leases were
 
     def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         with self._database.write() as session:
-            now = time.time()  # it may have waited
             budget = session.scalar(select(KeyRow.budget).where(KeyRow.id == call.key_id).with_for_update())
             if budget is not None:
                 available = budget - spent_and_held(session, call.key_id)
@@ -91,9 +91,9 @@ class Ledger(Store):
                     model=call.model,
                     price=call.price,
                     owner=self._owner,
-                    lease_until=now + self._lease_s,
+                    lease_until=self._database.lease_now(session) + self._lease_s,
                     state="held",
-                    created_at=now,
+                    created_at=time.time(),
                 )
             )
             extra_writes(session)
@@ -128,18 +128,32 @@ class Ledger(Store):
 
     def void(self, call_id: str, reason: str) -> bool:
         """Release the hold. False when this owner holds none for the call."""
-        return self._void(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner) == 1
+        statement = _void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
+        with self._database.write() as session:
+            return _count_updated(session, statement) == 1
 
     def renew(self, running: Collection[str]) -> int:
         """Extend the leases of this owner's holds for these calls; returns how many. Its other holds expire: their
         calls have ended, but voiding them failed (disk full, for example)."""
         own = (HoldRow.owner == self._owner, HoldRow.state == "held", HoldRow.call_id.in_(running))
         with self._database.write() as session:
-            return _count_updated(session, update(HoldRow).where(*own).values(lease_until=time.time() + self._lease_s))
+            lease_until = self._database.lease_now(session) + self._lease_s
+            return _count_updated(session, update(HoldRow).where(*own).values(lease_until=lease_until))
 
-    def sweep(self) -> int:
-        """Void every hold whose lease expired, whoever owns it; returns how many."""
-        return self._void("lease_expired", HoldRow.lease_until < time.time())
+    def sweep(self, running: Collection[str]) -> int:
+        """Void the holds whose lease had expired at the last sweep already, whoever owns them; returns how many.
+
+        Never this owner's `running` calls, nor a hold that its owner has renewed since: if the database's clock was
+        set, all leases may seem to expire at once.
+        """
+        with self._database.write() as session:
+            is_expired = (HoldRow.state == "held", HoldRow.lease_until < self._database.lease_now(session))
+            own_running = (HoldRow.owner == self._owner) & HoldRow.call_id.in_(running)
+            query = select(HoldRow.call_id, HoldRow.lease_until).where(*is_expired, ~own_running)
+            expired = {row.call_id: row.lease_until for row in session.execute(query)}
+            dead = [call_id for call_id, until in expired.items() if self._seen_expired.get(call_id) == until]
+            self._seen_expired = expired
+            return _count_updated(session, _void_statement("lease_expired", HoldRow.call_id.in_(dead)))
 
     def void_orphans(self) -> int:
         """At start: void the holds that dead servers left; returns how many.
@@ -147,9 +161,11 @@ class Ledger(Store):
         A SQLite home has one server, so every other owner is dead. With a shared PostgreSQL other servers may be alive:
         there, an expired lease alone shows that its owner is dead.
         """
-        if not self._database.is_sqlite:
-            return self.sweep()
-        return self._void("server_died", HoldRow.owner != self._owner)
+        dead = HoldRow.owner != self._owner
+        with self._database.write() as session:
+            if not self._database.is_sqlite:
+                dead &= HoldRow.lease_until < self._database.lease_now(session)
+            return _count_updated(session, _void_statement("server_died", dead))
 
     def find_result(self, name: str) -> StoredResult | None:
         """The record of a stored picture; None if there is none, or its file was deleted."""
@@ -168,16 +184,10 @@ class Ledger(Store):
 
     def expire_results(self, max_age_s: float) -> int:
         """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay."""
-        now = time.time()
-        expired = (ResultRow.created_at < now - max_age_s, ResultRow.deleted_at.is_(None))
+        expired = (ResultRow.created_at < self._database.clock.cautious() - max_age_s, ResultRow.deleted_at.is_(None))
         with self._database.write() as session:
-            statement = update(ResultRow).where(*expired).values(deleted_at=now)
+            statement = update(ResultRow).where(*expired).values(deleted_at=time.time())
             return len(session.scalars(statement.returning(ResultRow.name)).all())
-
-    def _void(self, reason: str, *conditions: ColumnElement[bool]) -> int:
-        statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
-        with self._database.write() as session:
-            return _count_updated(session, statement.values(state="void", reason=reason[:60], settled_at=time.time()))
 
 
 def spent_and_held(session: Session, key_id: str) -> int:
@@ -194,6 +204,11 @@ def _captured_price(session: Session, call_id: str, results: Sequence[StoredResu
     if recorded != {result.name for result in results}:
         raise HoldLost(call_id)
     return session.get_one(HoldRow, call_id).price
+
+
+def _void_statement(reason: str, *conditions: ColumnElement[bool]) -> Update:
+    statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
+    return statement.values(state="void", reason=reason[:60], settled_at=time.time())
 
 
 def _count_updated(session: Session, statement: Update) -> int:

@@ -1,6 +1,5 @@
 """The ledger, for the operator: balances, charges, and a check that the tables agree."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,13 +61,20 @@ def entries(database: Database, key_id: str | None = None, limit: int = 100) -> 
         ]
 
 
+def last_charges(database: Database) -> dict[str, float]:
+    """When each model was charged last, in Unix seconds."""
+    query = select(EntryRow.model, func.max(EntryRow.created_at)).group_by(EntryRow.model)
+    with database.read() as session:
+        return {model: float(at) for model, at in session.execute(query)}
+
+
 def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
     """One line for each inconsistency; none when the ledger is clean. `stored` says whether a result's file exists."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
     no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
     captured, void = HoldRow.state == "captured", HoldRow.state == "void"
-    expired = (HoldRow.state == "held") & (HoldRow.lease_until < time.time())
     with database.read() as session:
+        expired = (HoldRow.state == "held") & (HoldRow.lease_until < database.lease_now(session))
         problems = [
             *_call_problems(session, captured & no_entry, "is captured and has no entry"),
             *_call_problems(session, captured & no_result, "is captured and has no result"),

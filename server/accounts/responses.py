@@ -163,7 +163,8 @@ class ResponseStore(Store):
     def find_by_fingerprint(self, key_id: str, fingerprint: str, within_s: float) -> list[StoredResponse]:
         """Responses with the same parameters and without an Idempotency-Key that ended in the last `within_s` seconds,
         newest first."""
-        recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > time.time() - within_s)
+        since = self._database.clock.cautious() - within_s
+        recent = (ResponseRow.fingerprint == fingerprint, ResponseRow.ended_at > since)
         own = (ResponseRow.key_id == key_id, ResponseRow.idempotency_key.is_(None))
         newest = (
             select(ResponseRow)
@@ -213,7 +214,8 @@ class ResponseStore(Store):
         """Extend the leases of this server's responses."""
         own = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
         with self._database.write() as session:
-            session.execute(update(ResponseRow).where(*own).values(lease_until=time.time() + self._lease_s))
+            lease_until = self._database.lease_now(session) + self._lease_s
+            session.execute(update(ResponseRow).where(*own).values(lease_until=lease_until))
 
     def finish_orphans(self) -> int:
         """End the responses of dead servers; returns how many. On a shared PostgreSQL, an expired lease shows that a
@@ -221,21 +223,22 @@ class ResponseStore(Store):
 
         A response with a picture was charged for it, so it is completed as it is: a retry is not charged again.
         """
-        dead = ResponseRow.owner != self._owner
-        if not self._database.is_sqlite:
-            dead = dead & (ResponseRow.lease_until < time.time())
         pictures = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
         charged = select(ItemRow.id).where(*pictures).exists()
-        orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), dead).values(ended_at=time.time())
-        completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(time.time())})
-        failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
+        running = update(ResponseRow).where(ResponseRow.state.in_(RUNNING)).values(ended_at=time.time())
         with self._database.write() as session:
+            dead = ResponseRow.owner != self._owner
+            if not self._database.is_sqlite:
+                dead &= ResponseRow.lease_until < self._database.lease_now(session)
+            orphans = running.where(dead)
+            completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(time.time())})
+            failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
             statements = (completed, failed)
             return sum(len(session.scalars(one.returning(ResponseRow.id)).all()) for one in statements)
 
     def delete_expired(self, max_age_s: float, max_retry_age_s: float) -> None:
         """Delete ended responses that are older than this. Those that are not `stored` have the second limit."""
-        now = time.time()
+        now = self._database.clock.cautious()
         for_retries = ~ResponseRow.stored & (ResponseRow.created_at < now - max_retry_age_s)
         expired = or_(ResponseRow.created_at < now - max_age_s, for_retries)
         with self._database.write() as session:

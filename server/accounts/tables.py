@@ -135,6 +135,17 @@ class CallRow(Base):
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
+class WebhookRow(Base):
+    """Where to tell that a call has ended, until that is done. `next_at`: not before."""
+
+    __tablename__ = "webhooks"
+
+    call_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    url: Mapped[str] = mapped_column(String(2000))
+    attempts: Mapped[int] = mapped_column(Integer)
+    next_at: Mapped[float] = mapped_column(Float, index=True)
+
+
 class RefusalRow(Base):
     """A request or result that the moderation policy refused. The picture or prompt is never stored."""
 

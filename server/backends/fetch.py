@@ -84,10 +84,10 @@ async def _get_once(
 ) -> tuple[bytes | None, str]:
     """One GET: the body and its URL, or None and the URL of the redirect."""
     host, port = _check_url(url, ports)
-    address = await _resolve_checked(host, port, resolve, is_allowed)
+    address = await resolve_checked(host, port, resolve, is_allowed)
     tls_context = ssl.create_default_context(cafile=ca_file)
     headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
-    pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=_PinnedBackend(host, address))
+    pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=PinnedBackend(host, address))
     try:
         async with pool, pool.stream("GET", url, headers=headers) as response:
             if response.status in REDIRECTS:
@@ -136,7 +136,8 @@ def _check_url(url: str, ports: tuple[int, ...]) -> tuple[str, int]:
     return parts.hostname, port
 
 
-async def _resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
+async def resolve_checked(host: str, port: int, resolve: Resolver, is_allowed: Callable[[Address], bool]) -> str:
+    """An address of the host, all of whose addresses are allowed. Raises FetchRefused and FetchFailed."""
     try:
         addresses = await resolve(host, port)
     except (OSError, UnicodeError) as error:
@@ -150,7 +151,7 @@ def _allowed(address: str, is_allowed: Callable[[Address], bool]) -> bool:
     return is_allowed(ipaddress.ip_address(address.partition("%")[0]))
 
 
-class _PinnedBackend(httpcore.AsyncNetworkBackend):
+class PinnedBackend(httpcore.AsyncNetworkBackend):
     """Connects to the checked address of one host, and to nothing else."""
 
     def __init__(self, host: str, address: str) -> None:

@@ -7,12 +7,17 @@ records it afterwards; a sweep deletes files without a record.
 import os
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
+from server.clock import Clock
+from server.errors import StorageFailed
 from server.threads import Threads
+
+log = structlog.stdlib.get_logger("darkroom.storage")
 
 THREADS = 8  # a disk gains from several accesses at once, and one that hangs must not stop at one
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z0-9]{1,8}")
@@ -26,6 +31,7 @@ class Storage:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._clock = Clock()
         self.in_thread = Threads("files", THREADS).run
 
     def new_name(self, extension: str) -> str:
@@ -33,22 +39,24 @@ class Storage:
         return f"{secrets.token_hex(16)}.{extension}"
 
     def write(self, name: str, data: bytes) -> None:
-        """Store a file atomically. Raises OSError, also when the disk is full."""
+        """Store a file atomically. Raises StorageFailed, for example when the disk is full."""
         path = self._path_for(name)
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _fsync_folder(self._root)
         temporary = path.with_name(f".{name}.tmp")
         try:
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _fsync_folder(self._root)
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        _fsync_folder(path.parent)
+            _fsync_folder(path.parent)
+        except OSError as error:
+            log.error("a file can't be stored", name=name, reason=str(error))  # noqa: TRY400  # its cause is outside
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise StorageFailed(str(error)) from error
 
     def path(self, name: str) -> Path | None:
         """The path of a stored file; None when there is none, or the name is not one that `new_name` makes."""
@@ -58,11 +66,16 @@ class Storage:
         return path if path.is_file() else None
 
     def read(self, name: str) -> bytes:
-        """A stored file. Raises FileNotFoundError."""
+        """A stored file. Raises FileNotFoundError, and StorageFailed if it can't be read."""
         path = self.path(name)
         if path is None:
             raise FileNotFoundError(name)
-        return path.read_bytes()
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageFailed(str(error)) from error
 
     def exists(self, name: str) -> bool:
         return self.path(name) is not None
@@ -70,7 +83,7 @@ class Storage:
     def sweep(self, known: set[str], older_than_s: float) -> int:
         """Delete files that are not `known` and older than this; returns how many. A younger file may not be recorded
         yet."""
-        cutoff = time.time() - older_than_s
+        cutoff = self._clock.cautious() - older_than_s
         removed = 0
         for path in self._files():
             with suppress(FileNotFoundError):

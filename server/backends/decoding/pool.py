@@ -21,6 +21,7 @@ from pipelines.protocol.picture_file import PictureFile
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.process import Decoder, DecoderDied
 from server.backends.decoding.turns import Turns
+from server.errors import StorageFailed
 
 log = structlog.stdlib.get_logger("darkroom.decoding")
 
@@ -76,7 +77,9 @@ class DecoderPool:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def decode_picture(self, owner: str, data: bytes, max_area_px: int) -> tuple[PictureFile, tuple[int, int]]:
-        """RGB pixels of at most max_area_px, and the original size; both upright. Raises PictureError, DecoderFailed.
+        """RGB pixels of at most max_area_px, and the original size; both upright.
+
+        Raises PictureError, DecoderFailed, and StorageFailed if the pixels can't be written.
 
         An `owner` has one picture decoded at a time, so that the others are not kept waiting.
         """
@@ -87,7 +90,7 @@ class DecoderPool:
     ) -> PictureFile:
         """`L` pixels of the target size, 255 where to paint. `original` is the size that the mask must have.
 
-        Raises PictureError, DecoderFailed.
+        Raises PictureError, DecoderFailed, StorageFailed.
         """
         mask, _ = await self._decode(owner, {"original": original, "target": target}, data, "L")
         return mask
@@ -167,12 +170,12 @@ class DecoderPool:
 
 
 def _check(answer: Mapping[str, Any]) -> None:
-    """Raises PictureError, DecoderFailed for an answer without pixels."""
+    """Raises PictureError, StorageFailed for an answer without pixels."""
     if "error" in answer:
         raise PictureError(answer["error"], answer["code"])
     if "failure" in answer:
         log.error("a decoder failed", reason=answer["failure"])
-        raise DecoderFailed(answer["failure"])
+        raise StorageFailed(answer["failure"])
 
 
 async def _end(decoder: Decoder) -> None:

@@ -199,7 +199,7 @@ def test_leases_expire_unless_they_are_renewed(database: Database) -> None:
     renewing = Ledger(database, "living", lease_s=60)
     assert renewing.renew({"c2", "c9"}) == 1
     assert not clean(database)
-    assert renewing.sweep() == 1
+    assert [renewing.sweep({"c2"}), renewing.sweep({"c2"})] == [0, 1]  # it was expired at the sweep before, too
     assert renewing.capture("c2", [result("r2")]) == 1000
     assert clean(database)
 
@@ -210,7 +210,7 @@ def test_the_hold_of_an_ended_call_expires_although_its_server_runs(database: Da
     ledger.hold(call("c1", key.id))  # then the disk is full, and the hold can't be voided
     time.sleep(0.1)
     assert ledger.renew([]) == 0
-    assert ledger.sweep() == 1
+    assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
     ledger.hold(call("c2", key.id))
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -85,9 +86,13 @@ def test_calls_are_read(database: Database) -> None:
     store = CallStore(database, "new", DAY_S)
     endpoint = "images.generations"
     first, second = (CallId(name, "key_1", endpoint, "f", key) for name, key in (("c1", None), ("c2", "k")))
-    succeeded = CallRecord(first, "succeeded", 200, {"data": []}, replayable=True, delivered=False, created_at=NOW)
-    failed = CallRecord(second, "failed", 200, {"data": []}, replayable=False, delivered=True, created_at=NOW)
-    assert store.find("c1", "key_1") == succeeded
+    succeeded = CallRecord(
+        first, "succeeded", 200, {"data": []}, replayable=True, delivered=False, created_at=NOW, ended_at=NOW
+    )
+    failed = CallRecord(
+        second, "failed", 200, {"data": []}, replayable=False, delivered=True, created_at=NOW, ended_at=NOW
+    )
+    assert store.find("c1", "key_1") == replace(succeeded, model="m")
     assert store.find_keyed("key_1", endpoint, "k") == failed
     assert {record.call.id for record in store.find_by_fingerprint("key_1", endpoint, "f", DAY_S)} == {"c1", "c2"}
 

@@ -49,12 +49,12 @@ def limit_file_size() -> None:
 def test_a_write_that_fills_the_disk_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import signal, sys, pathlib; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "from server.backends.storage import Storage\n"
+        "from server.backends.storage import Storage; from server.errors import StorageFailed\n"
         "storage = Storage(pathlib.Path(sys.argv[1]))\n"
         "try: storage.write(storage.new_name('png'), bytes(5000))\n"
-        "except OSError as error: print(type(error).__name__)\n"
+        "except StorageFailed as error: print(error.status, error.reason)\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, preexec_fn=limit_file_size, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "OSError"
+    assert "File too large" in done.stdout
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -15,6 +15,7 @@ from pipelines.protocol.images import Picture
 from server.backends.decoding import process
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
+from server.errors import StorageFailed
 from tests.support.bombs import encode, jpeg_of_scans, rgba_of_64_megapixels
 from tests.support.polling import eventually
 
@@ -138,7 +139,7 @@ async def test_a_decoder_that_cannot_be_started_fails_its_picture(
 
 async def test_pixels_that_cannot_be_written_are_the_servers_fault(pool: DecoderPool, tmp_path: Path) -> None:
     (tmp_path / "pixels").rmdir()
-    with pytest.raises(DecoderFailed, match="could not be written"):
+    with pytest.raises(StorageFailed, match="disk is full"):
         await decode(pool)
 
 

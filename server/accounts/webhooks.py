@@ -1,0 +1,75 @@
+"""Webhooks that are to be sent. A row is written with its call's hold and deleted when it was delivered or given up, so
+that none is lost with its server."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from server.accounts.calls import CallRecord, Write, call_record
+from server.accounts.store import Store
+from server.accounts.tables import CallRow, WebhookRow
+
+CLAIM_S = 120.0  # longer than a delivery may take: then another server may try
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One that is due: its call has ended. `attempts` were made before."""
+
+    url: str
+    attempts: int
+    record: CallRecord
+
+
+class WebhookStore(Store):
+    """The webhooks that all servers of a database send."""
+
+    def begin_write(self, call_id: str, url: str) -> Write:
+        """The write that asks for one."""
+
+        def write(session: Session) -> None:
+            session.add(WebhookRow(call_id=call_id, url=url, attempts=0, next_at=0.0))
+
+        return write
+
+    def any_due(self, now: float) -> bool:
+        """Whether `claim_due` would find any. It does not wait for the writer."""
+        with self._database.read() as session:
+            ended = select(WebhookRow.call_id).join(CallRow, CallRow.id == WebhookRow.call_id)
+            due = ended.where(WebhookRow.next_at <= now, CallRow.state != "running")
+            return session.scalars(due.limit(1)).first() is not None
+
+    def claim_due(self, now: float, limit: int) -> list[Webhook]:
+        """Those that are due, which no other server gets for a while."""
+        query = (
+            select(WebhookRow, CallRow)
+            .join(CallRow, CallRow.id == WebhookRow.call_id)
+            .where(WebhookRow.next_at <= now, CallRow.state != "running")
+            .order_by(WebhookRow.next_at)
+            .limit(limit)
+            .with_for_update(of=WebhookRow, skip_locked=True)
+        )
+        with self._database.write() as session:
+            claimed = []
+            for webhook, call in session.execute(query):
+                claimed.append(Webhook(webhook.url, webhook.attempts, call_record(call)))
+                webhook.next_at = now + CLAIM_S
+            return claimed
+
+    def retry_at(self, call_id: str, attempts: int, next_at: float) -> None:
+        """It failed, and is tried again then."""
+        with self._database.write() as session:
+            row = update(WebhookRow).where(WebhookRow.call_id == call_id)
+            session.execute(row.values(attempts=attempts, next_at=next_at))
+
+    def remove_orphans(self) -> None:
+        """Those whose calls are not known any more."""
+        known = select(CallRow.id).where(CallRow.id == WebhookRow.call_id).exists()
+        with self._database.write() as session:
+            session.execute(delete(WebhookRow).where(~known))
+
+    def remove(self, call_id: str) -> None:
+        """It was delivered or given up."""
+        with self._database.write() as session:
+            session.execute(delete(WebhookRow).where(WebhookRow.call_id == call_id))

@@ -1,0 +1,59 @@
+"""Sending of webhooks: a POST to a URL that a caller named, guarded against SSRF as the fetching of references is."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Literal
+from urllib.parse import urlsplit
+
+import anyio
+import httpcore
+
+from server.backends.fetch import FetchFailed, FetchRefused, PinnedBackend, Resolver, resolve_checked, resolve_host
+from server.backends.public_addresses import Address, is_public
+
+MAX_URL_LENGTH = 2000
+Reach = Literal["off", "public", "any"]  # where webhooks may go
+
+
+def check_url(url: str, reach: Reach) -> tuple[str, int]:
+    """The host and port. Raises FetchRefused for a URL that no webhook may go to, whatever its address is."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise FetchRefused("it is not a URL that can be read.") from error
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or not parts.hostname:
+        raise FetchRefused("it is not a URL that can be read.")
+    if parts.username is not None or parts.password is not None:
+        raise FetchRefused("it must carry no user name or password.")
+    scheme = parts.scheme.lower()
+    if scheme not in {"https", "http"} or (reach == "public" and (scheme != "https" or port not in {None, 443})):
+        raise FetchRefused("webhooks go to https URLs at port 443.")
+    return parts.hostname, port or (443 if scheme == "https" else 80)
+
+
+async def post(
+    url: str,
+    content: bytes,
+    headers: Mapping[str, str],
+    *,
+    reach: Reach,
+    timeout_s: float,
+    resolve: Resolver = resolve_host,
+) -> int:
+    """The status of the answer, whose body is not read; redirects are not followed. Raises FetchRefused and
+    FetchFailed."""
+    host, port = check_url(url, reach)
+    allowed: Callable[[Address], bool] = is_public if reach == "public" else lambda _: True
+    try:
+        with anyio.fail_after(timeout_s):
+            address = await resolve_checked(host, port, resolve, allowed)
+            context = ssl.create_default_context()
+            pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=PinnedBackend(host, address))
+            sent = [("Content-Type", "application/json"), ("User-Agent", "Darkroom"), *headers.items()]
+            async with pool, pool.stream("POST", url, headers=sent, content=content) as response:
+                return response.status
+    except TimeoutError as error:
+        raise FetchFailed(f"the URL did not answer within {timeout_s:g} s.") from error
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, ssl.SSLError) as error:
+        raise FetchFailed(f"the URL could not be reached: {type(error).__name__}.") from error

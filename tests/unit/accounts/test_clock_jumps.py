@@ -1,0 +1,112 @@
+"""The system's clock is set while the server runs, by days and both ways: nothing that runs is given up, nothing that a
+retry asks for is forgotten, nothing is deleted early."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server.accounts.calls import CallId, CallStore
+from server.accounts.db import Database
+from server.accounts.keys import create_key
+from server.accounts.ledger import Ledger
+from server.accounts.report import balances, entries
+from server.backends.storage import Storage
+from server.state import call_rate
+from server.state.call_rate import WINDOW_S, CallRate
+from tests.unit.accounts.helpers import GROUPS, call, clean, result
+
+DAYS_S = 30 * 86_400.0
+Jump = Callable[[float], None]
+ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
+    """Sets the system's clock, as this process sees it."""
+    real = time.time
+    return lambda by_s: monkeypatch.setattr(time, "time", lambda: real() + by_s)
+
+
+@pytest.mark.parametrize("by_s", [DAYS_S, -DAYS_S])
+def test_a_running_call_keeps_its_hold_and_is_charged_once(database: Database, jump: Jump, by_s: float) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    ledger = Ledger(database, "me", lease_s=60)
+    ledger.hold(call("c1", key.id))
+    jump(by_s)
+    assert [ledger.sweep({"c1"}) for _ in range(3)] == [0, 0, 0]
+    assert ledger.renew({"c1"}) == 1
+    assert ledger.capture("c1", [result("r1")]) == 1000
+    ledger.hold(call("c2", key.id))
+    jump(0)
+    assert [ledger.sweep({"c2"}) for _ in range(3)] == [0, 0, 0]
+    assert ledger.capture("c2", [result("r2")]) == 1000
+    assert len(entries(database)) == 2
+    assert clean(database)
+
+
+@pytest.mark.parametrize("by_s", [DAYS_S, -DAYS_S])
+def test_what_ended_badly_gives_its_money_back_all_the_same(database: Database, jump: Jump, by_s: float) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=1000)
+    ledger = Ledger(database, "me", lease_s=0.05)
+    ledger.hold(call("c1", key.id))  # then it could not be voided
+    jump(by_s)
+    time.sleep(0.1)
+    assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
+    assert balances(database)[0].held == 0
+
+
+@ON_POSTGRESQL
+def test_if_the_databases_clock_was_set_servers_have_time_to_renew(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    here, there = Ledger(database, "here"), Ledger(database, "there")
+    there.hold(call("c1", key.id))
+    there.hold(call("c2", key.id))
+    real = database.lease_now
+    monkeypatch.setattr(database, "lease_now", lambda session: real(session) + DAYS_S)
+    assert here.sweep([]) == 0
+    assert there.renew({"c1"}) == 1  # c2 has no server any more
+    assert here.sweep([]) == 1
+    assert there.capture("c1", [result("r1")]) == 1000
+    assert clean(database)
+
+
+@pytest.mark.parametrize("by_s", [DAYS_S, -DAYS_S])
+def test_a_retry_finds_its_call(database: Database, jump: Jump, by_s: float) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    store, ledger = CallStore(database, "me", retention_s=3600), Ledger(database, "me")
+    call_id = CallId("c1", key.id, "images.generations", "print", "idem-1")
+    ledger.hold(call("c1", key.id), store.begin_write(call_id))
+    ledger.capture("c1", [result("r1")], store.success_write("c1", {}, delivered=False))
+    jump(by_s)
+    store.delete_expired()
+    assert store.find_keyed(key.id, "images.generations", "idem-1") is not None
+    assert len(store.find_by_fingerprint(key.id, "images.generations", "print", 60)) == 1
+    assert ledger.expire_results(max_age_s=3600) == 0
+
+
+def test_a_file_that_is_not_recorded_yet_is_kept(tmp_path: Path, jump: Jump) -> None:
+    storage = Storage(tmp_path)
+    name = storage.new_name("png")
+    storage.write(name, b"pixels")
+    jump(DAYS_S)
+    assert storage.sweep(set(), older_than_s=3600) == 0
+    assert storage.exists(name)
+
+
+def test_calls_a_minute_are_counted_by_a_clock_that_is_not_set(jump: Jump, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(call_rate.time, "monotonic", lambda: now[0])
+    rate = CallRate()
+    assert [rate.begin("a", 2) for _ in range(3)] == [True, True, False]
+    assert (rate.remaining("a", 2), rate.remaining("b", 2)) == (0, 2)
+    jump(DAYS_S)
+    assert not rate.begin("a", 2)
+    jump(-DAYS_S)
+    now[0] += WINDOW_S - 10
+    assert (rate.begin("a", 2), rate.reset_s("a")) == (False, 10)
+    now[0] += 10
+    assert (rate.begin("a", 2), rate.remaining("a", 2), rate.reset_s("b")) == (True, 1, 0)
