@@ -9,14 +9,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from pipelines.catalog.chat import ChatModel, Upstream
-from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.chat import Admitted, ChatSpec
 from server.accounts.keys import Key
 from server.backends.upstream import Json, UpstreamResponse
-from server.errors import ApiError, BadRequest, EngineFailure
+from server.errors import BadRequest, EngineFailure
 from server.flows.chat.complete import new_completion_head
 from server.flows.chat.completion import chunks, collect
 from server.flows.chat.moderation import check_upstream_chat
@@ -27,15 +26,32 @@ from server.flows.models import find_chat_model
 from server.http import examples
 from server.http.bodies import read_json
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson
-from server.http.deps import Caller, ServicesDep, ignored_header, wants_keepalive
-from server.http.openapi import KEEPALIVE, RATE_HEADERS, RUN_ERRORS, answer, event_stream_of, json_body, openapi
-from server.http.sse import SEPARATOR, event, event_stream
+from server.http.deps import Caller, ServicesDep, idempotency_key_of, ignored_header, name_ignored, wants_keepalive
+from server.http.keyed_chat import keyed_chat
+from server.http.openapi import (
+    CREATE_ERRORS,
+    CREATE_HEADERS,
+    IDEMPOTENCY_KEY,
+    KEEPALIVE,
+    answer,
+    event_stream_of,
+    json_body,
+    openapi,
+)
+from server.http.pictured_chat import draws, pictured_completion
+from server.http.sse import chat_events, event_stream
 from server.schemas.chat import ChatBody
 from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
 from server.schemas.errors import ErrorBody
+from server.schemas.local_models import ignored_options
 from server.services import Services
 
 router = APIRouter(prefix="/v1/chat/completions")
+TEMPLATE_FIELDS = {
+    "reasoning_effort": "reasoning_effort",
+    "enable_thinking": "reasoning_effort",
+    "verbosity": "verbosity",
+}
 
 
 @router.post(
@@ -48,16 +64,21 @@ router = APIRouter(prefix="/v1/chat/completions")
         body=json_body(ChatBody, examples.CHAT),
         success=answer("The completion, as JSON or as a stream of chunks.", ChatCompletion),
         stream=event_stream_of(ChatCompletionChunk, ErrorBody, examples=examples.CHAT_EVENTS),
-        parameters=[KEEPALIVE],
-        headers=["x-darkroom-ignored", *RATE_HEADERS],
-        errors=RUN_ERRORS,
+        parameters=[IDEMPOTENCY_KEY, KEEPALIVE],
+        headers=CREATE_HEADERS,
+        errors=CREATE_ERRORS,
         others={"default": answer("An error of the server that runs the model.", ErrorBody)},
     ),
 )
 async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
     """A completion, or a stream of its chunks, by the model that the body names."""
     values = await read_json(request, key, services)
-    model = find_chat_model(services.catalog.current, _model_name(values), key.groups)
+    name = _model_name(values)
+    if draws(services.catalog.current, values):
+        return await pictured_completion(request, key, services, values)
+    model = find_chat_model(services.catalog.current, name, key.groups)
+    if idempotency_key := idempotency_key_of(request):
+        return await keyed_chat(request, services, key, model, values, idempotency_key)
     services.drain.check_open()
     if isinstance(model.source, Upstream):
         await check_upstream_chat(services.moderator, key, model, values)
@@ -82,11 +103,13 @@ async def _respond(
     head, keepalive_s = new_completion_head(model.name, spec), services.settings.keepalive_s
     running = services.limiter.with_slot(key, services.chat_completions.stream(chat, model, spec, head, key))
     events = await stack.enter_async_context(aclosing(running))
-    await anext(events)
+    first = await anext(events)
+    if isinstance(first, Admitted):
+        headers = name_ignored(headers, ignored_options(first.unused_options, TEMPLATE_FIELDS))
     headers |= services.limiter.headers(key)
     if chat.stream:
         stream = chunks(head, events, logprobs=chat.logprobs, include_usage=chat.include_usage)
-        return event_stream(_sse_events(stream), keepalive_s, headers)
+        return event_stream(chat_events(stream), keepalive_s, headers)
 
     async def body() -> bytes:
         return json.dumps(await collect(head, events, chat.n, logprobs=chat.logprobs)).encode()
@@ -117,7 +140,7 @@ async def _respond_upstream_stream(
     headers = services.limiter.headers(usage.key)
     if isinstance(first, UpstreamResponse):
         return _forwarded(first, headers)
-    return event_stream(_sse_events(_prepend(first, items)), services.settings.keepalive_s, headers)
+    return event_stream(chat_events(_prepend(first, items)), services.settings.keepalive_s, headers)
 
 
 async def _prepend(first: Json, rest: AsyncGenerator[UpstreamResponse | Json, None]) -> AsyncIterator[Json]:
@@ -125,17 +148,6 @@ async def _prepend(first: Json, rest: AsyncGenerator[UpstreamResponse | Json, No
     async for item in rest:
         if not isinstance(item, UpstreamResponse):
             yield item
-
-
-async def _sse_events(items: AsyncIterator[Json]) -> AsyncIterator[ServerSentEvent]:
-    """Events without names, then [DONE]. An error is sent as the last event instead, which the SDKs raise."""
-    try:
-        async for item in items:
-            yield event(item)
-    except ApiError as error:
-        yield event(error.body())
-        return
-    yield ServerSentEvent("[DONE]", sep=SEPARATOR)
 
 
 def _forwarded(answer: UpstreamResponse, headers: Mapping[str, str]) -> Response:

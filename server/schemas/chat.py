@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel, Message
 from server.schemas.hosted_fields import HostedFields
+from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
 MAX_TOOLS = 128
@@ -23,12 +24,10 @@ UNSUPPORTED = {  # field -> what to do instead
     "function_call": "use 'tool_choice'",
     "functions": "use 'tools'",
     "moderation": "leave it out",
-    "reasoning_effort": "how long a model thinks can't be chosen here; leave it out",
     "web_search_options": "this server does not search the web",
     # of other servers; they would change the sampling
     "best_of": "use 'n'",
     "chat_template": "the model's own is used",
-    "chat_template_kwargs": "the model's own template is used as it is",
     "continue_final_message": "leave it out",
     "grammar": "use 'response_format'",
     "guided_choice": "use 'response_format'",
@@ -36,12 +35,9 @@ UNSUPPORTED = {  # field -> what to do instead
     "guided_json": "use 'response_format'",
     "guided_regex": "use 'response_format'",
     "ignore_eos": "leave it out",
-    "min_p": "use 'top_p'",
     "min_tokens": "leave it out",
-    "repetition_penalty": "use 'frequency_penalty' or 'presence_penalty'",
     "stop_token_ids": "use 'stop'",
     "structured_outputs": "use 'response_format'",
-    "top_k": "use 'top_p'",
 }
 
 
@@ -133,8 +129,16 @@ StopList = Annotated[list[Stop], Field(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
+class ImageConfig(LenientModel):
+    """How a picture is drawn. The resolution chooses the model of the family."""
+
+    aspect_ratio: str | None = None
+    image_size: Literal["1K", "2K", "4K"] | None = None
+
+
 class ChatBody(HostedFields):
-    """Every supported field. Those after `response_format` are accepted and have no effect."""
+    """Every supported field. Those after `image_config` are accepted and have no effect. An answer with pictures takes
+    the options of the image routes, too."""
 
     model: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -159,8 +163,14 @@ class ChatBody(HostedFields):
     parallel_tool_calls: bool = True
     response_format: ResponseFormat | None = None
 
-    modalities: list[Literal["text"]] = Field(default_factory=list)
-    verbosity: Literal["medium"] | None = None
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    reasoning_effort: str | None = None  # this and `verbosity` are for templates that know them
+    verbosity: str | None = None
+    chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
+    modalities: list[Literal["text", "image"]] = Field(default_factory=list)  # with "image", the answer has a picture
+    image_config: ImageConfig | None = None
     store: bool = False
     metadata: dict[str, str] = Field(default_factory=dict)
     prediction: dict[str, Any] | None = None

@@ -22,6 +22,20 @@ class CompletionToolCall(TypedDict):
     function: CompletionFunction
 
 
+class PictureUrl(TypedDict):
+    """A data URI."""
+
+    url: str
+
+
+class CompletionImage(TypedDict):
+    """A picture of the answer."""
+
+    index: int
+    type: Literal["image_url"]
+    image_url: PictureUrl
+
+
 class CompletionMessage(TypedDict):
     """`content` is null when the message only calls tools."""
 
@@ -31,6 +45,7 @@ class CompletionMessage(TypedDict):
     annotations: list[dict[str, Any]]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[CompletionToolCall]]
+    images: NotRequired[list[CompletionImage]]
 
 
 class CompletionTopLogprob(TypedDict):
@@ -126,6 +141,7 @@ class CompletionDelta(TypedDict):
     refusal: NotRequired[str | None]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCallDelta]]
+    images: NotRequired[list[CompletionImage]]
 
 
 class ChunkChoice(TypedDict):

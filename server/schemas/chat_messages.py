@@ -88,6 +88,7 @@ class AssistantMessage(LenientModel):
     refusal: BoundedText | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
+    images: list[ImagePart] | None = None  # drawn in an earlier round
     function_call: None = None
     audio: None = None
 
@@ -105,7 +106,7 @@ Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
     """The message in the engine's protocol: without null keys, and with refusals as plain text."""
-    plain = message.model_dump(exclude_none=True, exclude={"refusal"})
+    plain = message.model_dump(exclude_none=True, exclude={"refusal", "images"})
     if isinstance(message, AssistantMessage):
         plain.setdefault("content", message.refusal)
         if not plain.get("tool_calls"):

@@ -47,8 +47,10 @@ class Logprobs(LenientModel):
 
 class ChoiceChunk(LenientModel):
     delta: Delta = Field(default_factory=Delta)
+    index: int = 0
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | None = None  # of vLLM: the stop string or token
 
 
 class TokenDetails(LenientModel):

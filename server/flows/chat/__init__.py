@@ -5,7 +5,9 @@
 - `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
 - `moderation`: which texts of a chat are moderated
 - `complete`: one completion on a local model, from its checks to its events
+- `idempotency`: chats with an Idempotency-Key: running, recorded or new
 - `run`: jobs on the chat worker, and the count of their tokens
 - `completion`: from events to OpenAI's objects
-- `upstream`: completions that another server answers
+- `upstream`: completions that another server answers; `upstream_events`: its stream as the events of a local model
+- `any_model`: chats of either kind, for protocols other than OpenAI's
 """

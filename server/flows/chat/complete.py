@@ -9,7 +9,7 @@ from contextlib import aclosing
 from importlib.metadata import version
 
 from pipelines.catalog.chat import ChatModel
-from pipelines.protocol.chat import ChatEvent, ChatSpec
+from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
 from server.accounts.keys import Key
 from server.flows.chat.completion import CompletionHead
 from server.flows.chat.moderation import chat_moderation_context, chat_texts
@@ -22,11 +22,16 @@ from server.state.served_catalog import ServedCatalog
 SOFTWARE = version("darkroom")  # at import: it reads files
 
 
+def new_completion_id() -> str:
+    """An id that is not used yet."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
+
+
 def new_completion_head(model: str, spec: ChatSpec) -> CompletionHead:
     """The head of a new answer. Its fingerprint changes with the checkpoint's folder and with this software."""
     backend = f"{spec.path}:{spec.dtype}:{SOFTWARE}"
     return CompletionHead(
-        id=f"chatcmpl-{uuid.uuid4().hex}",
+        id=new_completion_id(),
         created=int(time.time()),
         model=model,
         fingerprint=f"fp_{hashlib.sha256(backend.encode()).hexdigest()[:10]}",
@@ -59,7 +64,8 @@ class ChatCompletions:
         decoded = await self._references.load(key.id, request.images)
         images = tuple(one.picture for one in decoded)
         context = chat_moderation_context(head.id, key, model)
-        texts = await asyncio.to_thread(chat_texts, request.messages, request.tools)
+        read = (*request.tools, request.template_options)  # all that the template writes
+        texts = await asyncio.to_thread(chat_texts, request.messages, read)
         await self._moderator.check_texts(context, "input", texts)
         await self._moderator.check_pictures(context, "input", images)
         job = build_job(request, spec, head.id, images, self._time_limit_s)
@@ -67,3 +73,11 @@ class ChatCompletions:
         async with aclosing(events):
             async for event in events:
                 yield event
+
+    async def count_tokens(self, request: ChatRequest, spec: ChatSpec, key: Key) -> int:
+        """The length of the request's prompt. Raises ApiError."""
+        check_abilities(request, spec, self._catalog.current)
+        decoded = await self._references.load(key.id, request.images)
+        images = tuple(one.picture for one in decoded)
+        job = CountJob(f"count_{uuid.uuid4().hex}", spec, request.messages, images, request.tools)
+        return (await self._runner.count_tokens(job)).tokens

@@ -1,11 +1,12 @@
 """From a chat's events to OpenAI's objects: one completion, or the chunks of a stream."""
 
+import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.protocol.chat import (
-    ChatEvent,
     ChatFinished,
     ChatUsage,
     ChoiceFinished,
@@ -15,9 +16,10 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
+from server.flows.chat.picture import PictureDelta, PicturedEvent
 
 Json = dict[str, Any]
-Delta = TextDelta | ReasoningDelta | ToolCallDelta
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | PictureDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,11 @@ class CompletionHead:
     created: int  # Unix seconds
     model: str
     fingerprint: str
+
+    @classmethod
+    def of_call(cls, model: str) -> "CompletionHead":
+        """The head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
+        return cls(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model, "fp_darkroom")
 
     def chunk(self, choices: list[Json]) -> Json:
         """One chunk, without usage."""
@@ -55,17 +62,18 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: dict[int, Json] = field(default_factory=dict)
+    images: list[Json] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
 
 
-async def collect(head: CompletionHead, events: AsyncIterator[ChatEvent], n: int, *, logprobs: bool) -> Json:
+async def collect(head: CompletionHead, events: AsyncIterator[PicturedEvent], n: int, *, logprobs: bool) -> Json:
     """The completion, when all events have come."""
     choices = [_Choice() for _ in range(n)]
     usage = ChatUsage(0, 0)
     async for event in events:
         match event:
-            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+            case TextDelta() | ReasoningDelta() | ToolCallDelta() | PictureDelta():
                 _add(choices[event.choice], event)
             case ChoiceFinished():
                 choices[event.choice].finish_reason = event.reason
@@ -75,7 +83,7 @@ async def collect(head: CompletionHead, events: AsyncIterator[ChatEvent], n: int
 
 
 async def chunks(
-    head: CompletionHead, events: AsyncIterator[ChatEvent], *, logprobs: bool, include_usage: bool
+    head: CompletionHead, events: AsyncIterator[PicturedEvent], *, logprobs: bool, include_usage: bool
 ) -> AsyncIterator[Json]:
     """For each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
     started: set[int] = set()
@@ -83,7 +91,7 @@ async def chunks(
     async for event in events:
         if isinstance(event, ChatFinished) and include_usage:
             yield {**head.chunk([]), "usage": usage_json(event.usage)}
-        if not isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta | ChoiceFinished):
+        if not isinstance(event, Delta | ChoiceFinished):
             continue
         if event.choice not in started:
             started.add(event.choice)
@@ -117,6 +125,8 @@ def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
             return _chunk_choice(event.choice, {"reasoning_content": event.text})
         case ToolCallDelta():
             return _chunk_choice(event.choice, {"tool_calls": [_tool_call_delta(event)]})
+        case PictureDelta():
+            return _chunk_choice(event.choice, {"images": [_image(event)]})
         case ChoiceFinished():
             return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
 
@@ -132,8 +142,14 @@ def _tool_call_delta(event: ToolCallDelta) -> Json:
     return {"index": event.index, "id": event.call_id, "type": "function", "function": function}
 
 
+def _image(event: PictureDelta) -> Json:
+    return {"index": event.index, "type": "image_url", "image_url": {"url": event.data_uri}}
+
+
 def _add(choice: _Choice, event: Delta) -> None:
     match event:
+        case PictureDelta():
+            choice.images.append(_image(event))
         case TextDelta():
             choice.text.append(event.text)
             choice.logprobs.extend(event.logprobs)
@@ -152,6 +168,8 @@ def _choice_json(index: int, choice: _Choice, logprobs: bool) -> Json:
     if choice.calls:
         message["content"] = text or None
         message["tool_calls"] = [call for _, call in sorted(choice.calls.items())]
+    if choice.images:
+        message["images"] = choice.images
     if choice.reasoning:
         message["reasoning_content"] = "".join(choice.reasoning)
     return {

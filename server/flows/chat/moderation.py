@@ -27,7 +27,7 @@ def chat_texts(messages: Sequence[Mapping[str, Any]], tools: Iterable[Any] = ())
     contents = [_content_texts(message) for message in messages]
     texts = [text for parts in contents for text in parts]
     texts += [text for message in messages for text in (*_other_texts(message), *_tool_call_texts(message))]
-    texts += ["\n".join(iter_strings(tool)) for tool in tools]
+    texts += [text for tool in tools if (text := "\n".join(iter_strings(tool)))]
     check_text_length(texts)
     return [*texts, *("".join(parts) for parts in contents if len(parts) > 1)]  # templates concatenate parts
 

@@ -20,6 +20,7 @@ from server.schemas.chat import (
 )
 from server.schemas.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
 from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.local_models import template_options
 from server.schemas.validation import ignored_fields, validate
 
 
@@ -46,6 +47,9 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
             logit_bias={int(token): bias for token, bias in body.logit_bias.items()},
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
         ),
         stop=tuple(body.stop),
         n=body.n,
@@ -54,6 +58,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         top_logprobs=body.top_logprobs,
         stream=body.stream,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
     )
 
 

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipelines.catalog.images import Catalog
@@ -36,6 +36,7 @@ class ChatRequest:
     top_logprobs: int
     stream: bool
     include_usage: bool
+    template_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
@@ -80,6 +81,7 @@ def build_job(
         n=request.n,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
+        template_options=request.template_options,
     )
 
 

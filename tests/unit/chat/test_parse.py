@@ -123,7 +123,7 @@ def test_response_formats() -> None:
 def test_fields_without_effect_are_accepted_and_named() -> None:
     ineffective = {
         "store": True, "metadata": {"a": "b"}, "user": "ada", "service_tier": "auto", "modalities": ["text"],
-        "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k", "verbosity": "medium", "novel": 1,
+        "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k", "novel": 1,
     }  # fmt: skip
     assert parse_chat(body(**ineffective)) == parse_chat(body())
     assert ineffective_fields(body(**ineffective)) == ["metadata", "prediction", "prompt_cache_key", "store", "novel"]
@@ -213,10 +213,11 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (body(modalities=["text", "audio"]), "modalities[1]", "invalid_value"),
     (body(audio={"voice": "alloy"}), "audio", "unsupported_parameter"),
     (body(functions=[{"name": "x"}]), "functions", "unsupported_parameter"),
-    (body(reasoning_effort="low"), "reasoning_effort", "unsupported_parameter"),
-    (body(verbosity="low"), "verbosity", "invalid_value"),
+    (body(reasoning_effort=3), "reasoning_effort", "invalid_type"),
+    (body(chat_template_kwargs={"messages": []}), "chat_template_kwargs", "invalid_value"),
+    (body(repetition_penalty=0), "repetition_penalty", "integer_below_min_value"),
     (body(web_search_options={}), "web_search_options", "unsupported_parameter"),
-    (body(top_k=5), "top_k", "unsupported_parameter"),
+    (body(top_k=-2), "top_k", "integer_below_min_value"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,168 @@
+"""A body of Messages as the body of a chat completion. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from server.dialects.anthropic.schema import (
+    UNSUPPORTED,
+    AnyChoice,
+    AssistantTurn,
+    CountBody,
+    DocumentBlock,
+    ImageBlock,
+    MessagesBody,
+    SystemTurn,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+    UserBlock,
+    UserTurn,
+)
+from server.errors import BadRequest
+from server.schemas.hosted_fields import refuse_unsupported
+
+Json = dict[str, Any]
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+FIELDS = {  # a chat completion's -> those of Messages
+    "response_format": "output_config.format",
+    "stop": "stop_sequences",
+    "reasoning_effort": "output_config.effort",
+    "chat_template_kwargs": "thinking",
+    "enable_thinking": "thinking",
+}
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Refuse what only Anthropic's own service has. Raises BadRequest."""
+    refuse_unsupported(values, UNSUPPORTED)
+    tools = values.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, Mapping) else None
+        if isinstance(kind, str) and kind != "custom":
+            message = (
+                f"'{kind[:60]}' is a tool of the hosted service, and this server has no such tool. Declare a tool with "
+                "an 'input_schema' and run it yourself."
+            )
+            raise BadRequest(message, param=f"tools[{index}].type", code="unsupported_tool")
+
+
+def to_chat(body: MessagesBody) -> Json:
+    """The chat completion, without its stop strings. Raises BadRequest."""
+    return count_to_chat(body) | _present(
+        max_tokens=body.max_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k or None,
+        user=body.metadata.user_id if body.metadata else None,
+    )
+
+
+def count_to_chat(body: CountBody) -> Json:
+    """What both routes read. Raises BadRequest for a conversation that ends with the assistant."""
+    if isinstance(body.messages[-1], AssistantTurn):
+        message = "An answer can't be begun for the model here: end 'messages' with a message of the user."
+        raise BadRequest(message, param="messages", code="unsupported_value")
+    system = _text(body.system)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [converted for message in body.messages for converted in _messages(message)]
+    choice, output = body.tool_choice, body.output_config
+    return _present(
+        model=body.model,
+        messages=messages,
+        tools=[_tool(tool.model_dump()) for tool in body.tools] or None,
+        tool_choice=_tool_choice(body),
+        parallel_tool_calls=False if choice and choice.disable_parallel_tool_use and body.tools else None,
+        response_format=_format(output.format.schema_) if output and output.format else None,
+        reasoning_effort=output.effort if output else None,
+        chat_template_kwargs={"enable_thinking": body.thinking.type != "disabled"} if body.thinking else None,
+    )
+
+
+def _present(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _messages(message: UserTurn | AssistantTurn | SystemTurn) -> Iterator[Json]:
+    """One message of theirs is several of ours: each tool result is a message of its own."""
+    if isinstance(message, SystemTurn):
+        yield {"role": "system", "content": _text(message.content)}
+    elif isinstance(message, AssistantTurn):
+        yield from _assistant_message(message)
+    elif isinstance(message.content, str):
+        yield {"role": "user", "content": message.content}
+    else:
+        yield from _user_message(message.content)
+
+
+def _user_message(blocks: Sequence[UserBlock]) -> Iterator[Json]:
+    """Tools answer in text here, so their pictures are shown by the user."""
+    parts: list[Json] = []
+    for block in blocks:
+        if isinstance(block, ToolResultBlock):
+            results = [TextBlock(type="text", text=block.content)] if isinstance(block.content, str) else block.content
+            text = "\n".join(_block_text(part) for part in results if not isinstance(part, ImageBlock))
+            content = f"error: {text}" if block.is_error else text
+            yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": content}
+            parts += [_image(part) for part in results if isinstance(part, ImageBlock)]
+        else:
+            parts.append(_image(block) if isinstance(block, ImageBlock) else _text_part(block))
+    if parts:
+        yield {"role": "user", "content": parts}
+
+
+def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
+    """Nothing for one that has thoughts alone."""
+    if isinstance(message.content, str):
+        yield {"role": "assistant", "content": message.content}
+        return
+    text = "".join(block.text for block in message.content if isinstance(block, TextBlock))
+    calls = [_call(block) for block in message.content if isinstance(block, ToolUseBlock)]
+    if text or calls:
+        yield {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+
+
+def _call(block: ToolUseBlock) -> Json:
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+
+def _image(block: ImageBlock) -> Json:
+    source = block.source
+    url = source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _text_part(block: TextBlock | DocumentBlock) -> Json:
+    return {"type": "text", "text": _block_text(block)}
+
+
+def _block_text(block: TextBlock | DocumentBlock) -> str:
+    if isinstance(block, TextBlock):
+        return block.text
+    return "\n".join(text for text in (block.title, block.context, block.source.data) if text)
+
+
+def _text(content: str | list[TextBlock]) -> str:
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def _tool(tool: Json) -> Json:
+    function = _present(
+        name=tool["name"], description=tool["description"], parameters=tool["input_schema"], strict=tool["strict"]
+    )
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(body: CountBody) -> Any:
+    choice = body.tool_choice
+    if choice is None:
+        return None
+    if isinstance(choice, AnyChoice):
+        return CHOICES[choice.type] if body.tools or choice.type == "any" else None
+    return {"type": "function", "function": {"name": choice.name}}
+
+
+def _format(schema: Json) -> Json:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

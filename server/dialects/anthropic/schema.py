@@ -1,0 +1,190 @@
+"""The body of POST /v1/messages, as Anthropic's SDKs send it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
+
+MAX_STOPS = 16
+MAX_TOOLS = 128
+UNSUPPORTED = {  # field -> what to do instead
+    "container": "it runs no code; leave it out",
+    "mcp_servers": "it calls no MCP servers; declare their tools in 'tools' and call them yourself",
+    "prefill": "the answer begins where the model begins it; leave it out",
+}
+
+
+class TextBlock(LenientModel):
+    """Text. Its `cache_control` and `citations` change nothing here."""
+
+    type: Literal["text"]
+    text: BoundedText
+
+
+class Base64Source(LenientModel):
+    """The bytes of a picture. `media_type` is not believed: the bytes are looked at."""
+
+    type: Literal["base64"]
+    media_type: str
+    data: Annotated[str, Field(min_length=1)]
+
+
+class UrlSource(LenientModel):
+    """An https URL, or the URL of one of this server's own pictures."""
+
+    type: Literal["url"]
+    url: Annotated[str, Field(min_length=1)]
+
+
+class ImageBlock(LenientModel):
+    """A picture, for models that see."""
+
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource, Field(discriminator="type")]
+
+
+class TextSource(LenientModel):
+    """A document that is plain text."""
+
+    type: Literal["text"]
+    data: BoundedText
+
+
+class DocumentBlock(LenientModel):
+    """A document as text. Files and PDFs can't be read here."""
+
+    type: Literal["document"]
+    source: Annotated[TextSource, Field()]
+    title: str | None = None
+    context: str | None = None
+
+
+class ThinkingBlock(LenientModel):
+    """Thoughts of an earlier round. They are not shown to the model again."""
+
+    type: Literal["thinking", "redacted_thinking"]
+
+
+class ToolUseBlock(LenientModel):
+    """A call that the model made in an earlier round."""
+
+    type: Literal["tool_use"]
+    id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    input: dict[str, Any]
+
+
+ResultPart = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
+ResultContent = Annotated[Text | Annotated[list[ResultPart], Tag("parts")], TEXT_OR_PARTS]
+
+
+class ToolResultBlock(LenientModel):
+    """What came of a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Annotated[str, Field(min_length=1)]
+    content: ResultContent = ""
+    is_error: bool = False
+
+
+UserBlock = Annotated[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")]
+AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
+SystemBlocks = Annotated[Text | Annotated[list[TextBlock], Tag("parts")], TEXT_OR_PARTS]
+
+
+class UserTurn(LenientModel):
+    role: Literal["user"]
+    content: Annotated[Text | Annotated[list[UserBlock], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
+
+
+class AssistantTurn(LenientModel):
+    role: Literal["assistant"]
+    content: Annotated[Text | Annotated[list[AssistantBlock], Tag("parts")], TEXT_OR_PARTS]
+
+
+class SystemTurn(LenientModel):
+    """Instructions between messages."""
+
+    role: Literal["system"]
+    content: SystemBlocks
+
+
+class Tool(LenientModel):
+    """A function of the client's."""
+
+    type: Literal["custom"] | None = None
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: BoundedText | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+
+
+class AnyChoice(LenientModel):
+    """Whether the model may, must or must not call tools."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class NamedChoice(LenientModel):
+    """The tool that the model must call."""
+
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(LenientModel):
+    """Whether the model thinks first. For how long can't be chosen."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+
+
+class JsonOutput(LenientModel):
+    """An answer that matches a JSON schema."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(LenientModel):
+    """The form of the answer, and how much work goes into it."""
+
+    effort: str | None = None
+    format: JsonOutput | None = None
+
+
+class Metadata(LenientModel):
+    """Whose request it is."""
+
+    user_id: str | None = None
+
+
+class CountBody(LenientModel):
+    """POST /v1/messages/count_tokens."""
+
+    model: Annotated[str, Field(min_length=1)]
+    messages: Annotated[
+        list[Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]],
+        Field(min_length=1),
+    ]
+    system: SystemBlocks = ""
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
+    tool_choice: Annotated[AnyChoice | NamedChoice, Field(discriminator="type")] | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class MessagesBody(CountBody):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[int, Field(ge=1)]
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] = Field(
+        default_factory=list
+    )
+    stream: bool = False
+    metadata: Metadata | None = None

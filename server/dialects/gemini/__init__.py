@@ -1,0 +1,7 @@
+"""Gemini's generateContent: pictures of image models, and chats.
+
+- `schema`: the body; `answers`: what is answered
+- `request`: the body as a chat completion's, or as an image call's
+- `events`: a chat's events, or an image call's result, as candidates
+- `errors`: an error as that protocol has it
+"""

@@ -1,0 +1,39 @@
+"""Errors as Google's SDKs read them: google.rpc.Status as JSON."""
+
+from typing import Any
+
+from server.errors import ApiError, ImageModerationBlocked, ModerationBlocked
+
+STATUSES = {  # HTTP status -> google.rpc.Code, by https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+def error_body(error: ApiError) -> dict[str, Any]:
+    """`details` has this server's code and the name of the field, as google.rpc.ErrorInfo."""
+    status = STATUSES.get(error.status) or ("INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": (error.code or status).upper(),
+        "domain": "darkroom",
+        "metadata": {"field": error.param} if error.param else {},
+    }
+    return {"error": {"code": error.status, "message": error.message, "status": status, "details": [info]}}
+
+
+def blocked_body(error: ModerationBlocked) -> dict[str, Any]:
+    """What the policy refuses is an answer of this protocol, not an error: of the prompt, or of what came of it."""
+    pictures = isinstance(error, ImageModerationBlocked)
+    reason = "IMAGE_SAFETY" if pictures else "SAFETY"
+    if error.details["moderation_stage"] == "input":
+        return {"promptFeedback": {"blockReason": reason, "blockReasonMessage": error.message}}
+    return {"candidates": [{"index": 0, "finishReason": reason, "finishMessage": error.message}]}

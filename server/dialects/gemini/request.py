@@ -1,0 +1,196 @@
+"""A body of generateContent as the body of a chat completion. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from server.dialects.gemini.schema import UNSUPPORTED, FunctionDeclaration, GeminiPart, GenerateBody
+from server.errors import BadRequest
+from server.schemas.hosted_fields import refuse_unsupported
+
+Json = dict[str, Any]
+IMAGE, TEXT = "IMAGE", "TEXT"
+CHOICES = {"ANY": "required", "NONE": "none"}
+SCHEMA_NAMES = {"anyOf", "items", "properties", "additionalProperties"}  # whose values are schemas, or have them
+FIELDS = {  # a chat completion's, or an image call's -> those of generateContent
+    "messages": "contents",
+    "prompt": "contents",
+    "image": "contents",
+    "input": "contents",
+    "size": "generationConfig.imageConfig.aspectRatio",
+    "image_config": "generationConfig.imageConfig.imageSize",
+    "n": "generationConfig.candidateCount",
+    "seed": "generationConfig.seed",
+    "max_tokens": "generationConfig.maxOutputTokens",
+    "response_format": "generationConfig.responseSchema",
+    "reasoning_effort": "generationConfig.thinkingConfig",
+    "chat_template_kwargs": "generationConfig.thinkingConfig",
+    "enable_thinking": "generationConfig.thinkingConfig",
+    "tool_choice": "toolConfig",
+}
+READ = frozenset(  # of the body; what else is sent changes nothing
+    {"model", "contents", "systemInstruction", "system_instruction", "tools", "toolConfig", "tool_config"}
+    | {"generationConfig", "generation_config"}
+)
+TEXT_FIELDS = ("speechConfig", "mediaResolution", "responseLogprobs", "logprobs", "enableAffectiveDialog")
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Refuse what only Google's own service has. Raises BadRequest."""
+    refuse_unsupported(values, UNSUPPORTED)
+    tools = values.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        for name in tool if isinstance(tool, Mapping) else ():
+            if name not in {"functionDeclarations", "function_declarations"}:
+                message = (
+                    f"'{str(name)[:60]}' is a tool of the hosted service, and this server has no such tool. Declare "
+                    "functions in 'functionDeclarations' and run them yourself."
+                )
+                raise BadRequest(message, param=f"tools[{index}]", code="unsupported_tool")
+
+
+def ignored(values: Mapping[str, Any]) -> list[str]:
+    """The sent fields that change nothing."""
+    config = values.get("generationConfig")
+    inner = [f"generationConfig.{name}" for name in TEXT_FIELDS if isinstance(config, Mapping) and name in config]
+    return [*sorted(values.keys() - READ), *inner]
+
+
+def asks_for_picture(body: GenerateBody) -> bool | None:
+    """Whether the answer shall have pictures; None where nothing is said."""
+    modalities = [name.upper() for name in body.generation_config.response_modalities]
+    return IMAGE in modalities if modalities else None
+
+
+def to_chat(body: GenerateBody, model: str) -> Json:
+    """The chat completion, without its stop strings."""
+    config = body.generation_config
+    functions = [function for tool in body.tools for function in tool.function_declarations]
+    thinking = config.thinking_config
+    values = {
+        "model": model,
+        "messages": list(messages_of(body)),
+        "n": config.candidate_count if config.candidate_count > 1 else None,
+        "max_tokens": config.max_output_tokens,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": int(config.top_k) if config.top_k else None,
+        "presence_penalty": config.presence_penalty,
+        "frequency_penalty": config.frequency_penalty,
+        "seed": config.seed,
+        "tools": [_tool(function) for function in functions] or None,
+        "tool_choice": _tool_choice(body) if functions else None,
+        "response_format": _format(body),
+        "reasoning_effort": thinking.thinking_level.lower() if thinking and thinking.thinking_level else None,
+        "chat_template_kwargs": {"enable_thinking": thinking.thinking_budget != 0}
+        if thinking and thinking.thinking_budget is not None
+        else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def messages_of(body: GenerateBody) -> Iterator[Json]:
+    """The messages of a chat completion. Pictures of the model are its `images`."""
+    if body.system_instruction and (text := _text(body.system_instruction.parts)):
+        yield {"role": "system", "content": text}
+    calls: dict[str, str] = {}  # the newest call of each function: older clients send no ids
+    for index, content in enumerate(body.contents):
+        parts = [part for part in content.parts if not part.thought]
+        if content.role == "system":
+            yield {"role": "system", "content": _text(parts)}
+        elif content.role == "model":
+            yield from _model_message(parts, calls, index)
+        else:
+            yield from _user_messages(parts, calls)
+
+
+def _user_messages(parts: Sequence[GeminiPart], calls: Mapping[str, str]) -> Iterator[Json]:
+    for part in parts:
+        if answer := part.function_response:
+            call_id = answer.id or calls.get(answer.name, answer.name)
+            yield {
+                "role": "tool",
+                "tool_call_id": call_id,
+                "content": json.dumps(answer.response, ensure_ascii=False),
+            }
+    shown = [made for part in parts if (made := _user_part(part)) is not None]
+    if shown:
+        yield {"role": "user", "content": shown}
+
+
+def _user_part(part: GeminiPart) -> Json | None:
+    if url := _picture(part):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "text", "text": part.text} if part.text is not None else None
+
+
+def _model_message(parts: Sequence[GeminiPart], calls: dict[str, str], index: int) -> Iterator[Json]:
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for part in parts if (url := _picture(part))]
+    made = []
+    for position, part in enumerate(parts):
+        if call := part.function_call:
+            call_id = call.id or f"call_{index}_{position}"
+            calls[call.name] = call_id
+            arguments = json.dumps(call.args, ensure_ascii=False)
+            made.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    text = _text(parts)
+    message: Json = {"role": "assistant", "content": text or (None if made else "")}
+    yield message | ({"tool_calls": made} if made else {}) | ({"images": pictures} if pictures else {})
+
+
+def _picture(part: GeminiPart) -> str | None:
+    if part.inline_data:
+        return f"data:{part.inline_data.mime_type};base64,{part.inline_data.data}"
+    return part.file_data.file_uri if part.file_data else None
+
+
+def _text(parts: Sequence[GeminiPart]) -> str:
+    return "\n".join(part.text for part in parts if part.text)
+
+
+def _tool(function: FunctionDeclaration) -> Json:
+    schema = function.parameters_json_schema or json_schema(function.parameters)
+    fields = {"name": function.name, "description": function.description, "parameters": schema}
+    return {"type": "function", "function": {name: value for name, value in fields.items() if value is not None}}
+
+
+def _tool_choice(body: GenerateBody) -> Any:
+    config = body.tool_config.function_calling_config if body.tool_config else None
+    if config is None:
+        return None
+    mode = CHOICES.get(config.mode, "auto")
+    if not config.allowed_function_names or mode == "none":
+        return mode
+    named = [{"type": "function", "function": {"name": name}} for name in config.allowed_function_names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def _format(body: GenerateBody) -> Json | None:
+    config = body.generation_config
+    schema = config.response_json_schema or json_schema(config.response_schema)
+    if schema is not None:
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    return {"type": "json_object"} if config.response_mime_type == "application/json" else None
+
+
+def json_schema(schema: Any) -> Any:
+    """An OpenAPI schema of this protocol as a JSON schema: its types are in capitals, and `nullable` is a type."""
+    if isinstance(schema, list):
+        return [json_schema(inner) for inner in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    made: Json = {}
+    for name, value in schema.items():
+        if name == "type" and isinstance(value, str):
+            made["type"] = value.lower()
+        elif name == "properties" and isinstance(value, Mapping):
+            made["properties"] = {key: json_schema(inner) for key, inner in value.items()}
+        elif name in {"minItems", "maxItems", "minLength", "maxLength"} and isinstance(value, str):
+            made[name] = int(value) if value.isdecimal() else value  # protobuf writes int64 as text
+        elif name == "any_of":
+            made["anyOf"] = json_schema(value)
+        elif name not in {"nullable", "propertyOrdering", "property_ordering", "example"}:
+            made[name] = json_schema(value) if name in SCHEMA_NAMES else value
+    if schema.get("nullable") is True and isinstance(made.get("type"), str):
+        made["type"] = [made["type"], "null"]
+    return made

@@ -1,0 +1,163 @@
+"""The body of generateContent, as Google's SDKs send it: names in camelCase, or as protobuf has them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AliasChoices, AliasGenerator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
+
+MAX_STOPS = 16
+URL_SAFE = str.maketrans("-_", "+/")
+UNSUPPORTED = {  # field -> what to do instead
+    "cachedContent": "nothing is kept between calls; send the whole conversation",
+    "cached_content": "nothing is kept between calls; send the whole conversation",
+}
+
+
+def _both(name: str) -> AliasChoices:
+    return AliasChoices(to_camel(name), name)
+
+
+class GeminiModel(LenientModel):
+    """Unknown keys are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        allow_inf_nan=False,
+        alias_generator=AliasGenerator(validation_alias=_both, serialization_alias=to_camel),
+        populate_by_name=True,
+    )
+
+
+def _standard_base64(data: str) -> str:
+    """protobuf's JSON takes base64 of either alphabet, padded or not; Google's SDK sends the URL-safe one."""
+    return data.translate(URL_SAFE).rstrip("=") + "=" * (-len(data.rstrip("=")) % 4)
+
+
+class Blob(GeminiModel):
+    """The bytes of a picture, as base64. The type is not believed: the bytes are looked at."""
+
+    mime_type: str = "image/png"
+    data: Annotated[str, Field(min_length=1), AfterValidator(_standard_base64)]
+
+
+class FileData(GeminiModel):
+    """A picture by https URL, or by the URL of one of this server's own."""
+
+    file_uri: Annotated[str, Field(min_length=1)]
+
+
+class GeminiCall(GeminiModel):
+    """A call that the model made in an earlier round."""
+
+    id: str | None = None
+    name: Annotated[str, Field(min_length=1)]
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class GeminiCallResult(GeminiModel):
+    """What came of a call."""
+
+    id: str | None = None
+    name: Annotated[str, Field(min_length=1)]
+    response: dict[str, Any] = Field(default_factory=dict)
+
+
+class GeminiPart(GeminiModel):
+    """One of these. A part with `thought` is what the model thought in an earlier round, and is not read again."""
+
+    text: BoundedText | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    function_call: GeminiCall | None = None
+    function_response: GeminiCallResult | None = None
+    thought: bool = False
+
+
+class Content(GeminiModel):
+    """One message."""
+
+    role: Literal["user", "model", "function", "system"] = "user"
+    parts: list[GeminiPart] = Field(default_factory=list)
+
+
+class FunctionDeclaration(GeminiModel):
+    """A function of the client's. `parameters` is an OpenAPI schema, `parametersJsonSchema` a JSON schema."""
+
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: BoundedText | None = None
+    parameters: dict[str, Any] | None = None
+    parameters_json_schema: dict[str, Any] | None = None
+
+
+class GeminiTool(GeminiModel):
+    """Functions of the client's."""
+
+    function_declarations: list[FunctionDeclaration] = Field(default_factory=list)
+
+
+class FunctionCallingConfig(GeminiModel):
+    """Whether the model may, must or must not call functions."""
+
+    mode: Literal["AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED"] = "AUTO"
+    allowed_function_names: list[str] = Field(default_factory=list)
+
+
+class ToolConfig(GeminiModel):
+    """How tools are called."""
+
+    function_calling_config: FunctionCallingConfig | None = None
+
+
+class GeminiImageConfig(GeminiModel):
+    """How a picture is drawn. The size chooses the model of the family."""
+
+    aspect_ratio: str | None = None
+    image_size: Literal["1K", "2K", "4K"] | None = None
+
+
+class ThinkingConfig(GeminiModel):
+    """Whether the model thinks first: a budget of 0 is no."""
+
+    thinking_budget: int | None = None
+    thinking_level: str | None = None
+
+
+class GenerationConfig(GeminiModel):
+    """How the answer is made."""
+
+    candidate_count: Annotated[int, Field(ge=1)] = 1
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[float, Field(ge=0)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: int | None = None
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] = Field(
+        default_factory=list
+    )
+    response_mime_type: str | None = None
+    response_schema: dict[str, Any] | None = None
+    response_json_schema: dict[str, Any] | None = None
+    response_modalities: list[str] = Field(default_factory=list)
+    image_config: GeminiImageConfig | None = None
+    thinking_config: ThinkingConfig | None = None
+
+
+class GenerateBody(GeminiModel):
+    """POST /v1beta/models/{model}:generateContent, and :streamGenerateContent."""
+
+    contents: Annotated[list[Content], Field(min_length=1)]
+    system_instruction: Content | None = None
+    tools: list[GeminiTool] = Field(default_factory=list)
+    tool_config: ToolConfig | None = None
+    generation_config: GenerationConfig = Field(default_factory=GenerationConfig)
+
+
+class CountTokensBody(GeminiModel):
+    """POST /v1beta/models/{model}:countTokens: the messages, or a whole request."""
+
+    contents: list[Content] = Field(default_factory=list)
+    generate_content_request: GenerateBody | None = None

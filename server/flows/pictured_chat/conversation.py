@@ -1,0 +1,66 @@
+"""What is drawn of a conversation: the last thing that the user said, from the pictures since the last one drawn."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from server.errors import BadRequest
+from server.flows.references import Reference
+from server.schemas.chat_messages import (
+    AssistantMessage,
+    ImagePart,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+
+ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The prompt and the references of an image call, and the texts that are no part of it, by their fields."""
+
+    prompt: str
+    references: tuple[Reference, ...]
+    unread: tuple[str, ...]
+
+
+def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> Drawing:
+    """The pictures of the last message come first, then earlier ones, newest first, up to and including the last that
+    was drawn. Of those of earlier messages, as many as the model takes. Raises BadRequest for a conversation that does
+    not end with the user.
+
+    Image models read one text, so earlier texts are left out: what they led to is in the pictures.
+    """
+    last = len(messages) - 1
+    message = messages[last] if messages else None
+    if not isinstance(message, UserMessage):
+        text = "An image model draws what the user says last: end 'messages' with a message of the user."
+        raise BadRequest(text, param="messages")
+    references = list(_pictures(message, last))
+    for index in range(last - 1, -1, -1):
+        earlier = messages[index]
+        room = max(0, max_references - len(references))
+        references += list(_pictures(earlier, index))[:room]
+        if isinstance(earlier, AssistantMessage) and earlier.images:
+            break
+    unread = tuple(f"messages[{i}]" for i, one in enumerate(messages) if isinstance(one, SystemMessage))
+    return Drawing(_text(message), tuple(references), unread)
+
+
+def _text(message: UserMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(part.text for part in message.content if isinstance(part, TextPart))
+
+
+def _pictures(message: ChatMessage, index: int) -> Iterator[Reference]:
+    if isinstance(message, AssistantMessage):
+        for position, part in enumerate(message.images or ()):
+            yield Reference(f"messages[{index}].images[{position}].image_url", part.image_url.url)
+    elif isinstance(message, UserMessage) and isinstance(message.content, list):
+        for position, user_part in enumerate(message.content):
+            if isinstance(user_part, ImagePart):
+                field = f"messages[{index}].content[{position}].image_url"
+                yield Reference(field, user_part.image_url.url)

@@ -1,0 +1,106 @@
+"""A chat that draws, as the events of a chat: by an image model alone, or by a chat model with the image tool.
+
+Both are the server's own tasks, as on their own routes: they are billed, moderated and retried there.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any
+
+from pipelines.protocol.chat import (
+    ChatFinished,
+    ChatUsage,
+    ChoiceFinished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from server.accounts.keys import Key
+from server.backends.storage import Storage
+from server.errors import Overloaded, ReplayedError
+from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
+from server.flows.images.idempotency import ImageCalls
+from server.flows.images.request import ImageRequest
+from server.flows.images.results import load_answer
+from server.flows.responses.create import ResponseCreator
+from server.flows.retries import RetryInfo
+from server.schemas.responses import ResponseBody
+from server.state.active_job import ActiveJob
+from server.state.active_responses import ActiveResponse
+
+Json = dict[str, Any]
+OnStart = Callable[[ActiveJob[Any]], None]
+
+
+class PicturedChat:
+    """Runs such chats. One for the whole server. `on_start` gets the task, once it is found or begun."""
+
+    def __init__(self, calls: ImageCalls, responses: ResponseCreator, storage: Storage) -> None:
+        self._calls = calls
+        self._responses = responses
+        self._storage = storage
+
+    async def draw(
+        self, key: Key, request: ImageRequest, retry: RetryInfo, on_start: OnStart, *, body_begins: bool
+    ) -> AsyncGenerator[PicturedEvent, None]:
+        """One choice a picture. `body_begins`: the answer's status is sent once the call is admitted. Raises ApiError,
+        also between events."""
+        call = await self._calls.find_or_start(key, request, retry)
+        on_start(call)
+        with call.listening():
+            await call.admission()
+            call.response_started = call.response_started or body_begins
+            yield CallAdmitted(0, job=call.call.id, replayed=call.replayed)
+            answer = await load_answer(self._storage, await call.result())
+            for index, item in enumerate(answer.data):
+                yield PictureDelta(index, item.b64_json or "", f"image/{answer.output_format}")
+                yield ChoiceFinished(index, "stop")
+            yield ChatFinished(ChatUsage(answer.usage.input_tokens, answer.usage.output_tokens), 0.0)
+
+    async def respond(
+        self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo, on_start: OnStart
+    ) -> AsyncGenerator[PicturedEvent, None]:
+        """One choice with all texts, pictures and calls of a response. Raises ApiError, also between events."""
+        response = await self._responses.find_or_start(key, body, results_base, retry)
+        on_start(response)
+        with response.listening():
+            await response.wait_admitted()
+            yield CallAdmitted(0, job=response.call.id, replayed=response.replayed)
+            pictures = 0
+            async for event in response.follow():
+                for made in _events(event, pictures):
+                    pictures += isinstance(made, PictureDelta)
+                    yield made
+        yield ChoiceFinished(0, _end(response))
+        usage = (response.ended or {}).get("usage") or {}
+        yield ChatFinished(ChatUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0)), 0.0)
+
+
+def _events(event: Json, pictures: int) -> Iterator[PicturedEvent]:
+    match event["type"]:
+        case "response.output_text.delta":
+            yield TextDelta(0, event["delta"])
+        case "response.reasoning_text.delta":
+            yield ReasoningDelta(0, event["delta"])
+        case "response.output_item.done":
+            item, index = event["item"], event["output_index"]
+            if item["type"] == "function_call":
+                yield ToolCallDelta(0, index, item["arguments"], item["call_id"], item["name"])
+            if item["type"] == "image_generation_call" and item["result"]:
+                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures)
+
+
+def _end(response: ActiveResponse) -> FinishReason:
+    """Why it ended. Raises ApiError for one that failed, or that has no picture because each was refused."""
+    if response.failure is not None:
+        raise response.failure
+    if response.status == "cancelled":
+        raise Overloaded("The answer was stopped before its end. Please send the request again.", 2)
+    pictures = [item for item in response.output if item["type"] == "image_generation_call"]
+    refused = next((item["error"] for item in pictures if item.get("error")), None)
+    if refused and not any(item.get("result") for item in pictures):
+        raise ReplayedError(400, refused)
+    if response.status == "incomplete":
+        return "length"
+    calls = any(item["type"] == "function_call" for item in response.output)
+    return "tool_calls" if calls else "stop"

@@ -1,0 +1,89 @@
+"""A chat completion whose answer has pictures, as the body of a response with the image tool. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from server.flows.pictured_chat.conversation import ChatMessage
+from server.schemas.chat import ChatBody, ChatTool
+from server.schemas.chat_messages import AssistantMessage, ImagePart, TextPart, ToolMessage
+from server.schemas.response_tools import ImageTool
+from server.schemas.responses import ResponseBody
+from server.schemas.validation import validate
+
+Json = dict[str, Any]
+DATA_URI = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
+MIN_OUTPUT_TOKENS = 16  # of a response
+IMAGE_TOOL = {"type": "image_generation"}
+
+
+def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
+    """The image tool is called in any case: the caller wants a picture. Raises
+    BadRequest."""
+    limit = body.max_completion_tokens or body.max_tokens
+    values = {
+        "model": model,
+        "input": _to_items(body.messages),
+        "tools": [*_function_tools(body.tools), tool.model_dump(exclude_none=True)],
+        "tool_choice": IMAGE_TOOL,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "max_output_tokens": None if limit is None else max(MIN_OUTPUT_TOKENS, limit),
+        "stream": body.stream,
+        "store": False,
+    }
+    return validate(ResponseBody, values, strict=True)
+
+
+def _to_items(messages: Sequence[ChatMessage]) -> list[Json]:
+    """The messages as input items."""
+    return [item for index, message in enumerate(messages) for item in _items(message, index)]
+
+
+def _function_tools(tools: Sequence[ChatTool]) -> list[Json]:
+    """The functions of the client, in the shape of responses."""
+    return [{"type": "function", **tool.function.model_dump(exclude_none=True)} for tool in tools]
+
+
+def _items(message: ChatMessage, index: int) -> Iterator[Json]:
+    if isinstance(message, ToolMessage):
+        output = _joined(message.content)
+        yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
+        return
+    if isinstance(message, AssistantMessage):
+        yield from _assistant_items(message, index)
+        return
+    content = message.content
+    yield {
+        "role": message.role,
+        "content": content if isinstance(content, str) else [_part(part) for part in content],
+    }
+
+
+def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
+    if message.content:
+        yield {"role": "assistant", "content": _joined(message.content)}
+    for position, picture in enumerate(message.images or ()):
+        url = picture.image_url.url
+        if found := DATA_URI.match(url):
+            item_id = f"ig_{index}_{position}"
+            yield {"type": "image_generation_call", "id": item_id, "result": url[found.end() :]}
+        else:
+            yield {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
+    for call in message.tool_calls or ():
+        fields = {"call_id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+        yield {"type": "function_call", **fields}
+
+
+def _part(part: TextPart | ImagePart) -> Json:
+    if isinstance(part, ImagePart):
+        return {"type": "input_image", "image_url": part.image_url.url}
+    return {"type": "input_text", "text": part.text}
+
+
+def _joined(content: str | Sequence[Any]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(getattr(part, "text", None) or getattr(part, "refusal", "")) for part in content)

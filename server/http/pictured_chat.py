@@ -1,0 +1,146 @@
+"""Chats with pictures in their answers: of /v1/chat/completions, and of protocols whose bodies become a chat's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.images import Catalog, ImageModel
+from server.accounts.keys import Key
+from server.errors import ApiError
+from server.flows.chat.any_model import rename_field
+from server.flows.chat.completion import CompletionHead, chunks, collect
+from server.flows.chat.picture import PicturedEvent
+from server.flows.fingerprint import fingerprint
+from server.flows.models import find_chat_model, find_image_model
+from server.flows.pictured_chat.conversation import read_conversation
+from server.flows.pictured_chat.image_call import OPTIONS, request_fingerprint, to_image_request
+from server.flows.pictured_chat.tiers import at_tier
+from server.flows.pictured_chat.tool_response import to_response
+from server.flows.responses.image_tool import fit_tool
+from server.http.bodies import hold_body
+from server.http.chat_delivery import Protocol, chat_response
+from server.http.deps import ignored_header, public_base, read_retry_info, wants_keepalive
+from server.schemas.chat import ChatBody
+from server.schemas.response_tools import ImageTool
+from server.schemas.validation import validate
+from server.services import Services
+
+Json = dict[str, Any]
+ENDPOINT = "chat.images"
+OWN_FIELDS = frozenset({"model", "messages", "n", "stream", "stream_options", "modalities", "image_config"})
+CHAT_FIELDS = frozenset(  # that a chat model reads beside them
+    {"tools", "tool_choice", "temperature", "top_p", "max_tokens", "max_completion_tokens"}
+    | {"presence_penalty", "frequency_penalty"}
+)
+SIZE_FIELD = "image_config.image_size"
+TOOL_OPTIONS = ImageTool.model_fields.keys() & OPTIONS - {"n"}
+FIELDS = {"prompt": "messages", "image": "messages", "input": "messages"}  # an image call's -> a chat's
+
+
+def draws(catalog: Catalog, values: Mapping[str, Any]) -> bool:
+    """Whether the answer has pictures: the model draws and does not chat, or a picture is asked for."""
+    name, modalities = values.get("model"), values.get("modalities")
+    asked = isinstance(modalities, list) and "image" in modalities
+    known = isinstance(name, str) and catalog.chat.find(name) is None and catalog.find(name) is not None
+    return asked or known
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedCall:
+    """A chat that draws, in the words of its protocol. `write` makes the protocol of an answer of so many choices."""
+
+    body: ChatBody
+    options: Json  # of the image routes, not validated yet
+    endpoint: str  # as the ledger names it
+    ignored: tuple[str, ...]
+    fields: Mapping[str, str]  # an image call's -> those of the protocol
+    write: Callable[[CompletionHead, int], Protocol]
+
+    @property
+    def tier(self) -> str | None:
+        return self.body.image_config.image_size if self.body.image_config else None
+
+
+async def pictured_completion(request: Request, key: Key, services: Services, values: Json) -> Response:
+    """The completion, or the stream of its chunks. Raises ApiError."""
+    body = await asyncio.to_thread(partial(validate, ChatBody, values, strict=True))
+    options = {name: value for name, value in values.items() if name in OPTIONS}
+    used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.catalog.current.chat.find(body.model) else set())
+    fields = FIELDS | ({"size": "image_config.aspect_ratio"} if _size(body) else {})
+    ignored = tuple(sorted(values.keys() - used))
+    call = PicturedCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
+    return await pictured_response(request, key, services, call)
+
+
+async def pictured_response(request: Request, key: Key, services: Services, call: PicturedCall) -> Response:
+    """A chat model that calls tools writes the prompt of the picture; else the last message is drawn as it is. Raises
+    ApiError."""
+    catalog, name = services.catalog.current, call.body.model
+    try:
+        if catalog.chat.find(name) is None:
+            return await _by_image_model(request, key, services, call, find_image_model(catalog, name, key.groups))
+        chat = find_chat_model(catalog, name, key.groups)
+        model = find_image_model(catalog, chat.image_model, key.groups)
+        if isinstance(chat.source, Upstream) or chat.source.tools:
+            return await _by_chat_model(request, key, services, call, chat, model)
+        return await _by_image_model(request, key, services, call, model)
+    except ApiError as error:
+        rename_field(error, call.fields)
+        raise
+
+
+async def _by_image_model(
+    request: Request, key: Key, services: Services, call: PicturedCall, model: ImageModel
+) -> Response:
+    model = at_tier(services.catalog.current, model, call.tier, SIZE_FIELD)
+    drawing = read_conversation(call.body.messages, model.checkpoint.max_references)
+    options = call.options | _size(call.body)
+    image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
+    retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))
+    begins = wants_keepalive(request, key) and not call.body.stream
+    draw = services.pictured_chat.draw
+    events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
+    protocol = call.write(CompletionHead.of_call(model.name), image.n)
+    headers = ignored_header([*call.ignored, *drawing.unread])
+    return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
+
+
+async def _by_chat_model(
+    request: Request, key: Key, services: Services, call: PicturedCall, model: ChatModel, drawn_by: ImageModel
+) -> Response:
+    drawn_by = at_tier(services.catalog.current, drawn_by, call.tier, SIZE_FIELD)
+    options = {name: call.options[name] for name in TOOL_OPTIONS if call.options.get(name) is not None}
+    tool, left_out = fit_tool(
+        ImageTool(type="image_generation", **{**options, "model": drawn_by.name, **_size(call.body)}), drawn_by
+    )
+    response = await asyncio.to_thread(to_response, call.body, model.name, tool)
+    parameters = response.model_dump(mode="json")
+    retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
+    respond, base = services.pictured_chat.respond, public_base(request, services)
+    events = partial(respond, key, response, base, retry, partial(hold_body, request))
+    protocol = call.write(CompletionHead.of_call(model.name), 1)
+    ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]
+    headers = ignored_header(ignored + (["n"] if call.body.n > 1 else []))
+    return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
+
+
+def _size(body: ChatBody) -> Json:
+    ratio = body.image_config.aspect_ratio if body.image_config else None
+    return {"size": ratio} if ratio else {}
+
+
+def _protocol(body: ChatBody, fields: Mapping[str, str], head: CompletionHead, n: int) -> Protocol:
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+
+    def written(events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
+        return chunks(head, events, logprobs=False, include_usage=include_usage)
+
+    return Protocol(
+        written, lambda events: collect(head, events, n, logprobs=False), fields=fields, ends_with_done=True
+    )
