@@ -9,7 +9,6 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,9 +19,25 @@ from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.housekeeping import lock_home, recover_after_crash, run_maintenance
 from server.http.body_limit import BodyLimitMiddleware
+from server.http.cors import ApiCorsMiddleware
+from server.http.errors import error_answer
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DESCRIPTION, DocumentedApp
-from server.routes import admin, chat, console, files, health, images, models, responses, unsupported
+from server.routes import (
+    admin,
+    chat,
+    checkpoints,
+    console,
+    files,
+    gemini,
+    health,
+    image_jobs,
+    images,
+    messages,
+    models,
+    responses,
+    unsupported,
+)
 from server.services import Services
 from server.settings import Settings
 
@@ -30,6 +45,7 @@ log = structlog.stdlib.get_logger("darkroom.serving")
 
 EXPOSED_HEADERS = [
     "x-request-id",
+    "request-id",
     "retry-after",
     "x-darkroom-ignored",
     "x-darkroom-job",
@@ -75,7 +91,22 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         redoc_url=None,
     )
     app.state.services = services
-    for module in (images, chat, responses, models, files, health, console, admin, unsupported):
+    app.include_router(gemini.stable)
+    for module in (
+        images,
+        image_jobs,
+        chat,
+        responses,
+        messages,
+        gemini,
+        models,
+        files,
+        health,
+        console,
+        admin,
+        checkpoints,
+        unsupported,
+    ):
         app.include_router(module.router)
     _handle_errors(app)
     app.add_middleware(
@@ -85,10 +116,11 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         timeout_s=settings.request_timeout_s,
     )
     app.add_middleware(
-        CORSMiddleware,
-        allow_origins=["*"],
+        ApiCorsMiddleware,
+        allow_origins=settings.cors_origins,
         allow_methods=["*"],
         allow_headers=["*"],
+        allow_private_network=True,  # a page on the internet may call a server in its user's network
         expose_headers=EXPOSED_HEADERS,
     )
     app.add_middleware(ObservabilityMiddleware, metrics=services.metrics)
@@ -112,6 +144,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     shutdown.push_async_callback(services.image_engine.stop)
     shutdown.push_async_callback(services.decoders.stop)
     shutdown.push_async_callback(services.active_calls.stop)
+    shutdown.push_async_callback(services.active_chats.stop)
     shutdown.push_async_callback(services.active_responses.stop)
     shutdown.callback(services.database.stop_waiting)
 
@@ -136,9 +169,12 @@ async def _signal_ready(
 def _handle_errors(app: FastAPI) -> None:
     """Errors of the framework become ApiErrors. ObservabilityMiddleware catches everything else."""
 
-    async def answer(_: Request, error: Exception) -> Response:
+    async def answer(request: Request, error: Exception) -> Response:
+        if request.method == "OPTIONS" and isinstance(error, HTTPException) and error.status_code == 405:
+            return Response(status_code=204, headers=dict(error.headers or {}))
         api_error = error if isinstance(error, ApiError) else _translate(error)
-        return JSONResponse(api_error.body(), status_code=api_error.status, headers=api_error.headers)
+        status, body = error_answer(request.url.path, api_error)
+        return JSONResponse(body, status_code=status, headers=api_error.headers)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = answer
     for kind in (ApiError, HTTPException, RequestValidationError, ClientDisconnect):
@@ -153,4 +189,13 @@ def _translate(error: Exception) -> ApiError:
         return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})
     if isinstance(error, HTTPException):
         return BadRequest(f"The request could not be read: {error.detail}")
-    return BadRequest(f"The request could not be read: {type(error).__name__}")
+    if isinstance(error, RequestValidationError):
+        return _bad_parameter(error)
+    return BadRequest("The request could not be read: the client closed its connection.")
+
+
+def _bad_parameter(error: RequestValidationError) -> ApiError:
+    """FastAPI reads parameters of the URL alone: bodies are validated elsewhere."""
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    return BadRequest(f"Invalid '{name}': {first['msg']}.", param=name)

@@ -5,6 +5,7 @@ import uuid
 from dataclasses import dataclass
 
 from pipelines.catalog.images import Catalog
+from pipelines.catalog.memory import worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
@@ -12,20 +13,29 @@ from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
+from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
+from server.flows.catalog_edit import EditHistory
 from server.flows.catalog_update import CatalogUpdater
+from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
+from server.flows.chat.idempotency import KeyedChats
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.upstream import UpstreamChat
+from server.flows.checkpoints import CheckpointManager
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
-from server.flows.images.status import CallStatus
+from server.flows.images.jobs import ImageJobs
+from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.pictured_chat.run import PicturedChat
+from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
 from server.flows.references import ReferenceLoader
+from server.flows.responses.compact import Compactor
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.history import History
@@ -37,9 +47,11 @@ from server.moderation.policy import Policy, load_policy
 from server.services import Services
 from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
+from server.state.active_chats import ActiveChats
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
 from server.state.body_budget import BodyBudget
+from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
@@ -77,7 +89,9 @@ class _Base:
 def build_services(settings: Settings, catalog: Catalog) -> Services:
     """Raises StartError for a policy or an upstream key that can't be read."""
     base = _build_base(settings, catalog)
-    backlog = Backlog(settings.max_queue, settings.max_queue_s, base.image_engine.warmup_unit_s)
+    backlog = Backlog(
+        settings.max_queue, settings.max_queue_s, settings.max_queue_share_per_key, base.image_engine.warmup_unit_s
+    )
     limiter = RateLimiter(
         base.active_calls, base.active_responses, backlog, base.chat_engine, settings.max_running_per_key
     )
@@ -87,13 +101,18 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     )
     runner = ChatRunner(base.chat_engine, base.metrics, base.database, base.background)
     upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
+    completions = ChatCompletions(base.catalog, moderator, references, runner, time_limit_s=settings.job_time_limit_s)
+    active_chats = ActiveChats()
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
     history = History(base.response_store, base.storage)
     planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
     responses = Responses(base.active_responses, base.response_store, base.storage, base.expected_retries)
     image_tool = ImageToolRunner(image_calls, creator, base.call_store, base.storage)
+    checkpoints = CheckpointManager(settings.model_configs, settings.weights)
     loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
+    any_model_chat = AnyModelChat(completions, upstream_chat, moderator, limiter, base.drain)
+    response_creator = _response_creator(base, history, planner, loop, responses, limiter)
     return Services(
         settings=settings,
         catalog=base.catalog,
@@ -110,22 +129,29 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         classifier_engine=base.classifier_engine,
         upstreams=base.upstreams,
         active_calls=base.active_calls,
+        active_chats=active_chats,
         active_responses=base.active_responses,
         background=base.background,
         bodies=BodyBudget(settings.body_memory_mib * 1024**2, settings.body_memory_per_key_mib * 1024**2),
+        console_sessions=ConsoleSessions(),
         drain=base.drain,
         limiter=limiter,
         moderator=moderator,
-        chat_completions=ChatCompletions(
-            base.catalog, moderator, references, runner, time_limit_s=settings.job_time_limit_s
-        ),
+        chat_completions=completions,
         upstream_chat=upstream_chat,
+        any_model_chat=any_model_chat,
+        keyed_chats=KeyedChats(active_chats, base.call_store, base.background, base.drain),
         image_calls=image_calls,
-        call_status=CallStatus(base.active_calls, base.call_store, base.storage),
-        response_creator=_response_creator(base, history, planner, loop, responses, limiter),
+        webhooks=Webhooks(WebhookStore(base.database), settings.webhooks, settings.webhook_secret.read_bytes),
+        image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog),
+        response_creator=response_creator,
         responses=responses,
+        pictured_chat=PicturedChat(image_calls, response_creator, base.storage),
+        compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
-        catalog_updater=_catalog_updater(base),
+        catalog_updater=_catalog_updater(base, checkpoints),
+        checkpoints=checkpoints,
+        proofs=Proofs(base.catalog, base.image_engine, checkpoints, settings.job_time_limit_s),
     )
 
 
@@ -146,7 +172,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         response_store=ResponseStore(database, owner, settings.lease_s),
         storage=Storage(settings.results),
         decoders=DecoderPool(settings.pixels),
-        image_engine=_image_engine(settings, catalog),
+        image_engine=_image_engine(settings, catalog, policy),
         chat_engine=_chat_engine(settings, catalog),
         classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue, device=settings.device),
         upstreams=UpstreamClient(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
@@ -164,10 +190,13 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     return base
 
 
-def _image_engine(settings: Settings, catalog: Catalog) -> EngineHost[ImageJob, Event]:
+def _image_engine(settings: Settings, catalog: Catalog, policy: Policy) -> EngineHost[ImageJob, Event]:
     preloaded = catalog.checkpoints if settings.preload else ()
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
+    chat, classifiers = catalog.chat.checkpoints, policy.checkpoints
+    others_bytes = worker_bytes(spec.path for spec in chat) + worker_bytes(spec.path for spec in classifiers)
+    options += [f"--others-bytes={others_bytes}", f"--kernel-cache={settings.home / 'kernels'}"]
     silence_s, device = settings.worker_silence_s, settings.device
     return EngineHost("image", preloaded, settings.max_queue, silence_s=silence_s, options=options, device=device)
 
@@ -189,11 +218,13 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         backlog=backlog,
         ledger=base.ledger,
         call_store=base.call_store,
+        webhooks=WebhookStore(base.database),
         storage=base.storage,
         metrics=base.metrics,
         background=base.background,
         crash_points=base.crash_points,
         max_n=base.settings.max_n,
+        answers_with_bytes=base.settings.answers_with_bytes,
         time_limit_s=base.settings.job_time_limit_s,
     )
 
@@ -229,12 +260,14 @@ def _response_creator(
     )
 
 
-def _catalog_updater(base: _Base) -> CatalogUpdater:
+def _catalog_updater(base: _Base, checkpoints: CheckpointManager) -> CatalogUpdater:
     return CatalogUpdater(
         base.catalog,
         base.image_engine,
         base.chat_engine,
         base.upstreams,
+        checkpoints,
+        EditHistory(base.settings.home / "swaps.json"),
         model_configs=base.settings.model_configs,
         weights=base.settings.weights,
         preload=base.settings.preload,

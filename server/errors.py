@@ -4,8 +4,8 @@ ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
 ├── NotFound 404          ├── EngineFailure 500
-├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy
-├── Conflict 409          ├── TimedOut 504
+├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
+├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
 ├── RequestTimedOut 408   ├── RateLimited 429
 ├── BadRequest 400        └── ReplayedError: any of these, from an earlier call
@@ -133,6 +133,16 @@ class Conflict(ApiError):
         super().__init__(message, code=code, headers={"Retry-After": str(retry_after_s)})
 
 
+class Cancelled(ApiError):
+    """The call was cancelled by its own key. A retry would undo that, so a header tells SDKs not to."""
+
+    status: ClassVar[int] = 409
+    default_code: ClassVar[str | None] = "cancelled"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"x-should-retry": "false"})
+
+
 class KeyReused(ApiError):
     """An Idempotency-Key that was used with other parameters."""
 
@@ -166,14 +176,14 @@ class QuotaExceeded(ApiError):
 
 
 class RateLimited(ApiError):
-    """The key has reached its limit of running calls, or of calls begun in a minute."""
+    """The key has reached its limit of running calls, of calls begun in a minute, or of work in the queue."""
 
     status: ClassVar[int] = 429
     type: ClassVar[str] = "requests"
     default_code: ClassVar[str | None] = "rate_limit_exceeded"
 
-    def __init__(self, message: str, retry_after_s: float, headers: Mapping[str, str]) -> None:
-        super().__init__(message, headers={**headers, "Retry-After": retry_after_header(retry_after_s)})
+    def __init__(self, message: str, retry_after_s: float, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, headers={**(headers or {}), "Retry-After": retry_after_header(retry_after_s)})
 
 
 class ServerError(ApiError):
@@ -206,11 +216,33 @@ class DatabaseBusy(Overloaded):
     """
 
     default_code: ClassVar[str | None] = "database_busy"
+    text: ClassVar[str] = "The server's database is busy or out of reach. Please send the request again."
 
     def __init__(self, reason: str, *, began: bool) -> None:
-        super().__init__("The server's database is busy or out of reach. Please send the request again.", 5)
+        super().__init__(self.text, 5)
         self.reason = reason
         self.began = began
+
+
+class DatabaseFailed(DatabaseBusy):
+    """The disk of the database is full or read-only, or its file is damaged. `undone`: nothing was written."""
+
+    default_code: ClassVar[str | None] = "database_failed"
+    text: ClassVar[str] = "The server's database can't be used: its disk is full, read-only or damaged. Try later."
+
+    def __init__(self, reason: str, *, began: bool, undone: bool) -> None:
+        super().__init__(reason, began=began)
+        self.undone = undone
+
+
+class StorageFailed(Overloaded):
+    """A file can't be written or read: the disk is full, read-only or damaged. `reason` is for the operator."""
+
+    default_code: ClassVar[str | None] = "storage_failed"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("The server's disk is full, read-only or damaged; nothing was charged. Please try later.", 30)
+        self.reason = reason
 
 
 class TimedOut(ServerError):

@@ -1,8 +1,9 @@
-"""Maintenance: renew leases, void holds of dead servers, sweep files without a record."""
+"""Maintenance: keep the home private, renew leases, void holds of dead servers, sweep files without a record."""
 
 import asyncio
 import fcntl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -13,7 +14,9 @@ from server.services import Services
 log = structlog.stdlib.get_logger("darkroom.housekeeping")
 
 SWEEP_EVERY_S = 900.0
+WEBHOOKS_EVERY_S = 1.0
 DAY_S = 86_400.0
+OTHERS = 0o077  # the bits of a file's mode that are not its owner's
 
 
 class HomeInUse(Exception):
@@ -33,6 +36,15 @@ def lock_home(home: Path) -> IO[str]:
     return lock
 
 
+def make_private(home: Path) -> None:
+    """Let nobody but the home's owner look into it, also if an earlier version or a volume made it readable."""
+    if home.stat().st_mode & OTHERS:
+        with suppress(OSError):
+            home.chmod(0o700)
+        if home.stat().st_mode & OTHERS:  # some file systems have no modes, and take a chmod without a word
+            log.warning("the home can't be made private: others on this machine may read it", home=str(home))
+
+
 async def recover_after_crash(services: Services) -> None:
     """Void the holds of dead servers. On SQLite every other owner is dead, since this server has locked the home."""
     if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
@@ -48,6 +60,8 @@ async def run_maintenance(services: Services) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
+        if services.settings.webhooks != "off":
+            tasks.create_task(_every(WEBHOOKS_EVERY_S, services.webhooks.deliver_due))
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -66,13 +80,14 @@ async def _renew_leases(services: Services) -> None:
     await ledger.in_patient_writer(ledger.renew, services.active_calls.ids())
     await responses.in_patient_writer(responses.renew)
     await responses.in_patient_writer(responses.finish_orphans)
-    if lapsed := await ledger.in_patient_writer(ledger.sweep):
+    if lapsed := await ledger.in_patient_writer(ledger.sweep, services.active_calls.ids()):
         log.warning("voided holds whose lease ran out", holds=lapsed)
     await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
 
 
 async def _sweep(services: Services) -> None:
     await services.call_store.in_patient_writer(services.call_store.delete_expired)
+    await services.webhooks.remove_orphans()
     await _sweep_files(services)
 
 

@@ -14,21 +14,30 @@ from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.catalog_update import CatalogUpdater
+from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
+from server.flows.chat.idempotency import KeyedChats
 from server.flows.chat.upstream import UpstreamChat
+from server.flows.checkpoints import CheckpointManager
 from server.flows.images.idempotency import ImageCalls
-from server.flows.images.status import CallStatus
+from server.flows.images.jobs import ImageJobs
+from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.pictured_chat.run import PicturedChat
+from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
+from server.flows.responses.compact import Compactor
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
 from server.moderation.policy import Policy
 from server.settings import Settings
 from server.state.active_calls import ActiveCalls
+from server.state.active_chats import ActiveChats
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
 from server.state.body_budget import BodyBudget
+from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.served_catalog import ServedCatalog
 from server.telemetry.metrics import Metrics
@@ -56,18 +65,27 @@ class Services:
     upstreams: UpstreamClient
 
     active_calls: ActiveCalls
+    active_chats: ActiveChats
     active_responses: ActiveResponses
     background: BackgroundTasks
     bodies: BodyBudget
+    console_sessions: ConsoleSessions
     drain: Drain
 
     limiter: RateLimiter
     moderator: Moderator
     chat_completions: ChatCompletions
     upstream_chat: UpstreamChat
+    any_model_chat: AnyModelChat
+    keyed_chats: KeyedChats
     image_calls: ImageCalls
-    call_status: CallStatus
+    image_jobs: ImageJobs
+    webhooks: Webhooks
     response_creator: ResponseCreator
     responses: Responses
+    pictured_chat: PicturedChat
+    compactor: Compactor
     token_counter: TokenCounter
     catalog_updater: CatalogUpdater
+    checkpoints: CheckpointManager
+    proofs: Proofs

@@ -3,14 +3,20 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipelines.protocol.messages import DeviceChoice
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BaseUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
+
+
+def _split(value: object) -> object:
+    """A list, as text with commas."""
+    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
 class Settings(BaseSettings):
@@ -27,13 +33,33 @@ class Settings(BaseSettings):
     cdn_url: BaseUrl | None = Field(
         None,
         description="Public base URL of the results, if a proxy or CDN serves them; "
-        "/cdn on the address of the request when unset.",
+        "/cdn on the server's own address when unset.",
+    )
+    public_urls: Annotated[tuple[BaseUrl, ...], NoDecode, BeforeValidator(_split)] = Field(
+        (),
+        description="Base URLs by which clients and proxies reach the server, separated by commas. The URLs of results "
+        "begin with the one whose host is the request's, else with the first.",
+    )
+    cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_split)] = Field(
+        ("*",),
+        description="Origins of the web pages that may call the API from a browser, separated by commas; * for all.",
     )
 
     max_n: int = Field(10, ge=1, description="Maximum number of pictures in one call.")
+    answers_with_bytes: bool = Field(
+        True,
+        description="Whether an image answer that no response_format was asked of has the bytes (b64_json) beside the "
+        "URL.",
+    )
+    json_edits: bool = Field(
+        False, description="Whether /v1/images/edits takes a JSON body with 'images', as OpenAI's does, beside a form."
+    )
     max_queue: int = Field(64, ge=1, description="Maximum number of image jobs waiting or running; one more gets 503.")
     max_queue_s: float = Field(
         900, gt=0, description="Maximum estimated device time of those jobs, in seconds; more gets 503."
+    )
+    max_queue_share_per_key: float = Field(
+        0.75, gt=0, le=1, description="The part of both that one key may take; more gets 429. 1 for all of it."
     )
     max_running_per_key: int = Field(
         32,
@@ -97,7 +123,9 @@ class Settings(BaseSettings):
         "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."
     )
     device_memory_gib: float | None = Field(
-        None, gt=0, description="Device memory for the weights of image checkpoints; 80 % of it when unset."
+        None,
+        gt=0,
+        description="Device memory for the weights of image checkpoints. 80 % less other models when unset.",
     )
     host_memory_gib: float | None = Field(
         None, gt=0, description="Host memory for checkpoints that do not fit on the GPU; half of it when unset."
@@ -106,6 +134,12 @@ class Settings(BaseSettings):
 
     fetch: bool = Field(False, description="Whether reference images may be fetched from https URLs.")
     fetch_timeout_s: float = Field(20, gt=0, description="Time limit for one reference image, with its redirects.")
+
+    webhooks: Literal["off", "public", "any"] = Field(
+        "off",
+        description="Where webhooks of background image calls may go: nowhere, to https URLs on the public internet, "
+        "or to any URL.",
+    )
 
     moderation: Path | None = Field(None, description="The moderation policy, a TOML file; no moderation when unset.")
 
@@ -128,6 +162,11 @@ class Settings(BaseSettings):
     def admin_key(self) -> Path:
         """The file with the secret for the admin routes."""
         return self.home / "admin-key"
+
+    @property
+    def webhook_secret(self) -> Path:
+        """The file of which the keys' secrets for webhooks are made."""
+        return self.home / "webhook-secret"
 
     @property
     def results(self) -> Path:

@@ -1,4 +1,4 @@
-"""`darkroom swap` and `darkroom reload`: send the request to the server of this home, and print the outcome."""
+"""Commands of the running server, such as `darkroom swap`: send the request and print the outcome."""
 
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,20 @@ def weights_path(settings: Settings, text: str) -> str:
     return str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)
 
 
-def change_catalog(settings: Settings, route: str, body: dict[str, str]) -> None:
+def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None:
     """Send the request and print the changes. Raises StartError with the server's error message."""
     console = Console(highlight=False, soft_wrap=True)
     with console.status("Loading and warming up; the server keeps answering calls ..."):
-        changes = _post(settings, route, body)
+        changes: dict[str, Any] = post(settings, route, body).json()
     for change in ("added", "removed", "changed"):
         if changes[change]:
             console.print(f"{change.capitalize():8} {', '.join(changes[change])}", markup=False)
     for name, description in changes["loaded"].items():
         console.print(f"Loaded   {name}: {description}", markup=False)
+    for setting in changes["settings"]:
+        console.print(f"Setting  {setting['key']}: {setting['old']} -> {setting['new']}", markup=False)
+    if changes["settings"]:
+        console.print("`darkroom undo` takes the swap back; `darkroom swap --keep` keeps the settings.")
     if not (changes["added"] or changes["removed"] or changes["changed"]):
         console.print("No model has changed. Aliases, groups and the default model are now as in the catalog files.")
     if not changes["saved"]:
@@ -37,7 +41,8 @@ def change_catalog(settings: Settings, route: str, body: dict[str, str]) -> None
         )
 
 
-def _post(settings: Settings, route: str, body: dict[str, str]) -> dict[str, Any]:
+def post(settings: Settings, route: str, body: dict[str, Any]) -> httpx.Response:
+    """The answer of the running server. Raises StartError with its error message."""
     address = settings.local_url
     try:
         key = settings.admin_key.read_text().strip()
@@ -51,5 +56,4 @@ def _post(settings: Settings, route: str, body: dict[str, str]) -> dict[str, Any
         raise StartError(f"No server answers at {address}: {error}") from error
     if response.status_code != 200:
         raise StartError(response.json()["error"]["message"])
-    changes: dict[str, Any] = response.json()
-    return changes
+    return response

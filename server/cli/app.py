@@ -1,11 +1,13 @@
 """The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
 
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from server.cli import checkpoints
 from server.errors import DatabaseBusy, StartError
 
 if TYPE_CHECKING:
@@ -20,12 +22,15 @@ app = typer.Typer(
 )
 keys = typer.Typer(no_args_is_help=True, help="Create, list, change and revoke API keys.")
 app.add_typer(keys, name="keys")
+app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(checkpoints.app, name="checkpoints")
 
 KeyFilter = Annotated[str | None, typer.Option("--key", help="Show only the API key with this id.")]
 
 
 def main() -> None:
     """The entry point of the `darkroom` script."""
+    os.umask(0o077)  # pictures, prompts and keys are the operator's alone
     try:
         app()
     except StartError as error:
@@ -43,15 +48,16 @@ def serve(
     from server.cli.serve import run
 
     options = {"host": host, "port": port}
-    run(_settings().model_copy(update={name: value for name, value in options.items() if value is not None}))
+    run(read_settings().model_copy(update={name: value for name, value in options.items() if value is not None}))
 
 
 @app.command()
 def models() -> None:
     """List the models with their tier, price, group, checkpoint, and the checkpoint's state."""
-    from server.cli.tables import catalog_table, show
+    from server.cli.printing import show
+    from server.cli.tables import catalog_table
 
-    show(catalog_table(_settings()))
+    show(catalog_table(read_settings()))
 
 
 @app.command()
@@ -60,13 +66,22 @@ def swap(
     checkpoint: Annotated[
         str, typer.Argument(help="The new checkpoint: a path, absolute or relative to DARKROOM_WEIGHTS.")
     ],
+    keep: Annotated[bool, typer.Option("--keep", help="Keep steps, guidance, areas and conditioning.")] = False,
 ) -> None:
-    """Change the checkpoint of a model on the running server, without downtime."""
+    """Change the checkpoint of a model on the running server, without downtime, and fit its settings to it."""
     from server.cli.admin_client import change_catalog, weights_path
 
-    settings = _settings()
+    settings = read_settings()
     path = weights_path(settings, checkpoint)
-    change_catalog(settings, "/admin/swap", {"model": model, "checkpoint": path})
+    change_catalog(settings, "/admin/swap", {"model": model, "checkpoint": path, "keep_settings": keep})
+
+
+@app.command()
+def undo() -> None:
+    """Take back the latest swap on the running server."""
+    from server.cli.admin_client import change_catalog
+
+    change_catalog(read_settings(), "/admin/undo", {})
 
 
 @app.command()
@@ -74,7 +89,7 @@ def reload() -> None:
     """Make the running server read its catalog files again, without downtime."""
     from server.cli.admin_client import change_catalog
 
-    change_catalog(_settings(), "/admin/reload", {})
+    change_catalog(read_settings(), "/admin/reload", {})
 
 
 @keys.command("create")
@@ -96,7 +111,7 @@ def create(
     from server.accounts.money import parse_money
     from server.cli.serve import all_groups
 
-    settings = _settings()
+    settings = read_settings()
     try:
         catalog_groups = all_groups(settings)
         amount = parse_money(budget) if budget is not None else None
@@ -113,9 +128,21 @@ def create(
 @keys.command("list")
 def list_all() -> None:
     """List the API keys, without their secrets."""
-    from server.cli.tables import keys_table, show
+    from server.cli.printing import show
+    from server.cli.tables import keys_table
 
-    show(keys_table(_database(_settings())))
+    show(keys_table(_database(read_settings())))
+
+
+@keys.command("webhook-secret")
+def webhook_secret(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
+    """Print the secret by which receivers check the signatures of a key's webhooks."""
+    from server.flows.images.webhooks import shown_key
+
+    try:
+        typer.echo(shown_key(read_settings().webhook_secret.read_bytes(), key))
+    except OSError as error:
+        _fail(f"{error.filename} can't be read: `darkroom serve` makes it at its first start.")
 
 
 @keys.command("set")
@@ -149,7 +176,7 @@ def change(
     try:
         if budget is not None:
             changes["budget"] = None if budget == "none" else parse_money(budget)
-        changed = update_key(_database(_settings()), key, changes)
+        changed = update_key(_database(read_settings()), key, changes)
     except ValueError as error:
         _fail(str(error))
     if changed is None:
@@ -170,7 +197,7 @@ def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list`
     """Revoke an API key at once. Its charges stay in the ledger."""
     from server.accounts.keys import revoke_key
 
-    revoked = revoke_key(_database(_settings()), key)
+    revoked = revoke_key(_database(read_settings()), key)
     if revoked is None:
         _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
     typer.echo(f"Revoked {revoked.id} ({revoked.name}).")
@@ -185,9 +212,10 @@ def ledger(
     """Show balances, charges and chat tokens, or check the ledger for errors."""
     from server.accounts import report
     from server.backends.storage import Storage
-    from server.cli.tables import balances_table, entries_table, show, tokens_table
+    from server.cli.printing import show
+    from server.cli.tables import balances_table, entries_table, tokens_table
 
-    settings = _settings()
+    settings = read_settings()
     database = _database(settings)
     if not check:
         show(balances_table(database, key), entries_table(database, key, entries), tokens_table(database, key))
@@ -206,12 +234,14 @@ def moderation(
     entries: Annotated[int, typer.Option(min=0, help="How many refusals to show, newest first.")] = 20,
 ) -> None:
     """List what the moderation policy refused, and why."""
-    from server.cli.tables import refusals_table, show
+    from server.cli.printing import show
+    from server.cli.tables import refusals_table
 
-    show(refusals_table(_database(_settings()), key, entries))
+    show(refusals_table(_database(read_settings()), key, entries))
 
 
-def _settings() -> "Settings":
+def read_settings() -> "Settings":
+    """The settings of the environment; ends the command if one is invalid."""
     from pydantic import ValidationError
 
     from server.settings import Settings

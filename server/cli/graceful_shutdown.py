@@ -28,6 +28,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._drain = services.drain
         self._calls = services.active_calls
+        self._chats = services.active_chats
         self._responses = services.active_responses
         self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None
@@ -55,9 +56,11 @@ class DrainingServer(uvicorn.Server):
             if is_late:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._responses.stop(), CLOSING_S)
+                    await asyncio.wait_for(self._chats.stop(), CLOSING_S)
                     await asyncio.wait_for(self._calls.stop(), CLOSING_S)
             self.should_exit = is_late or self._is_idle()
         return await super().on_tick(counter)
 
     def _is_idle(self) -> bool:
-        return len(self._calls) == 0 and len(self._responses) == 0 and not self.server_state.tasks
+        running = len(self._calls) + len(self._chats) + len(self._responses)
+        return running == 0 and not self.server_state.tasks

@@ -15,6 +15,10 @@ from uvicorn.server import ServerState
 
 from server.cli.connection_limits import ConnectionLimits
 
+# Between two requests. Longer than clients keep connections (httpx and OpenAI's SDKs: 5 s): one that sends its request
+# while the server closes the connection gets a reset, and does not know whether the request was read.
+IDLE_S = 75
+
 REFUSAL = (
     b'{"error": {"message": "The server has too many connections, or too many from your address. Try again in a '
     b'moment.", "type": "server_error", "param": null, "code": "too_many_connections"}}'
@@ -47,7 +51,7 @@ class LimitedProtocol(H11Protocol):
         self._limits = limits
         self._header_timeout_s = header_timeout_s
         self._send_timeout_s = send_timeout_s
-        self._waiting_since: float | None = None  # None while a request is being answered
+        self._waiting_since: float | None = None  # None while a request is being answered, and between requests
         self._unsent_bytes = 0  # when it was last looked at
         self._moved_at = 0.0  # when there was less of that, or nothing
 
@@ -67,10 +71,13 @@ class LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         super().data_received(data)
+        is_idle = before is None or before.response_complete
+        if is_idle and self._waiting_since is None:
+            self._waiting_since = time.monotonic()
         self._note_request(before)
 
     def on_response_complete(self) -> None:
-        self._waiting_since = time.monotonic()
+        self._waiting_since = None  # until the next request begins, uvicorn's own limit is IDLE_S
         self._limits.wait(self)
         before = self.cycle
         super().on_response_complete()  # which may begin the next request, if the client did not wait

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
+from pipelines.catalog.images import MAX_REFERENCES, Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
@@ -23,9 +23,9 @@ from server.cli.connection_limits import (
     trusted_networks,
 )
 from server.cli.graceful_shutdown import DrainingServer
-from server.cli.http_protocol import protocol_class
+from server.cli.http_protocol import IDLE_S, protocol_class
 from server.errors import StartError
-from server.housekeeping import HomeInUse, lock_home
+from server.housekeeping import HomeInUse, lock_home, make_private
 from server.services import Services
 from server.settings import Settings
 from server.telemetry.logs import configure_logs
@@ -43,10 +43,10 @@ def run(settings: Settings) -> None:
     except (HomeInUse, OSError) as error:
         raise StartError(str(error)) from error
     configure_logs(settings.home / "logs", as_json=settings.log_json)
-    new_key = _first_key(settings, catalog)
+    make_private(settings.home)
+    _first_key(settings, catalog)
     _admin_key(settings)
-    show_key = new_key or sys.stdout.isatty()
-    app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=show_key))
+    app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
     console.print("Darkroom is loading its checkpoints ...")
     server = DrainingServer(_server_config(settings, app), app.state.services)
     server.run()
@@ -65,6 +65,7 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
         backlog=BACKLOG,
         log_config=None,
         access_log=False,
+        timeout_keep_alive=IDLE_S,
         server_header=False,
     )
     total = most_connections(raise_descriptor_limit(), settings.max_connections)
@@ -87,26 +88,27 @@ def read_catalog(settings: Settings) -> Catalog:
         raise StartError(str(error)) from error
 
 
-def _first_key(settings: Settings, catalog: Catalog) -> bool:
-    """Create a key with every group at the first start, in a file that only the owner can read. Returns whether this
-    is the first start."""
+def _first_key(settings: Settings, catalog: Catalog) -> None:
+    """Create a key with every group at the first start, in a file that only the owner can read."""
     database = Database(settings.database_url)
     try:
         database.migrate()
         if has_keys(database):
-            return False
+            return
         _, secret = create_key(database, "dev", catalog.groups)
     finally:
         database.dispose()
     (settings.home / "dev-key").unlink(missing_ok=True)
     _write_secret(settings.home / "dev-key", secret)
-    return True
 
 
 def _admin_key(settings: Settings) -> None:
-    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator."""
+    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator, and the
+    secret of webhooks."""
     if not settings.admin_key.exists():
         _write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
+    if not settings.webhook_secret.exists():
+        _write_secret(settings.webhook_secret, secrets.token_urlsafe(32))
 
 
 def _write_secret(path: Path, secret: str) -> None:
@@ -119,7 +121,8 @@ def _require_checkpoints(settings: Settings, catalog: Catalog) -> None:
     """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
     named_by: dict[Path, set[str]] = defaultdict(set)
     for model in catalog.models.values():
-        named_by[model.checkpoint.path].add(model.source.name)
+        for checkpoint in {model.checkpoint, model.drawn_with(MAX_REFERENCES).checkpoint}:
+            named_by[checkpoint.path].add(model.source.name)
     for spec in catalog.chat.checkpoints:
         named_by[spec.path].add("chat.toml")
     missing = [f"{path} (named in {', '.join(sorted(files))})" for path, files in named_by.items() if not path.exists()]

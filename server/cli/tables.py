@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 
 import httpx
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import CheckpointSpec
@@ -15,14 +13,9 @@ from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.money import format_money
 from server.accounts.refusals import list_refusals
+from server.cli.printing import add_row
 from server.cli.serve import read_catalog
 from server.settings import Settings
-
-
-def show(*tables: Table) -> None:
-    console = Console(soft_wrap=True)
-    for table in tables:
-        console.print(table)
 
 
 def catalog_table(settings: Settings) -> Table:
@@ -33,7 +26,7 @@ def catalog_table(settings: Settings) -> Table:
     for model in catalog.models.values():
         star = " *" if model.name == catalog.default else ""
         spec = model.checkpoint
-        _add(
+        add_row(
             table,
             model.name + star,
             model.tier,
@@ -46,7 +39,7 @@ def catalog_table(settings: Settings) -> Table:
         star = " *" if chat.name == catalog.chat.default else ""
         source = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
         state = _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream"
-        _add(table, chat.name + star, "chat", "", chat.group, source, state)
+        add_row(table, chat.name + star, "chat", "", chat.group, source, state)
     table.caption = "* used when a call names no model"
     return table
 
@@ -63,7 +56,7 @@ def keys_table(database: Database) -> Table:
         max_running = "default" if key.max_running is None else str(key.max_running)
         per_minute = "no limit" if key.per_minute is None else str(key.per_minute)
         groups = ", ".join(sorted(key.groups))
-        _add(table, key.id, key.name, f"...{key.tail}", groups, budget, max_running, per_minute, created, state)
+        add_row(table, key.id, key.name, f"...{key.tail}", groups, budget, max_running, per_minute, created, state)
     return table
 
 
@@ -72,7 +65,7 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
             limits = ["no limit" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
-            _add(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
+            add_row(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
     return table
 
 
@@ -80,7 +73,7 @@ def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
     """The newest charges first."""
     table = Table("Time", "Key", "Call", "Model", "Amount", title="Charges (CNY)")
     for row in report.entries(database, key_id, limit):
-        _add(
+        add_row(
             table,
             f"{row.created_at:%Y-%m-%d %H:%M:%S}",
             row.key_id,
@@ -94,7 +87,7 @@ def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
 def tokens_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
     for row in list_chat_usage(database, key_id):
-        _add(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
+        add_row(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
     return table
 
 
@@ -105,21 +98,24 @@ def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
     )
     for row in list_refusals(database, key_id, limit):
         when = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
-        _add(table, when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, row.evidence)
+        add_row(table, when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, row.evidence)
     return table
-
-
-def _add(table: Table, *cells: str) -> None:
-    """Add a row of plain text: rich would read brackets in names as markup."""
-    table.add_row(*map(Text, cells))
 
 
 def _checkpoint_states(settings: Settings) -> Mapping[str, str]:
     try:
-        response = httpx.get(f"{settings.local_url}/readyz", timeout=1, trust_env=False)
-        return {name: state["state"] for name, state in response.json()["checkpoints"].items()}
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
+        headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
+        response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=1, trust_env=False)
+        return {name: _short(state) for name, state in response.json()["checkpoints"].items()}
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
         return {}  # no server runs; the disk shows which checkpoints exist
+
+
+def _short(state: Mapping[str, str]) -> str:
+    """With what failed in warmup, or why it did not load; its path is left out."""
+    found = state["detail"].split("; ")
+    reasons = found[1:] if state["state"] == "loaded" else found
+    return "\n".join([state["state"], *reasons])
 
 
 def _state(spec: CheckpointSpec | ChatSpec, states: Mapping[str, str]) -> str:

@@ -1,22 +1,35 @@
 "use strict";
-// The console is an ordinary client: it calls /v1 with the key and shows the results.
+// The console is an ordinary client: it calls /v1 and shows the results. Its session is a cookie that scripts can not read.
 
 const $ = (id) => document.getElementById(id);
 const state = { models: [], ratio: "auto", references: [], running: null };
-
-const headers = () => ({ Authorization: `Bearer ${$("key").value.trim()}`, "Content-Type": "application/json" });
 
 function showMessage(text, bad = false) {
   $("message").textContent = text;
   $("message").className = bad ? "bad" : "";
 }
 
+async function signIn() {
+  const key = $("key").value.trim();
+  if (!key) return;
+  const response = await fetch("/console/session", { method: "POST", headers: { Authorization: `Bearer ${key}` } });
+  if (!response.ok) return showMessage((await response.json()).error.message, true);
+  $("key").value = "";
+  await loadModels();
+}
+
+async function signOut() {
+  await fetch("/console/session", { method: "DELETE" });
+  location.reload();
+}
+
 async function loadModels() {
-  if (!$("key").value.trim()) return;
-  const response = await fetch("/v1/models", { headers: headers() });
+  const response = await fetch("/v1/models");
+  if (response.status === 401) return; // not signed in
   const body = await response.json();
   if (!response.ok) return showMessage(body.error.message, true);
-  localStorage.setItem("darkroom-key", $("key").value.trim());
+  $("key").hidden = true;
+  $("sign-out").hidden = false;
   state.models = body.data.filter((m) => m.tier); // chat models have no tier
   $("model").replaceChildren(...state.models.map((m) => new Option(`${m.id} · ${m.tier}`, m.id)));
   $("model").disabled = false;
@@ -71,7 +84,7 @@ async function generate(event) {
   const timer = setInterval(() => showMessage(`Drawing … ${Math.round((performance.now() - startedAt) / 1000)} s`), 500);
   try {
     const response = await fetch("/v1/images/generations", {
-      method: "POST", headers: headers(), body: JSON.stringify(body), signal: state.running.signal,
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: state.running.signal,
     });
     const result = await response.json();
     if (!response.ok) {
@@ -168,15 +181,16 @@ async function pollServer() {
     const response = await fetch("/readyz");
     const body = await response.json();
     $("lamp").classList.toggle("ready", response.ok);
-    $("lamp").title = response.ok ? `ready on ${body.device}` : body.status;
+    $("lamp").title = body.status;
   } catch {
     $("lamp").classList.remove("ready");
     $("lamp").title = "no answer";
   }
 }
 
-$("key").value = localStorage.getItem("darkroom-key") ?? "";
-$("key").onchange = loadModels;
+localStorage.removeItem("darkroom-key"); // earlier versions kept the key there
+$("key").onchange = signIn;
+$("sign-out").onclick = signOut;
 $("model").onchange = showModel;
 $("form").onsubmit = generate;
 $("stop").onclick = () => state.running?.abort();

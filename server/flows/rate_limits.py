@@ -4,14 +4,9 @@ Image calls, chats and responses count alike. A response counts once, whatever i
 earlier call's answer does not count. Each API process counts for itself.
 """
 
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
-
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.keys import Key
@@ -19,6 +14,7 @@ from server.backends.engine_host import EngineHost
 from server.errors import RateLimited
 from server.state.active_calls import ActiveCalls
 from server.state.active_responses import ActiveResponses
+from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
 from server.state.image_backlog import Backlog
 
@@ -42,7 +38,7 @@ class RateLimiter:
         self._chat_engine = chat_engine
         self._max_running_per_key = max_running_per_key
         self._slots = KeyConcurrency()
-        self._rates = MovingWindowRateLimiter(MemoryStorage())
+        self._rate = CallRate()
 
     def check(self, key: Key) -> None:
         """Count one more call of the key. Raises RateLimited."""
@@ -54,12 +50,11 @@ class RateLimiter:
                 self._next_end_s(key),
                 self.headers(key),
             )
-        rate = _rate(key)
-        if rate is not None and not self._rates.hit(rate, key.id):
+        if key.per_minute is not None and not self._rate.begin(key.id, key.per_minute):
             raise RateLimited(
                 f"This key may begin {key.per_minute} calls a minute. Wait a moment, or ask the operator for a higher "
                 "limit (darkroom keys set --per-minute).",
-                self._rates.get_window_stats(rate, key.id).reset_time - time.time(),
+                self._rate.reset_s(key.id),
                 self.headers(key),
             )
 
@@ -84,10 +79,8 @@ class RateLimiter:
     def headers(self, key: Key) -> dict[str, str]:
         """OpenAI's x-ratelimit headers: of the calls a minute if those are limited, else of the concurrent calls, which
         reset when the running ones have ended."""
-        rate = _rate(key)
-        if rate is not None:
-            stats = self._rates.get_window_stats(rate, key.id)
-            return _headers(rate.amount, stats.remaining, max(0.0, stats.reset_time - time.time()))
+        if key.per_minute is not None:
+            return _headers(key.per_minute, self._rate.remaining(key.id, key.per_minute), self._rate.reset_s(key.id))
         limit = self.max_running(key)
         chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
         return _headers(limit, max(0, limit - self._running(key)), max(self._backlog.remaining_s(key.id), chat_s))
@@ -112,10 +105,6 @@ def go_duration(seconds: float) -> str:
     minutes, rest_s = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{rest_s}s" if hours else f"{minutes}m{rest_s}s" if minutes else f"{rest_s}s"
-
-
-def _rate(key: Key) -> RateLimitItemPerMinute | None:
-    return None if key.per_minute is None else RateLimitItemPerMinute(key.per_minute)
 
 
 def _headers(limit: int, remaining: int, reset_s: float) -> dict[str, str]:

@@ -6,8 +6,10 @@ without internet access.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from pipelines.protocol.images import Picture
 from server.accounts.ledger import Ledger
@@ -54,6 +56,7 @@ class ReferenceLoader:
         self._decoders = decoders
         self._fetch = fetch
         self._fetch_timeout_s = fetch_timeout_s
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key, while they are used
 
     async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedPicture, ...]:
         """All references, decoded. Raises ApiError for the first that can't be used."""
@@ -76,18 +79,21 @@ class ReferenceLoader:
             raise _to_api_error(error, "mask") from error
 
     async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedPicture:
-        raw = await self._read(reference)
+        """A key's data URIs are read in turn, as its pictures are decoded: what waits must not be in memory twice."""
         max_area_px = MAX_FIRST_PX if is_first else MAX_OTHER_PX
-        try:
-            picture, original = await self._decoders.decode_picture(key_id, raw, max_area_px)
-        except (PictureError, DecoderFailed) as error:
-            raise _to_api_error(error, reference.field) from error
+        turn = self._turns.setdefault(key_id, asyncio.Lock()) if _is_data_uri(reference) else nullcontext()
+        async with turn:
+            raw = await self._read(reference)
+            try:
+                picture, original = await self._decoders.decode_picture(key_id, raw, max_area_px)
+            except (PictureError, DecoderFailed) as error:
+                raise _to_api_error(error, reference.field) from error
         return DecodedPicture(picture, *original)
 
     async def _read(self, reference: Reference) -> bytes:
         if isinstance(reference.source, bytes):
             raw = reference.source
-        elif reference.source[:5].lower() == "data:":
+        elif _is_data_uri(reference):
             try:
                 raw = await asyncio.to_thread(decode_data_uri, reference.source)
             except PictureError as error:
@@ -124,6 +130,10 @@ class ReferenceLoader:
             raise BadRequest(f"{reference.field}: {error}", param=reference.field, code="invalid_image_url") from error
         except FetchTooLarge as error:
             raise TooLarge(f"{reference.field}: {error}", param=reference.field) from error
+
+
+def _is_data_uri(reference: Reference) -> bool:
+    return isinstance(reference.source, str) and reference.source[:5].lower() == "data:"
 
 
 def _to_api_error(error: PictureError | DecoderFailed, field: str) -> ApiError:

@@ -5,16 +5,16 @@ import asyncio
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import RequestTimedOut, TooLarge
-from server.flows.references import MAX_FILE_BYTES
-from server.http.observability import send_error
-from server.schemas.images import MAX_REFERENCES
+from server.errors import BadRequest, RequestTimedOut, UnsupportedMedia
+from server.http.decoded_body import DECODED, FORM_PATH, MAX_FORM_BYTES, DecodedBody, too_large
+from server.http.errors import send_error
 from server.state.body_budget import FREE_BYTES, BodyBudget, BodyLease
 
-MIB = 1024**2
-FORM_PATH = "/v1/images/edits"
-MAX_FORM_BYTES = (MAX_REFERENCES + 1) * MAX_FILE_BYTES + 8 * MIB  # the references, a mask, and the other fields
 LEASE = "darkroom.body_lease"  # in the ASGI scope
+# A proxy may go by the other one, and take what follows for a request of another client (RFC 9112, 6.3).
+AMBIGUOUS = BadRequest(
+    "A request can't have both Content-Length and Transfer-Encoding.", code=None, headers={"Connection": "close"}
+)
 
 
 class BodyLimitMiddleware:
@@ -36,15 +36,24 @@ class BodyLimitMiddleware:
             await self.app(scope, receive, send)
             return
         limit = self._limit(scope["path"])
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        if {b"content-length", b"transfer-encoding"} <= headers.keys():
+            await send_error(AMBIGUOUS, scope, send)
+            return
+        declared = headers.get(b"content-length", b"0")
         declared_bytes = int(declared) if declared.isdigit() else 0
         if declared_bytes > limit:
-            await send_error(_too_large(limit), send)
+            await send_error(too_large(limit), scope, send)
             return
         lease = scope[LEASE] = BodyLease(self.budget, declared_bytes)
         body = _Body(receive, lease, limit, self.timeout_s)
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding not in {*DECODED, "identity", ""}:
+            await send_error(_undecodable(encoding), scope, send)
+            return
+        decoded = DecodedBody(body.receive, lease, limit) if encoding in DECODED else body
         try:
-            await self.app(scope, body.receive, send)
+            await self.app(scope, decoded.receive, send)
         finally:
             lease.release()
 
@@ -76,7 +85,7 @@ class _Body:
         self._complete = not message.get("more_body", False)
         limit = self._limit if self._lease.begun else FREE_BYTES
         if self._received > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         await self._lease.cover(self._received)
         return message
 
@@ -101,8 +110,9 @@ def body_lease(request: Request) -> BodyLease:
     return lease
 
 
-def _too_large(limit: int) -> TooLarge:
-    if limit < MIB:
-        return TooLarge(f"The request body is larger than {limit // 1024} KiB.")
-    where = "" if limit == MAX_FORM_BYTES else f", or send them as files to {FORM_PATH}, which takes more"
-    return TooLarge(f"The request body is larger than {limit // MIB} MiB. Send fewer or smaller images{where}.")
+def _undecodable(encoding: str) -> UnsupportedMedia:
+    return UnsupportedMedia(
+        f"Bodies with the Content-Encoding '{encoding[:40]}' are not read here: send it as {' or '.join(DECODED)}, "
+        "or as it is.",
+        headers={"Accept-Encoding": ", ".join(DECODED)},
+    )

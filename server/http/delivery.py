@@ -11,10 +11,11 @@ from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.backends.storage import Storage
-from server.errors import ApiError
+from server.errors import ApiError, retry_after_header
 from server.flows.images.request import ImageRequest
 from server.flows.images.results import EventKind, image_events, load_answer
 from server.http.sse import event, event_stream
+from server.schemas.image_jobs import ImageJobState
 from server.state.active_calls import ActiveCall
 
 log = structlog.stdlib.get_logger("darkroom.http")
@@ -81,6 +82,37 @@ class ImageCallResponse(Response):
                 yield event(item.model_dump(exclude_none=True), item.type)
         except ApiError as error:
             yield event(error.body(), "error")
+
+
+class BackgroundCallResponse(Response):
+    """202 with the state of a call that goes on without a client, once it is held and queued."""
+
+    def __init__(
+        self, call: ActiveCall, describe: Callable[[str], Coroutine[Any, Any, ImageJobState]], headers: dict[str, str]
+    ) -> None:
+        super().__init__()
+        self._call = call
+        self._describe = describe
+        self._extra = headers | ({"Idempotency-Replayed": "true"} if call.replayed else {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Until the call is detached, a client that disconnects leaves it as it leaves any other. Raises ApiError."""
+        with self._call.listening():
+            await cancel_on_disconnect(receive, self._call.admission())
+            if not (self._call.admitted or self._call.done):
+                return
+            self._call.detach()
+        call_id = self._call.call.id
+        state = await self._describe(call_id)
+        headers = {
+            **self._extra,
+            "x-darkroom-job": call_id,
+            "Location": f"/v1/images/jobs/{call_id}",
+            "Retry-After": retry_after_header(state.estimated_s or 0),
+            "Preference-Applied": "respond-async",
+        }
+        answer = Response(state.model_dump_json(), 202, headers, "application/json")
+        await answer(scope, receive, send)
 
 
 class CancelOnDisconnect(Response):

@@ -1,17 +1,24 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
+import asyncio
 import re
+import secrets
 from collections.abc import Iterable
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
-from server.accounts.keys import Key, authenticate
+from server.accounts.keys import Key, authenticate, find_usable_key
 from server.errors import BadRequest, Unauthorized
-from server.flows.images.idempotency import RetryInfo
+from server.flows.retries import RetryInfo
+from server.http.public_address import own_address
 from server.services import Services
 
 MAX_IDEMPOTENCY_KEY = 255
+SESSION_COOKIE = "darkroom-session"
+KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
+KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
@@ -24,7 +31,10 @@ ServicesDep = Annotated[Services, Depends(services)]
 
 
 async def caller(request: Request, services: ServicesDep) -> Key:
-    """The key of the Authorization header. Raises Unauthorized."""
+    """The key whose secret the request has or, without one, of the console's session. Raises Unauthorized."""
+    named = "authorization" in request.headers or _find_secret(request) is not None
+    if not named and (key := await _session_key(request, services)):
+        return key
     secret = bearer(request)
     key = await services.database.in_reader(authenticate, services.database, secret)
     if key is None:
@@ -40,14 +50,40 @@ Caller = Annotated[Key, Depends(caller)]
 
 
 def bearer(request: Request) -> str:
-    """The secret of the Authorization header. Raises Unauthorized."""
-    scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
-    secret = secret.strip()
-    if scheme.lower() != "bearer" or not secret:
+    """The caller's secret: of the Authorization header, else of another protocol's place for it. Raises
+    Unauthorized."""
+    secret = _find_secret(request)
+    if secret is None:
         raise Unauthorized(
             "You didn't provide an API key. Send it in the Authorization header: 'Authorization: Bearer YOUR_KEY'."
         )
     return secret
+
+
+async def is_operator(request: Request, services: Services) -> bool:
+    """Whether the request has the admin key of the server's home."""
+    secret = _find_secret(request)
+    if secret is None:
+        return False
+    admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
+    return secrets.compare_digest(secret.encode(), admin_key.encode())
+
+
+def _find_secret(request: Request) -> str | None:
+    scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
+    sent = [secret if scheme.lower() == "bearer" else "", *(request.headers.get(name, "") for name in KEY_HEADERS)]
+    if request.url.path.startswith(KEY_QUERY_PATHS):
+        sent.append(request.query_params.get("key", ""))
+    return next((text.strip() for text in sent if text.strip()), None)
+
+
+async def _session_key(request: Request, services: Services) -> Key | None:
+    """The key of the console's session. A page of another origin may make the browser send the cookie, if it is on the
+    same machine: so what changes something is taken from the console's own page only."""
+    if request.method != "GET" and urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
+        return None
+    key_id = services.console_sessions.key_id(request.cookies.get(SESSION_COOKIE, ""))
+    return await services.database.in_reader(find_usable_key, services.database, key_id) if key_id else None
 
 
 def _masked(secret: str) -> str:
@@ -58,14 +94,35 @@ def public_base(request: Request, services: Services) -> str:
     """The URL below which clients find results, without a trailing slash."""
     if services.settings.cdn_url:
         return services.settings.cdn_url.rstrip("/")
-    return f"{request.url.scheme}://{request.url.netloc}/cdn"
+    return f"{own_address(request, services.settings.public_urls)}/cdn"
+
+
+def content_type_of(request: Request) -> str:
+    """The body's content type in lower case, without parameters; "" if there is none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def read_retry_info(request: Request, fingerprint: str) -> RetryInfo:
     """Whether the request repeats an earlier one, by its headers. Raises BadRequest for an invalid Idempotency-Key."""
     count = request.headers.get("x-stainless-retry-count")
     retry_count = int(count) if count is not None and count.isdecimal() and len(count) < 10 else None
-    return RetryInfo(fingerprint, _idempotency_key(request), retry_count)
+    return RetryInfo(fingerprint, idempotency_key_of(request), retry_count)
+
+
+def query_flag(name: str, text: str) -> bool:
+    """A boolean of the query, as Python, JavaScript and people write it; empty is false. Raises BadRequest."""
+    value = text.strip().lower()
+    if value in {"true", "1", "yes", "on"}:
+        return True
+    if value in {"false", "0", "no", "off", ""}:
+        return False
+    raise BadRequest(f"Invalid value: '{text[:40]}'. Supported values are: 'true', 'false'.", param=name)
+
+
+def wants_async(request: Request) -> bool:
+    """Whether the Prefer header (RFC 7240) has respond-async."""
+    preferences = ",".join(request.headers.getlist("prefer")).split(",")
+    return any(preference.partition(";")[0].strip().lower() == "respond-async" for preference in preferences)
 
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
@@ -74,14 +131,20 @@ def ignored_header(fields: Iterable[str]) -> dict[str, str]:
     return {"x-darkroom-ignored": named} if named else {}
 
 
+def name_ignored(headers: dict[str, str], fields: Iterable[str]) -> dict[str, str]:
+    """The headers, with these fields named too."""
+    before = headers.get("x-darkroom-ignored", "")
+    return headers | ignored_header([*filter(None, before.split(", ")), *fields])
+
+
 def wants_keepalive(request: Request, key: Key) -> bool:
     """Whether spaces may precede a JSON answer: the header `X-Keepalive: 1` or 0 decides, else the key's setting."""
     value = request.headers.get("x-keepalive", "").strip().lower()
     return key.keepalive if not value else value not in {"0", "false", "no"}
 
 
-def _idempotency_key(request: Request) -> str | None:
-    """The header's value, bare or as the quoted string of the IETF draft."""
+def idempotency_key_of(request: Request) -> str | None:
+    """The header's value, bare or as the quoted string of the IETF draft. Raises BadRequest."""
     raw = request.headers.get("idempotency-key")
     if raw is None:
         return None

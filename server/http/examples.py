@@ -46,6 +46,13 @@ GENERATION: Examples = {
         "stream": True,
         "partial_images": 1,
     },
+    "in the background with previews": {
+        "prompt": "a red boat",
+        "size": "256x256",
+        "quality": "low",
+        "background": True,
+        "partial_images": 1,
+    },
 }
 EDIT: Examples = {
     "one picture": {"prompt": "make it blue", "size": "256x256", "quality": "low", "image": ["<bytes of a PNG>"]},
@@ -54,6 +61,13 @@ EDIT: Examples = {
         "size": "256x256",
         "quality": "low",
         "stream": True,
+        "image": ["<bytes of a PNG>"],
+    },
+    "in the background": {
+        "prompt": "make it blue",
+        "size": "256x256",
+        "quality": "low",
+        "background": True,
         "image": ["<bytes of a PNG>"],
     },
 }
@@ -123,8 +137,38 @@ RESPONSE: Examples = {
     },
     "in the background": {"input": "Hello", "max_output_tokens": 16, "background": True, "metadata": {"user": "7"}},
 }
+COMPACT: Examples = {
+    "a short conversation": {
+        "model": "starter-chat",
+        "input": [
+            {"role": "user", "content": "Where is Graz?"},
+            {"role": "assistant", "content": "In Austria."},
+        ],
+    },
+}
 SWAP: Examples = {
     "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
+}
+INSPECT: Examples = {"a folder": {"checkpoint": "starter-beta"}}
+ADD: Examples = {
+    "other weights beside the models that are there": {
+        "checkpoint": "starter-beta",
+        "name": "beta-trial",
+        "tiers": ["1K"],
+        "price": "0.10",
+    },
+}
+VERIFY: Examples = {"a folder": {"checkpoint": "starter-beta"}}
+REMOVE: Examples = {"its catalog file alone": {"model": "beta-trial"}}
+PROOF: Examples = {
+    "two numbers of steps": {
+        "candidates": [{"name": "beta-2.5-flash-image-count"}],
+        "prompts": ["a red boat"],
+        "seeds": [1],
+        "axis": {"steps": [1, 2]},
+        "size": "256x256",
+        "cell_px": 128,
+    },
 }
 
 IMAGE_EVENTS: Examples = {

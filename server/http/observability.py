@@ -1,6 +1,6 @@
 """The outermost middleware: a request id, headers, a log line and metrics for every answer; 500 for exceptions."""
 
-import json
+import errno
 import time
 import uuid
 
@@ -8,11 +8,13 @@ import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import ApiError, EngineFailure
+from server.errors import ApiError, EngineFailure, StorageFailed
+from server.http.errors import send_error
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
@@ -22,7 +24,7 @@ class ObservabilityMiddleware:
         self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the request; answer 500 in OpenAI's error format for an exception that no handler caught."""
+        """Run the request; answer 500 for an exception that no handler caught."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -35,7 +37,7 @@ class ObservabilityMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                headers["x-request-id"] = headers["request-id"] = request_id  # OpenAI's name and Anthropic's
                 headers["openai-version"] = "2020-10-01"
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
             await send(message)
@@ -43,14 +45,11 @@ class ObservabilityMiddleware:
         with structlog.contextvars.bound_contextvars(request=request_id):
             try:
                 await self.app(scope, receive, send_with_headers)
-            except Exception:
+            except Exception as error:
                 log.exception("unhandled error", path=scope["path"])
                 if status:
                     raise
-                error = EngineFailure(
-                    f"Something went wrong on the server (request {request_id}); nothing was charged."
-                )
-                await send_error(error, send_with_headers)
+                await send_error(_to_api_error(error, request_id), scope, send_with_headers)
             finally:
                 self._record(scope, status or 499, time.perf_counter() - started_at)
 
@@ -63,14 +62,7 @@ class ObservabilityMiddleware:
             log.info("answer", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 3))
 
 
-async def send_error(error: ApiError, send: Send) -> None:
-    """Send an error as an ASGI response, without the web framework."""
-    body = json.dumps(error.body()).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
-    start = {
-        "type": "http.response.start",
-        "status": error.status,
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-    }
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+def _to_api_error(error: Exception, request_id: str) -> ApiError:
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:  # such as a form that finds no room in TMPDIR
+        return StorageFailed(str(error))
+    return EngineFailure(f"Something went wrong on the server (request {request_id}); nothing was charged.")

@@ -35,6 +35,8 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "x-darkroom-job": ("string", "The id of this call, for GET /v1/images/jobs/{job_id}."),
     "x-darkroom-ignored": ("string", "Fields of the request that had no effect, separated by commas."),
     "Idempotency-Replayed": ("string", "`true` if this is the answer of an earlier request."),
+    "Location": ("string", "Where the state of the call is."),
+    "Preference-Applied": ("string", "`respond-async`."),
     "x-ratelimit-limit-requests": ("integer", "The key's calls a minute or, without that limit, at one time."),
     "x-ratelimit-remaining-requests": ("integer", "How many of these calls are left."),
     "x-ratelimit-reset-requests": ("string", "When all of them are free again, for example `1s` or `6m0s`."),
@@ -84,6 +86,13 @@ KEEPALIVE = parameter(
 )
 
 
+PREFER = parameter(
+    "header",
+    "Prefer",
+    "`respond-async` answers 202 with the job at once, as `background: true` does. Streams take no notice of it.",
+)
+
+
 def schema_of(type_: type, mode: Literal["validation", "serialization"]) -> Json:
     """A reference to the type's schema."""
     return {"$ref": f"{mode} {type_.__module__}:{type_.__qualname__}"}
@@ -129,16 +138,21 @@ def openapi(
 ) -> Json:
     """The arguments of a route's decorator. `headers` and `stream` are of the success; `others` are more responses."""
     content = {**success.get("content", {}), **(stream or {})}
-    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": _headers(headers)}}
+    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": described_headers(headers)}}
     for status in sorted(errors):
         kind, text = ERRORS[status]
         responses[status] = {"$ref": f"#/components/responses/{kind.__name__}", "description": text}
     for key, other in (others or {}).items():
-        responses[key] = {"headers": _headers(["Retry-After"] if key in RETRY_STATUSES else []), **other}
+        responses[key] = {"headers": described_headers(["Retry-After"] if key in RETRY_STATUSES else []), **other}
     extra: Json = {"parameters": [*parameters], "security": [{security: []}] if security else []}
     if body:
         extra["requestBody"] = body
     return {"summary": summary, "description": description, "responses": responses, "openapi_extra": extra}
+
+
+def errors_as(body: type, statuses: Sequence[int]) -> dict[int | str, Json]:
+    """These errors as `others` of a route, with the body of another protocol."""
+    return {status: answer(ERRORS[status][1], body) for status in statuses}
 
 
 def shared_components() -> Json:
@@ -160,10 +174,11 @@ def _error_response(kind: type[ApiError], description: str) -> Json:
     error = {"message": description, "type": kind.type, "param": None, "code": kind.default_code}
     response = answer(description, ErrorBody)
     response["content"]["application/json"]["examples"] = _examples({"error": {"error": error}})
-    return {**response, "headers": _headers(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
+    return {**response, "headers": described_headers(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
 
 
-def _headers(names: Sequence[str]) -> Json:
+def described_headers(names: Sequence[str]) -> Json:
+    """References to headers of an answer, and to the one that every answer has."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
 
 

@@ -13,7 +13,8 @@ from server.http.openapi import JSON_TEXT, Json, shared_components
 
 DESCRIPTION = (
     "Images, chat completions and responses in the shapes of OpenAI's API. OpenAI's SDKs work with this server's URL "
-    "and one of its keys, which is sent as `Authorization: Bearer KEY`. Every error has the same body."
+    "and one of its keys, which is sent as `Authorization: Bearer KEY`, or as `api-key` or `x-api-key`. Every "
+    "error has the same body."
 )
 
 

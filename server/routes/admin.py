@@ -1,13 +1,13 @@
-"""POST /admin/swap and /admin/reload: another checkpoint or catalog without a restart. They need the admin key."""
+"""POST /admin/swap, /admin/undo and /admin/reload: another checkpoint or catalog without a restart.
 
-import asyncio
-import secrets
+They need the admin key.
+"""
 
 from fastapi import APIRouter, Depends, Request
 
 from server.errors import Unauthorized
 from server.http import examples
-from server.http.deps import ServicesDep, bearer
+from server.http.deps import ServicesDep, bearer, is_operator
 from server.http.openapi import answer, json_body, openapi
 from server.schemas.admin import CatalogChange, SwapRequest
 from server.schemas.validation import parse_json, validate
@@ -15,8 +15,8 @@ from server.schemas.validation import parse_json, validate
 
 async def require_admin(request: Request, services: ServicesDep) -> None:
     """Raises Unauthorized without the admin key of the server's home."""
-    admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
-    if not secrets.compare_digest(bearer(request).encode(), admin_key.encode()):
+    bearer(request)
+    if not await is_operator(request, services):
         raise Unauthorized(
             "This needs the admin key, which is in the file 'admin-key' of the server's home.", code="invalid_api_key"
         )
@@ -30,7 +30,8 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
     **openapi(
         "Swap a checkpoint",
         "Loads another checkpoint for an image model, and for the models that share its catalog file. Running calls "
-        "end with the old one. If the new one can't be loaded, nothing changes.",
+        "end with the old one. If the new one can't be loaded, nothing changes. Steps, guidance, areas and "
+        "conditioning become what fits it, unless `keep_settings` is true.",
         body=json_body(SwapRequest, examples.SWAP),
         success=answer("What changed.", CatalogChange),
         errors=[400, 401, 404, 409, 413, 500],
@@ -40,8 +41,23 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
 async def swap(request: Request, services: ServicesDep) -> CatalogChange:
     """Another checkpoint for a model, and for the models that share its catalog file."""
     body = validate(SwapRequest, parse_json(await request.body()), strict=True)
-    diff = await services.catalog_updater.swap(body.model, body.checkpoint)
+    diff = await services.catalog_updater.swap(body.model, body.checkpoint, keep_settings=body.keep_settings)
     return CatalogChange.model_validate(diff, from_attributes=True)
+
+
+@router.post(
+    "/undo",
+    **openapi(
+        "Undo a swap",
+        "Takes back the latest swap: its catalog file gets its former text, and the catalog is reloaded.",
+        success=answer("What changed.", CatalogChange),
+        errors=[400, 401, 409, 500],
+        security="admin_key",
+    ),
+)
+async def undo(services: ServicesDep) -> CatalogChange:
+    """Take back the latest swap."""
+    return CatalogChange.model_validate(await services.catalog_updater.undo(), from_attributes=True)
 
 
 @router.post(

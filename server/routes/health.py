@@ -1,21 +1,25 @@
-"""/healthz: the process is alive. /readyz: it takes calls. /metrics: for Prometheus."""
+"""/healthz: the process is alive. /readyz: it takes calls, and for operators why not. /metrics: for Prometheus."""
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from server.backends.engine_host import EngineHost
-from server.http.deps import ServicesDep
-from server.http.openapi import answer, openapi
-from server.schemas.health import Liveness, Readiness, WorkerState
+from server.http.deps import ServicesDep, is_operator
+from server.http.openapi import answer, openapi, schema_of
+from server.schemas.health import Liveness, Readiness, ReadinessDetails, WorkerState
 
 router = APIRouter()
+READ = ["GET", "HEAD"]  # probes and load balancers send HEAD
+
+READINESS = {"anyOf": [schema_of(type_, "serialization") for type_ in (Readiness, ReadinessDetails)]}
 
 
-@router.get(
+@router.api_route(
     "/healthz",
+    methods=READ,
     **openapi(
         "Check liveness",
         "Answers while the process is alive. It says nothing of the models.",
@@ -28,30 +32,33 @@ async def liveness() -> dict[str, str]:
     return {"status": "live"}
 
 
-@router.get(
+@router.api_route(
     "/readyz",
+    methods=READ,
     **openapi(
         "Check readiness",
-        "Tells whether the server takes calls, and what became of each checkpoint.",
-        success=answer("The server takes calls.", Readiness),
-        others={503: answer("The server starts, replaces a worker, or is about to stop.", Readiness)},
+        "Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each "
+        "checkpoint.",
+        success=answer("The server takes calls.", READINESS),
+        others={503: answer("The server starts, replaces a worker, or is about to stop.", READINESS)},
         security=None,
     ),
 )
-async def readiness(services: ServicesDep) -> JSONResponse:
+async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, and while the
     server drains."""
     image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
     draining, has_classifiers = services.drain.draining, bool(services.policy.classifiers)
     has_local_chat = bool(services.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
-    checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
-    body: dict[str, Any] = {
-        "status": "draining" if draining else "ready" if loaded else "starting",
-        **_worker_state(image),
-        "chat": _worker_state(chat) if has_local_chat else None,
-        "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
-    }
+    body: dict[str, Any] = {"status": "draining" if draining else "ready" if loaded else "starting"}
+    if await is_operator(request, services):  # the details have paths
+        checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
+        body |= {
+            **_worker_state(image),
+            "chat": _worker_state(chat) if has_local_chat else None,
+            "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
+        }
     ready = loaded and not draining
     return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
@@ -60,8 +67,9 @@ def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
     return {"device": host.device, "problem": host.no_device, "worker_pid": host.pid, "jobs": host.jobs}
 
 
-@router.get(
+@router.api_route(
     "/metrics",
+    methods=READ,
     **openapi(
         "Read metrics",
         "Counters and gauges in the text format of Prometheus.",

@@ -1,4 +1,4 @@
-"""POST /v1/images/generations and /v1/images/edits; GET /v1/images/jobs/{id}."""
+"""POST /v1/images/generations and /v1/images/edits."""
 
 import asyncio
 import dataclasses
@@ -17,31 +17,43 @@ from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
 from server.http import examples
 from server.http.bodies import hold_body, read_json, sending
-from server.http.delivery import ImageCallResponse
-from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
+from server.http.delivery import BackgroundCallResponse, ImageCallResponse
+from server.http.deps import (
+    Caller,
+    ServicesDep,
+    content_type_of,
+    ignored_header,
+    public_base,
+    read_retry_info,
+    wants_async,
+    wants_keepalive,
+)
 from server.http.openapi import (
     CREATE_ERRORS,
     CREATE_HEADERS,
     IDEMPOTENCY_KEY,
     KEEPALIVE,
+    PREFER,
     answer,
+    described_headers,
     event_stream_of,
     form_body,
     json_body,
     openapi,
-    parameter,
 )
 from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.image_jobs import ImageJobState
 from server.schemas.images import (
     MAX_REFERENCES,
+    NO_EFFECT,
+    SYNONYMS,
     UNSUPPORTED,
     CompletedEvent,
     EditForm,
     EditUpload,
     GenerationBody,
     ImageAnswer,
-    ImageJobState,
     ImageOptions,
     PartialEvent,
     SamplingOptions,
@@ -55,33 +67,21 @@ Options = TypeVar("Options", bound=ImageOptions)
 MAX_FILES = 64  # more than the rule allows, so that the rule can say what is wrong
 MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
-IMAGE_FIELD = re.compile(r"image(\[\d*\])?")
+IMAGE_FIELD = re.compile(r"images?(\[\d*\])?")
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
-REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ImageOptions.model_fields.keys()
+REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ImageOptions.model_fields.keys() - {
+    "background"
+}
 PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
+IN_BACKGROUND = described_headers(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
 CREATES_PICTURES: dict[str, Any] = {
     "success": answer("The pictures, as JSON or as a stream.", ImageAnswer),
     "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
-    "parameters": [IDEMPOTENCY_KEY, KEEPALIVE],
+    "others": {202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND}},
+    "parameters": [IDEMPOTENCY_KEY, KEEPALIVE, PREFER],
     "headers": ["x-darkroom-job", *CREATE_HEADERS],
 }
-
-
-@router.get(
-    "/jobs/{job_id}",
-    **openapi(
-        "Show an image call",
-        "Tells whether a call is queued or running, how far it is, and how it ended. Only the key that made the call "
-        "can see it.",
-        parameters=[parameter("path", "job_id", "The id in the `x-darkroom-job` header of the call's answer.")],
-        success=answer("The state of the call.", ImageJobState),
-        errors=[401, 404, 500, 503],
-    ),
-)
-async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobState:
-    """What became of a call, by the id in its answer's `x-darkroom-job` header."""
-    return await services.call_status.describe(key, job_id)
 
 
 @router.post(
@@ -89,7 +89,8 @@ async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobS
     **openapi(
         "Generate pictures",
         "Draws pictures from a text and, if the body has `image`, from reference pictures. A field that is null counts "
-        "as absent. With `stream`, each event has the `type` of its data as its name; an error after the first event "
+        "as absent. With `background: true` the answer is 202 with the state of the call, which is read by its id. "
+        "With `stream`, each event has the `type` of its data as its name; an error after the first event "
         "comes as the event `error`.",
         body=json_body(GenerationBody, examples.GENERATION),
         errors=CREATE_ERRORS,
@@ -98,12 +99,7 @@ async def show_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobS
 )
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Text to image, and image to image with references by URL or data URI."""
-    values = await read_json(request, key, services)
-    body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
-    references = tuple(Reference(f"image[{i}]", item) for i, item in enumerate(body.image))
-    mask = Reference("mask", body.mask) if body.mask else None
-    call = _image_request("images.generations", body, references, mask, public_base(request, services))
-    return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values))
+    return await _answer_json(request, services, key, "images.generations")
 
 
 @router.post(
@@ -124,6 +120,8 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
 )
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
     """Image to image with references as files."""
+    if services.settings.json_edits and content_type_of(request) == "application/json":
+        return await _answer_json(request, services, key, "images.edits")
     _require_multipart(request)
     async with (
         sending(request, key, services),
@@ -138,27 +136,44 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         body = _options(EditForm, texts, files, strict=False)
         references = await _references(form)
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    call = _image_request("images.edits", body, references, mask, public_base(request, services))
+    call = _image_request(request, services, "images.edits", body, references, mask)
     return await _answer(
         request,
         services,
         key,
         body,
         call,
-        [name for name in (*ignored_fields(EditForm, texts), *files) if not _is_file_field(name)],
+        [name for name in (*ignored_fields(EditForm, texts, NO_EFFECT), *files) if not _is_file_field(name)],
     )
+
+
+async def _answer_json(request: Request, services: Services, key: Key, endpoint: str) -> Response:
+    """The answer to a JSON body. An edit needs a reference."""
+    values = await read_json(request, key, services)
+    body = await asyncio.to_thread(partial(_options, GenerationBody, values, strict=True))
+    field = "images" if values.get("images") is not None else "image"
+    if endpoint == "images.edits" and not body.image:
+        message = "Missing required parameter: 'images'. Send at least one picture as {'image_url': ...}."
+        raise BadRequest(message, param="images", code="missing_required_parameter")
+    references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
+    mask = Reference("mask", body.mask) if body.mask else None
+    call = _image_request(request, services, endpoint, body, references, mask)
+    return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
 
 
 async def _answer(
     request: Request, services: Services, key: Key, body: ImageOptions, image_request: ImageRequest, ignored: list[str]
 ) -> Response:
     """The answer of the call. A header names the fields that were ignored."""
-    parameters = body.model_dump(mode="json", exclude={"image", "mask"})
+    parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", *SYNONYMS})
+    parameters["background"] = image_request.background  # the same call, whether its client waits or comes back
     pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
     headers = services.limiter.headers(key) | ignored_header(ignored)
+    if image_request.in_background:
+        return BackgroundCallResponse(call, partial(services.image_jobs.describe, key), headers)
     return ImageCallResponse(
         services.storage,
         call,
@@ -188,20 +203,34 @@ def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _image_request(
-    endpoint: str, body: ImageOptions, references: tuple[Reference, ...], mask: Reference | None, base: str
+    request: Request,
+    services: Services,
+    endpoint: str,
+    body: ImageOptions,
+    references: tuple[Reference, ...],
+    mask: Reference | None,
 ) -> ImageRequest:
+    """Raises BadRequest for a stream in the background: there is nothing that would read it."""
+    if body.background is True and body.stream:
+        message = "'stream' and 'background': true exclude each other: send one of them."
+        raise BadRequest(message, param="stream", code="invalid_parameter_combination")
+    in_background = body.background is True or (wants_async(request) and not body.stream)
+    if body.webhook is not None:
+        services.webhooks.check(body.webhook, in_background=in_background)
     return ImageRequest(
         endpoint=endpoint,
-        results_base=base,
+        results_base=public_base(request, services),
         references=references,
         mask=mask,
         sampling=SamplingOptions(**body.model_dump(include=set(SamplingOptions.model_fields))),
+        in_background=in_background,
+        background="auto" if isinstance(body.background, bool) else body.background,
         **body.model_dump(include=REQUEST_FIELDS),
     )
 
 
 def _require_multipart(request: Request) -> None:
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = content_type_of(request)
     if content_type != "multipart/form-data":
         raise UnsupportedMedia(
             f"/v1/images/edits takes multipart/form-data, not {content_type or 'a body without a content type'}. "

@@ -1,40 +1,48 @@
 """GET /v1/models and /v1/models/{id}: every model of the catalog, also those that the key's groups do not allow."""
 
+import asyncio
+from collections.abc import Mapping
+
 from fastapi import APIRouter
 
 from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import ImageModel
+from pipelines.catalog.images import MAX_REFERENCES, ImageModel
+from pipelines.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from pipelines.protocol.chat import ChatSpec
 from server.accounts.money import format_money
 from server.errors import NotFound
+from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import answer, openapi, parameter, schema_of
-from server.schemas.models import ChatCard, ModelCard, ModelList
+from server.schemas.images import MAX_PROMPT, MAX_STEPS
+from server.schemas.models import Architecture, ChatCard, ImageLimits, Modality, ModelCard, ModelList
 from server.services import Services
 
 router = APIRouter(prefix="/v1/models")
+READ = ["GET", "HEAD"]
 
 
-@router.get(
+@router.api_route("/", methods=READ, include_in_schema=False)  # a base URL that ends in a slash
+@router.api_route(
     "",
+    methods=READ,
     **openapi(
         "List models",
-        "Lists every model of the catalog, also those that the key's groups do not allow.",
+        "Lists every model of the catalog, also those that the key's groups do not allow: image models with their "
+        "sizes, qualities, adapters, limits and price, chat models with what they take. `type` and `architecture` tell "
+        "them apart.",
         success=answer("The models.", ModelList),
         errors=[401, 500, 503],
     ),
 )
 async def list_models(_: Caller, services: ServicesDep) -> ModelList:
     """The catalog."""
-    catalog = services.catalog.current
-    images, chats = catalog.models.values(), catalog.chat.models.values()
-    return ModelList(
-        data=[*(_image_card(model, services) for model in images), *(_chat_card(model) for model in chats)]
-    )
+    return ModelList(data=await asyncio.to_thread(_cards, services))
 
 
-@router.get(
+@router.api_route(
     "/{name:path}",
+    methods=READ,
     **openapi(
         "Get a model",
         "Returns one model, by its name or an alias. An alias of an image model and a chat model is the image model's.",
@@ -48,38 +56,77 @@ async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard |
     catalog = services.catalog.current
     image = catalog.find(name)
     if image is not None:
-        return _image_card(image, services)
+        return await asyncio.to_thread(_image_card, image, services)
     chat = catalog.chat.find(name)
     if chat is not None:
-        return _chat_card(chat)
+        return _chat_card(chat, services)
     message = f"The model `{name}` does not exist or you do not have access to it."
     raise NotFound(message, param="model", code="model_not_found")
 
 
+def _cards(services: Services) -> list[ModelCard | ChatCard]:
+    catalog = services.catalog.current
+    images = [_image_card(model, services) for model in catalog.models.values()]
+    return [*images, *(_chat_card(model, services) for model in catalog.chat.models.values())]
+
+
 def _image_card(model: ImageModel, services: Services) -> ModelCard:
+    """Reads the folder of its adapters."""
     abilities = services.image_engine.abilities(model.checkpoint)
+    widest = model.drawn_with(MAX_REFERENCES)
+    max_references = reference_limit(widest, services.image_engine.abilities(widest.checkpoint))
+    supports = abilities.names if abilities is not None else []
+    if supports and max_references and "image" not in supports:
+        supports.append("image")
+    inputs: list[Modality] = ["text", "image"] if max_references else ["text"]
     return ModelCard(
         id=model.name,
         created=model.created,
         owned_by=model.owned_by,
+        architecture=Architecture(input_modalities=inputs, output_modalities=["image"]),
+        aliases=_aliases(services.catalog.current.aliases, model.name),
         family=model.checkpoint.family,
         group=model.group,
         tier=model.tier,
         ratios=list(model.ratios),
+        sizes={ratio: f"{width}x{height}" for ratio, (width, height) in model.sizes.presets.items()},
         qualities=list(model.quality or ()),
-        supports=abilities.names if abilities is not None else [],
-        max_references=abilities.references if abilities is not None else model.checkpoint.max_references,
+        default_quality=model.default_quality,
+        steps=model.steps,
+        supports=supports,
+        adapters=[name for name in offered_loras(model) if abilities is None or name not in abilities.unfit_adapters],
+        schedulers=offered_schedulers(model, abilities),
+        max_references=max_references,
+        limits=ImageLimits(
+            max_n=services.settings.max_n,
+            max_prompt_characters=MAX_PROMPT,
+            max_references=max_references,
+            max_steps=MAX_STEPS,
+            min_area_px=MIN_AREA_PX[model.tier],
+            max_area_px=MAX_AREA_PX[model.tier],
+            min_side_px=MIN_SIDE_PX,
+            max_side_px=MAX_SIDE_PX,
+            side_multiple=GRID_PX,
+        ),
         price=format_money(model.price),
     )
 
 
-def _chat_card(model: ChatModel) -> ChatCard:
+def _chat_card(model: ChatModel, services: Services) -> ChatCard:
     spec = model.source if isinstance(model.source, ChatSpec) else None
+    inputs: list[Modality] = ["text", "image"] if spec and spec.vision else ["text"]
     return ChatCard(
         id=model.name,
         created=model.created,
         owned_by=model.owned_by,
+        architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
+        aliases=_aliases(services.catalog.current.chat.aliases, model.name),
         group=model.group,
         tools=spec.tools if spec else None,
         vision=spec.vision if spec else None,
+        max_model_len=spec.context if spec else None,
     )
+
+
+def _aliases(aliases: Mapping[str, str], name: str) -> list[str]:
+    return [alias for alias, named in aliases.items() if named == name]

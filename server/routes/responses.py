@@ -6,9 +6,9 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
@@ -16,11 +16,20 @@ from starlette.types import ASGIApp
 from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
 from server.flows.fingerprint import fingerprint
-from server.flows.images.idempotency import RetryInfo
+from server.flows.retries import RetryInfo
 from server.http import examples
 from server.http.bodies import hold_body, read_json
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson
-from server.http.deps import Caller, ServicesDep, ignored_header, public_base, read_retry_info, wants_keepalive
+from server.http.deps import (
+    Caller,
+    ServicesDep,
+    ignored_header,
+    name_ignored,
+    public_base,
+    query_flag,
+    read_retry_info,
+    wants_keepalive,
+)
 from server.http.openapi import (
     CREATE_ERRORS,
     CREATE_HEADERS,
@@ -33,18 +42,31 @@ from server.http.openapi import (
     openapi,
     parameter,
 )
+from server.http.paging import page_parameters, read_limit, read_order
 from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.hosted_fields import refuse_unsupported
-from server.schemas.response_answers import DeletedResponse, InputItemList, InputTokenCount, ResponseObject
+from server.schemas.local_models import ignored_options
+from server.schemas.response_answers import (
+    CompactedResponse,
+    DeletedResponse,
+    InputItemList,
+    InputTokenCount,
+    ResponseObject,
+)
 from server.schemas.response_events import ResponseEvent
-from server.schemas.responses import UNSUPPORTED, ResponseBody
+from server.schemas.response_tools import refuse_hosted_tools
+from server.schemas.responses import UNSUPPORTED, CompactBody, ResponseBody
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 from server.state.active_responses import ActiveResponse
 
 router = APIRouter(prefix="/v1/responses")
 
-MAX_PAGE = 100
+TEMPLATE_FIELDS = {
+    "reasoning_effort": "reasoning.effort",
+    "enable_thinking": "reasoning.effort",
+    "verbosity": "text.verbosity",
+}
 RESPONSE_ID = parameter("path", "response_id", "The id of a response of this key that was created with `store`.")
 EVENTS = event_stream_of(ResponseEvent, examples=examples.RESPONSE_EVENTS)
 BODY = json_body(ResponseBody, examples.RESPONSE)
@@ -69,8 +91,10 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     """An answer, a stream of one, or a response that runs in the background."""
     values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
+    refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    headers = ignored_header(ignored_fields(ResponseBody, values))
+    body, left_out = services.response_creator.leave_out_unknown(key, body)
+    headers = ignored_header([*ignored_fields(ResponseBody, values), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
     retry_info = read_retry_info(request, request_print)
     keepalive = wants_keepalive(request, key)
@@ -92,8 +116,29 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     """How long the input would be."""
     values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
+    refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     return {"object": "response.input_tokens", "input_tokens": await services.token_counter.count(key, body)}
+
+
+@router.post(
+    "/compact",
+    **openapi(
+        "Compact a conversation",
+        "Makes a long conversation short: the user's messages stay, a summary by the model stands for all the rest. "
+        "Send the output as the `input` of the next response.",
+        body=json_body(CompactBody, examples.COMPACT),
+        success=answer("The items that stand for the conversation.", CompactedResponse),
+        headers=["x-darkroom-ignored"],
+        errors=RUN_ERRORS,
+    ),
+)
+async def compact(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """What is left of a conversation."""
+    values = await read_json(request, key, services)
+    body = await asyncio.to_thread(partial(validate, CompactBody, values, strict=True))
+    headers = ignored_header(ignored_fields(CompactBody, values))
+    return await _json(await services.compactor.compact(key, body), headers)
 
 
 @router.get(
@@ -104,7 +149,7 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
         "the last event is `data: [DONE]`.",
         parameters=[
             RESPONSE_ID,
-            parameter("query", "stream", "`true` for the stream.", enum=["true", "false"], default="false"),
+            parameter("query", "stream", "`true` for the stream.", type="string", default="false"),
             parameter(
                 "query", "starting_after", "The stream begins after this `sequence_number`.", type="integer", default=-1
             ),
@@ -118,11 +163,11 @@ async def retrieve(
     response_id: str,
     key: Caller,
     services: ServicesDep,
-    stream: Literal["true", "false"] = "false",
+    stream: str = "",
     starting_after: str = "-1",
 ) -> Response:
     """A stored response, or its stream from an event on."""
-    if stream == "false":
+    if not query_flag("stream", stream):
         return await _json(await services.responses.show(key, response_id), {})
     if not re.fullmatch(r"-?\d{1,12}", starting_after):
         raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
@@ -167,9 +212,7 @@ async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Respon
         "Returns a page of the items that a response was created with.",
         parameters=[
             RESPONSE_ID,
-            parameter("query", "limit", "Items a page.", type="integer", minimum=1, maximum=MAX_PAGE, default=20),
-            parameter("query", "order", "`desc` begins with the last item.", enum=["asc", "desc"], default="desc"),
-            parameter("query", "after", "The page begins after the item with this id.", type="string"),
+            *page_parameters("item"),
         ],
         success=answer("A page of items.", InputItemList),
         errors=[400, 401, 404, 500, 503],
@@ -180,17 +223,11 @@ async def input_items(
     key: Caller,
     services: ServicesDep,
     limit: str = "20",
-    order: Annotated[str, Query()] = "desc",
+    order: str = "desc",
     after: str | None = None,
 ) -> Response:
     """A page of the items that went in."""
-    if not re.fullmatch(r"0*[0-9]{1,3}", limit, re.ASCII) or not 1 <= int(limit[-3:]) <= MAX_PAGE:
-        message = f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}, but got '{limit[:20]}'."
-        raise BadRequest(message, param="limit")
-    if order not in {"asc", "desc"}:
-        raise BadRequest("Invalid value: 'order'. Supported values are: 'asc', 'desc'.", param="order")
-    page_order: Literal["asc", "desc"] = "asc" if order == "asc" else "desc"
-    page = await services.responses.list_inputs(key, response_id, int(limit), page_order, after)
+    page = await services.responses.list_inputs(key, response_id, read_limit(limit), read_order(order), after)
     return await _json(page, {})
 
 
@@ -212,14 +249,14 @@ async def _answer(
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
     headers |= services.limiter.headers(key) | replayed
     stack.enter_context(response.listening())
+    if not body.background:
+        await response.wait_admitted()  # then it is known what the template does not read
+    headers = name_ignored(headers, ignored_options(response.unused_options, TEMPLATE_FIELDS))
     if body.stream:
-        if not body.background:
-            await response.wait_admitted()
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
         return await _json(response.object(), headers)
     if keepalive:
-        await response.wait_admitted()
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
     return Response(await _body(response), media_type="application/json", headers=headers)
 

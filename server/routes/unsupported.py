@@ -21,6 +21,17 @@ UNSUPPORTED = {
     "realtime": "The realtime endpoint is",
     "completions": "Legacy completions are",
     "images/variations": "Image variations are",
+    "chat/completions/{id}": "Stored chat completions are",
+    "containers": "Containers are",
+    "evals": "Evals are",
+    "skills": "Skills are",
+    "chatkit": "ChatKit is",
+    "organization": "The administration of organizations is",
+    "projects": "The administration of projects is",
+    "content_provenance_checks": "Checks of content provenance are",
+    "safety": "The safety endpoint is",
+    "live": "The live endpoint is",
+    "messages/batches": "Batches of messages are",
 }
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -28,10 +39,10 @@ METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 async def refuse(request: Request) -> None:
     """404 unsupported_endpoint."""
     path = request.url.path.removeprefix("/v1/")
-    endpoint = next(name for name in UNSUPPORTED if path == name or path.startswith(f"{name}/"))
+    whats = (what for name, what in UNSUPPORTED.items() if f"{path}/".startswith(f"{name.removesuffix('/{id}')}/"))
     message = (
-        f"{UNSUPPORTED[endpoint]} not supported by this server. "
-        "It serves /v1/images, /v1/chat/completions, /v1/responses and /v1/models."
+        f"{next(whats)} not supported by this server. "
+        "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models and /v1beta/models."
     )
     raise NotFound(message, code="unsupported_endpoint")
 

@@ -12,14 +12,25 @@ class SwapRequest(BaseModel):
 
     model: str = Field(min_length=1)
     checkpoint: str = Field(min_length=1)
+    keep_settings: bool = False
+
+
+class ChangedSetting(Answer):
+    """A key of the catalog file that a swap changed."""
+
+    key: str
+    old: float | str | None
+    new: float | str | None
 
 
 class CatalogChange(Answer):
-    """What a swap or a reload changed. `loaded` describes each new checkpoint, by name."""
+    """What a swap, an undo or a reload changed. `loaded` describes each new checkpoint, by name; `settings` are those
+    that a swap fitted to it."""
 
     object: Literal["catalog.change"] = "catalog.change"
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
     loaded: dict[str, str]
+    settings: tuple[ChangedSetting, ...]
     saved: bool

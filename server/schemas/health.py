@@ -28,9 +28,14 @@ class CheckpointReport(TypedDict):
     detail: str
 
 
-class Readiness(WorkerState):
-    """The image worker, the chat worker if the server has chat models of its own, and each checkpoint by its name."""
+class Readiness(TypedDict):
+    """Whether the server takes calls."""
 
     status: Literal["starting", "ready", "draining"]
+
+
+class ReadinessDetails(Readiness, WorkerState):
+    """The image worker, the chat worker if the server has chat models of its own, and each checkpoint by its name."""
+
     chat: WorkerState | None
     checkpoints: dict[str, CheckpointReport]

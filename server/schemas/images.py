@@ -1,15 +1,17 @@
 """The image routes' bodies, as OpenAI's SDKs send and read them."""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
-from server.schemas.answer import Answer
-from server.schemas.errors import ErrorDetail
+from server.errors import BadRequest
+from server.schemas.answer import Answer, OmittedIfNone
 
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
+MAX_STEPS = 200
 UNSUPPORTED = {  # field -> what to do instead
     "complexity": "leave it out",
     "frame_count": "it draws still pictures; leave it out",
@@ -17,12 +19,17 @@ UNSUPPORTED = {  # field -> what to do instead
     "svg": "its pictures are PNG, JPEG or WebP",
     "markup": "leave it out",
     "file_id": "send the picture itself in 'image'",
-    "images": "use 'image'",
+}
+NO_EFFECT = ("input_fidelity", "safety_identifier", "style", "user")  # accepted, and named in a response header
+SYNONYMS = {  # other servers' names -> ours
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "true_cfg_scale": "guidance",
 }
 
 
 def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(value, str | dict) else value
 
 
 def _from_form(value: object) -> object:
@@ -33,12 +40,43 @@ def _from_form(value: object) -> object:
         return value
 
 
-Reference = Annotated[str, Field(min_length=1)]
+def _as_url(value: object) -> object:
+    """OpenAI's JSON edits have objects where this server's references are strings."""
+    if isinstance(value, dict) and value.get("file_id") is not None:
+        raise PydanticCustomError("file_id", "there are no files here: send the picture itself, as 'image_url'")
+    return value.get("image_url", value) if isinstance(value, dict) else value
+
+
+class ImageSource(BaseModel):
+    """A reference as OpenAI's JSON edits have it."""
+
+    image_url: str
+
+
+Reference = Annotated[str, Field(min_length=1), BeforeValidator(_as_url, json_schema_input_type=str | ImageSource)]
 References = Annotated[list[Reference], Field(max_length=MAX_REFERENCES)]
 Upload = Annotated[bytes, WithJsonSchema({"type": "string", "contentMediaType": "application/octet-stream"})]
 CONFIG = ConfigDict(extra="ignore", allow_inf_nan=False)
 LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
 LoraWeight = Annotated[float, Field(ge=-4, le=4)]
+Quality = Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+Guidance = Annotated[float, Field(ge=0, le=50)]
+
+
+ImageList = Annotated[References, BeforeValidator(_as_list, json_schema_input_type=Reference | References)]
+
+
+def _merge(body: BaseModel, name: str, ours: str) -> None:
+    """Move the value of a synonym to our name for it, so that equal requests have equal fingerprints."""
+    value, current = getattr(body, name), getattr(body, ours)
+    if value is None:
+        return
+    if current not in (None, [], value):
+        message = f"'{name}' and '{ours}' are the same option here, and differ in this request: send one of them."
+        raise BadRequest(message, param=name, code="invalid_parameter_combination")
+    setattr(body, ours, value)
+    setattr(body, name, None)
 
 
 class OpenAIOptions(BaseModel):
@@ -50,11 +88,11 @@ class OpenAIOptions(BaseModel):
     model: str | None = None
     n: Annotated[int, Field(ge=1)] = 1
     size: str | None = None
-    quality: Literal["low", "medium", "high", "auto"] | None = None
-    response_format: Literal["url", "b64_json"] = "url"
+    quality: Quality | None = None
+    response_format: Literal["url", "b64_json"] | None = None
     output_format: Literal["png", "jpeg", "webp"] = "png"
     output_compression: Annotated[int, Field(ge=0, le=100)] | None = None
-    background: Literal["transparent", "opaque", "auto"] = "auto"
+    background: Literal["transparent", "opaque", "auto"] | bool = "auto"  # true: draw it in the background
     moderation: Literal["auto", "low"] = "auto"
     input_fidelity: Literal["low", "high"] | None = None
     style: str | None = None  # of dall-e-3; nothing here could honour it, and old clients always send it
@@ -69,10 +107,11 @@ class SamplingOptions(BaseModel):
 
     model_config = CONFIG
 
-    steps: Annotated[int, Field(ge=1, le=200)] | None = None
-    guidance: Annotated[float, Field(ge=0, le=50)] | None = None
+    steps: Steps | None = None
+    guidance: Guidance | None = None
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
+    scheduler: Annotated[str, Field(max_length=100)] | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
 
 
@@ -80,13 +119,30 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
     """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
+    num_inference_steps: Steps | None = None
+    guidance_scale: Guidance | None = None
+    true_cfg_scale: Guidance | None = None
+
+    @model_validator(mode="after")
+    def _merge_synonyms(self) -> Self:
+        """Raises BadRequest for two names of one option that differ."""
+        for name, ours in SYNONYMS.items():
+            _merge(self, name, ours)
+        return self
 
 
 class GenerationBody(ImageOptions):
-    """POST /v1/images/generations."""
+    """POST /v1/images/generations, and OpenAI's JSON at /v1/images/edits. `images` is another name of `image`."""
 
-    image: Annotated[References, BeforeValidator(_as_list, json_schema_input_type=Reference | References)] = []
+    image: ImageList = []
+    images: ImageList | None = None
     mask: Reference | None = None
+
+    @model_validator(mode="after")
+    def _merge_images(self) -> Self:
+        _merge(self, "images", "image")
+        return self
 
 
 class EditForm(ImageOptions):
@@ -101,10 +157,10 @@ class EditUpload(EditForm):
 
 
 class ImageItem(Answer):
-    """One picture of an answer: where it is, or its bytes."""
+    """One picture of an answer: where it is, its bytes, or both."""
 
-    url: str | None = None
-    b64_json: str | None = None
+    url: OmittedIfNone[str] = None
+    b64_json: OmittedIfNone[str] = None
     seed: int
 
 
@@ -120,13 +176,14 @@ class Usage(Answer):
 
 
 class ImageAnswer(Answer):
-    """What both image routes return; `parameters` is this server's own addition."""
+    """What both image routes return; `parameters` is this server's own addition. Models without qualities have no
+    `quality`."""
 
     created: int
     data: list[ImageItem]
     background: Literal["opaque"] = "opaque"
     output_format: str
-    quality: str | None
+    quality: OmittedIfNone[str] = None
     size: str
     usage: Usage
     parameters: dict[str, Any]
@@ -159,22 +216,3 @@ class CompletedEvent(_ImageEvent):
     url: str | None
     seed: int
     parameters: dict[str, Any]
-
-
-class ImageProgress(Answer):
-    """How many of the denoising steps are done."""
-
-    step: int
-    steps: int
-
-
-class ImageJobState(Answer):
-    """GET /v1/images/jobs/{id}. `result` is the answer that the call got or would have got, `error` its error."""
-
-    id: str
-    object: Literal["image.job"] = "image.job"
-    created: int
-    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
-    progress: ImageProgress | None = None
-    result: ImageAnswer | None = None
-    error: ErrorDetail | None = None

@@ -4,36 +4,73 @@ from typing import Literal
 
 from server.schemas.answer import Answer
 
+Modality = Literal["text", "image"]
+
+
+class Architecture(Answer):
+    """What goes in and what comes out, as other servers tell image models from chat models."""
+
+    input_modalities: list[Modality]
+    output_modalities: list[Modality]
+
+
+class ImageLimits(Answer):
+    """The bounds of a request. Areas and sides are of the finished picture; sides are multiples of `side_multiple`."""
+
+    max_n: int
+    max_prompt_characters: int
+    max_references: int
+    max_steps: int
+    min_area_px: int
+    max_area_px: int
+    min_side_px: int
+    max_side_px: int
+    side_multiple: int
+
 
 class ModelCard(Answer):
     """An image model: OpenAI's four fields, and what a caller needs to choose it. `supports` is what its checkpoint has
-    shown that it can do, empty until it is loaded."""
+    shown that it can do, empty until it is loaded. `sizes` has the pixels of each ratio, `price` is CNY a call."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    type: Literal["image"] = "image"
+    architecture: Architecture
+    aliases: list[str]
     family: str
     group: str
     tier: str
     ratios: list[str]
+    sizes: dict[str, str]
     qualities: list[str]
+    default_quality: str | None
+    steps: int
     supports: list[str]
+    adapters: list[str]
+    schedulers: list[str]
     max_references: int
+    limits: ImageLimits
     price: str
     currency: Literal["CNY"] = "CNY"
 
 
 class ChatCard(Answer):
-    """A chat model. `tools` and `vision` are null for an upstream's model: its abilities are not known here."""
+    """A chat model. What is not known here is null: `tools` and `vision` of an upstream's model, and `max_model_len`
+    (prompt and answer, in tokens) unless the catalog sets it."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    type: Literal["chat"] = "chat"
+    architecture: Architecture
+    aliases: list[str]
     group: str
     tools: bool | None
     vision: bool | None
+    max_model_len: int | None
 
 
 class ModelList(Answer):

@@ -134,7 +134,7 @@ class ResponseUsage(TypedDict):
 class ReasoningSettings(TypedDict):
     """Reasoning can't be configured here."""
 
-    effort: None
+    effort: str | None
     summary: None
 
 
@@ -142,7 +142,7 @@ class TextSettings(TypedDict):
     """The format that the answer's text has."""
 
     format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")]
-    verbosity: Literal["medium"]
+    verbosity: str
 
 
 class ResponseObject(TypedDict):
@@ -240,9 +240,27 @@ class FunctionOutput(TypedDict):
     output: str | list[Annotated[SentText | SentImage, Field(discriminator="type")]]
 
 
+class Compaction(TypedDict):
+    """A summary of earlier items, to be sent back in their place."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
 InputItem = Annotated[
-    SentMessage | FunctionCall | FunctionOutput | ReasoningOutput | ImageCall, Field(discriminator="type")
+    SentMessage | FunctionCall | FunctionOutput | ReasoningOutput | ImageCall | Compaction, Field(discriminator="type")
 ]
+
+
+class CompactedResponse(TypedDict):
+    """The user's messages, the newest picture, and a summary of all the rest: the `input` of the next response."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[InputItem]
+    usage: ResponseUsage
 
 
 class InputItemList(TypedDict):

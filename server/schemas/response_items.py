@@ -94,6 +94,14 @@ class ReasoningItem(LenientModel):
     content: list[dict[str, Any]] | None = None
 
 
+class CompactionItem(LenientModel):
+    """What /v1/responses/compact made of earlier items."""
+
+    type: Literal["compaction"]
+    encrypted_content: BoundedText
+    id: Id | None = None
+
+
 class ItemReference(LenientModel):
     """A stored item, by its id."""
 
@@ -110,7 +118,13 @@ def _with_type(value: object) -> object:
 
 Item = Annotated[
     Annotated[
-        MessageItem | FunctionCallItem | FunctionOutputItem | ImageCallItem | ReasoningItem | ItemReference,
+        MessageItem
+        | FunctionCallItem
+        | FunctionOutputItem
+        | ImageCallItem
+        | ReasoningItem
+        | CompactionItem
+        | ItemReference,
         Field(discriminator="type"),
     ],
     BeforeValidator(_with_type),

@@ -4,7 +4,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
+
+TOOLS = ("function", "image_generation")
+HOSTED = {  # tools of the hosted service -> what this server does not do
+    "web_search": "does not search the web",
+    "file_search": "stores no files",
+    "code_interpreter": "runs no code",
+    "mcp": "calls no MCP servers",
+    "computer": "drives no computer",
+    "shell": "runs no commands",
+    "local_shell": "runs no commands",
+    "apply_patch": "edits no files",
+    "tool_search": "does not search tools: send all of them",
+}
+
+
+def refuse_hosted_tools(tools: object) -> None:
+    """Raises BadRequest for a tool that OpenAI's own service runs, with what there is instead. Their types may end with
+    `_preview` or a date."""
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        known = [name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)]
+        if known and kind not in TOOLS:
+            message = (
+                f"'{str(kind)[:60]}' is a tool of the hosted service, and this server {HOSTED[known[0]]}. Declare a "
+                f"function and run it yourself. Tools here: {', '.join(TOOLS)}."
+            )
+            raise BadRequest(message, param=f"tools[{index}].type")
 
 
 class FunctionTool(LenientModel):

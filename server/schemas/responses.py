@@ -6,6 +6,7 @@ from pydantic import Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.hosted_fields import HostedFields
+from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 from server.schemas.response_items import Item
 from server.schemas.response_tools import Tool, ToolChoice, echo_tool
 
@@ -14,7 +15,6 @@ MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
     "conversation": "use 'previous_response_id'",
     "prompt": "send 'instructions' and 'input'",
-    "context_management": "use 'truncation'",
     "moderation": "the operator's policy holds for every request",
 }
 Include = Literal[
@@ -55,14 +55,14 @@ class TextOptions(LenientModel):
     """The format of the answer's text."""
 
     format: Annotated[PlainText | JsonObject | JsonSchema, Field(discriminator="type")] | None = None
-    verbosity: Literal["medium"] | None = None
+    verbosity: str | None = None
 
 
 class Reasoning(LenientModel):
-    """Reasoning effort can't be chosen here."""
+    """How much a model thinks, for templates that know it. Thoughts are shown whole, never as a summary."""
 
-    effort: None = None
-    summary: None = None
+    effort: str | None = None
+    summary: str | None = None
 
 
 class StreamOptions(LenientModel):
@@ -94,6 +94,10 @@ class ResponseBody(HostedFields):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     text: TextOptions = Field(default_factory=TextOptions)
     reasoning: Reasoning | None = None
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+    chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     truncation: Literal["auto", "disabled"] = "disabled"
     include: list[Include] = Field(default_factory=list)
     metadata: Annotated[dict[MetaKey, MetaValue], Field(max_length=16)] = Field(default_factory=dict)
@@ -101,6 +105,17 @@ class ResponseBody(HostedFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = False
+
+
+class CompactBody(HostedFields):
+    """POST /v1/responses/compact."""
+
+    model: Annotated[str, Field(min_length=1)]
+    input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], TEXT_OR_PARTS] = Field(
+        default_factory=list
+    )
+    instructions: BoundedText | None = None
+    previous_response_id: str | None = None
 
 
 def echo(body: ResponseBody, model: str) -> dict[str, Any]:
@@ -120,12 +135,12 @@ def echo(body: ResponseBody, model: str) -> dict[str, Any]:
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key,
         "prompt_cache_retention": body.prompt_cache_retention,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
         "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.store,
         "temperature": body.temperature,
-        "text": {"format": text_format, "verbosity": "medium"},
+        "text": {"format": text_format, "verbosity": body.text.verbosity or "medium"},
         "tool_choice": choice if isinstance(choice, str) else choice.model_dump(exclude_none=True),
         "tools": [echo_tool(tool) for tool in body.tools],
         "top_logprobs": body.top_logprobs,

@@ -3,7 +3,7 @@
 import codecs
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,7 @@ from server.schemas.chat_messages import MAX_TEXT
 from server.schemas.json_shape import check_shape
 
 Body = TypeVar("Body", bound=BaseModel)
+Choice = TypeVar("Choice", bound=str)
 
 TYPE_NAMES = {
     str: "a string",
@@ -115,9 +116,19 @@ def validate(model: type[Body], values: Mapping[str, Any], *, strict: bool) -> B
         raise _bad_request(error.errors()[0], present) from error
 
 
-def ignored_fields(model: type[BaseModel], values: Mapping[str, Any]) -> list[str]:
-    """Fields that the model does not have."""
-    return sorted(str(name) for name in values if name not in model.model_fields)
+def one_of(allowed: Sequence[Choice], value: str, param: str) -> Choice:
+    """The value, if it is allowed. Raises BadRequest."""
+    for choice in allowed:
+        if choice == value:
+            return choice
+    message = f"Invalid value: {_short(value)}. Supported values are: {', '.join(map(repr, allowed))}."
+    raise BadRequest(message, param=param, code="invalid_value")
+
+
+def ignored_fields(model: type[BaseModel], values: Mapping[str, Any], no_effect: Collection[str] = ()) -> list[str]:
+    """Fields that the model does not have, and those of `no_effect` that were sent."""
+    sent = (str(name) for name, value in values.items() if name not in model.model_fields or value is not None)
+    return sorted(name for name in sent if name not in model.model_fields or name in no_effect)
 
 
 def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:

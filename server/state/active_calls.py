@@ -7,8 +7,9 @@ import structlog
 
 from pipelines.protocol.images import Event, Preview, Progress, Started
 from server.accounts.calls import CallId
-from server.errors import ApiError, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
 from server.state.active_job import ActiveJob, ActiveJobs
+from server.state.detached_task import CancelReason
 from server.state.image_result import ImageResult, ImageShape
 
 log = structlog.stdlib.get_logger("darkroom.calls")
@@ -78,21 +79,22 @@ class ActiveCall(ActiveJob[Preview]):
             raise self.failure or RuntimeError("an ended call has a result or a failure")
         return self._result
 
+    def to_api_error(self, error: BaseException) -> ApiError:
+        """What the client gets for any exception that ended the call."""
+        if isinstance(error, ApiError):
+            return error
+        if isinstance(error, asyncio.CancelledError):
+            if self.cancel_reason is CancelReason.REQUESTED:
+                return Cancelled("The call was cancelled; nothing was charged.")
+            return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
+        return EngineFailure(f"Something went wrong on the server (call {self.call.id}); nothing was charged.")
+
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if isinstance(error, Exception) and not isinstance(error, ApiError):
             log.error("call failed", call=self.call.id, exc_info=error)
-        self.end(task.result() if error is None else to_api_error(error, self.call))
+        self.end(task.result() if error is None else self.to_api_error(error))
 
 
 class ActiveCalls(ActiveJobs[ActiveCall]):
     """Registry of image calls."""
-
-
-def to_api_error(error: BaseException, call: CallId) -> ApiError:
-    """What the client gets for any exception that ended a call."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        return Overloaded("The call was stopped before its end; nothing was charged. Please send it again.", 2)
-    return EngineFailure(f"Something went wrong on the server (call {call.id}); nothing was charged.")

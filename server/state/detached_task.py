@@ -28,6 +28,7 @@ class DetachedTask(ABC):
         self._task: asyncio.Task[Any] | None = None
         self._listeners = 0
         self.was_followed = False  # a client has been attached
+        self.in_background = False  # its client was told to come back for the result
         self._grace_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -45,6 +46,11 @@ class DetachedTask(ABC):
         """Whether a client is attached."""
         return self._listeners > 0
 
+    @property
+    def is_delivered(self) -> bool:
+        """Whether what it ends with now reaches a client: one is attached, or will come back."""
+        return self.has_listeners or self.in_background
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Attach a client while this is entered."""
@@ -58,6 +64,11 @@ class DetachedTask(ABC):
             self._listeners -= 1
             if not self._listeners and not self.done:
                 self._start_grace()
+
+    def detach(self) -> None:
+        """From now on it goes on without listeners, until its end."""
+        self.in_background = True
+        self._grace_s = FOREVER
 
     def cancel(self, reason: CancelReason = CancelReason.REQUESTED) -> None:
         """Cancel the task at its next await."""

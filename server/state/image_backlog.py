@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
 from pipelines.protocol.images import CheckpointSpec, ImageJob
-from server.errors import Overloaded
+from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
 
 UnitSeconds = Callable[[CheckpointSpec], float | None]
@@ -27,29 +27,47 @@ class _Entry:
         return self.units if progress is None else self.units * (1 - progress.step / progress.steps)
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a job has to expect. `position` is 0 on the device, else its place in the queue."""
+
+    model: str | None
+    position: int
+    estimated_s: float
+
+
 class Backlog:
     """The image jobs of a server by estimated device time.
 
-    `warmup_unit_s` gives the seconds that a unit of work took during warmup, if that was measured. What finished jobs
-    report replaces it.
+    A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
+    that a unit of work took during warmup, if that was measured. What finished jobs report replaces it.
     """
 
-    def __init__(self, max_jobs: int, max_s: float, warmup_unit_s: UnitSeconds = lambda _: None) -> None:
+    def __init__(
+        self, max_jobs: int, max_s: float, key_share: float = 1.0, warmup_unit_s: UnitSeconds = lambda _: None
+    ) -> None:
         self._max_jobs = max_jobs
         self._max_s = max_s
+        self._key_share = key_share
         self._warmup_unit_s = warmup_unit_s
         self._unit_s: dict[CheckpointSpec, float] = {}
         self._entries: dict[str, _Entry] = {}
 
     @contextmanager
     def reserve(self, job: ImageJob, call: ActiveCall) -> Iterator[None]:
-        """Count the job while this is entered. Raises Overloaded."""
+        """Count the job while this is entered. Raises RateLimited and Overloaded."""
         entry = _Entry(job, call, work_units(job))
-        wait_s = self._wait_s(entry)
-        if wait_s is not None:
+        if (wait_s := self._wait_s(entry)) is not None:
             raise Overloaded(
                 f"The server is busy: {len(self._entries)} jobs with about {self.remaining_s():.0f} s of work are "
                 f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
+                wait_s,
+            )
+        key_id = call.call.key_id
+        if (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
+            raise RateLimited(
+                f"This key has {len(list(self._of(key_id)))} jobs with about {self.remaining_s(key_id):.0f} s of work "
+                f"in the queue, and this one would exceed its share of it. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
         self._entries[job.id] = entry
@@ -70,16 +88,33 @@ class Backlog:
         """When the first of these jobs may end: the engine runs the shortest first."""
         return min((self._remaining_s(entry) for entry in self._of(key_id)), default=0.0)
 
+    def outlook(self, job_id: str) -> Outlook | None:
+        """None for a job that is not here. The engine runs the shortest first, so those are ahead."""
+        entry = self._entries.get(job_id)
+        if entry is None:
+            return None
+        mine_s, others = self._remaining_s(entry), [other for other in self._entries.values() if other is not entry]
+        ahead = [other for other in others if other.call.state == "running" or self._remaining_s(other) < mine_s]
+        queued = sum(other.call.state == "queued" for other in ahead)
+        return Outlook(
+            model=entry.job.metadata.get("model"),
+            position=0 if entry.call.state == "running" else queued + 1,
+            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)), 1),
+        )
+
     def _of(self, key_id: str | None) -> Iterator[_Entry]:
         return (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
 
-    def _wait_s(self, entry: _Entry) -> float | None:
-        """Seconds until there is room; None if there is. An idle server takes a job of any length."""
-        if not self._entries:
+    def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
+        """Seconds until there is room in a share of the queue, for all or for one key; None if there is. An idle server
+        takes a job of any length, and so does it from a key that has none.
+        """
+        jobs = len(list(self._of(key_id)))
+        if jobs == 0:
             return None
-        for_work_s = self.remaining_s() - max(0.0, self._max_s - self._remaining_s(entry))
-        full = len(self._entries) >= self._max_jobs
-        return max(for_work_s, self.next_end_s() if full else 0.0) if full or for_work_s > 0 else None
+        for_work_s = self.remaining_s(key_id) - max(0.0, share * self._max_s - self._remaining_s(entry))
+        full = jobs >= math.ceil(share * self._max_jobs)
+        return max(for_work_s, self.next_end_s(key_id) if full else 0.0) if full or for_work_s > 0 else None
 
     def _remaining_s(self, entry: _Entry) -> float:
         spec = entry.job.checkpoint

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from server.schemas.images import ImageAnswer
+
+AnswerFormat = Literal["url", "b64_json", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class ImageResult:
     call_id: str
     answer: ImageAnswer
     files: tuple[str, ...]
-    response_format: str  # what the caller asked for: "url" or "b64_json"
+    response_format: AnswerFormat
 
     @property
     def shape(self) -> ImageShape:

@@ -11,7 +11,7 @@ from pipelines.catalog.conditioning import Task, find_task
 from pipelines.catalog.images import ImageModel
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import BatchPipeline
+from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import Encoding, ImageJob, Picture
 from starters.measuring.adherence import Case
@@ -42,8 +42,8 @@ class Generator:
 
     def draw(self, case: Case, *, quality: str | None = None) -> Image.Image:
         job = self._job(case, self.model.steps_for(quality))
-        pixels = BatchPipeline(self.checkpoint, [Row(job, 0, queued_at=0.0)], lambda _: None, PreviewMap()).generate()
-        return Image.fromarray(pixels[0])
+        pixels = PicturePipeline(self.checkpoint, Row(job, 0, queued_at=0.0), lambda _: None, PreviewMap()).generate()
+        return Image.fromarray(pixels)
 
     def _job(self, case: Case, steps: int) -> ImageJob:
         spec = self.model.checkpoint

@@ -4,5 +4,6 @@
 - `request`: the fields of a request, what a model refuses of them, and the job that they become
 - `create`: check, hold, draw, store, capture
 - `results`: the answer and the stream events of a call
-- `status`: a call by its id
+- `jobs`: calls by their ids: their states, their list, their cancellation
+- `webhooks`: tells a caller's server of the end of a call
 """

@@ -18,16 +18,18 @@ from server.accounts.calls import CallStore, Write
 from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger, StoredResult
 from server.accounts.money import format_money
+from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import EngineHost, QueueFull
 from server.backends.storage import Storage
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
-from server.flows.images.results import build_result, shape_of
+from server.flows.images.results import answer_format, build_result, shape_of
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
 from server.state.active_calls import ActiveCall
 from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.state.detached_task import CancelReason
 from server.state.image_backlog import Backlog
 from server.state.image_result import ImageResult, ImageShape
 from server.state.served_catalog import ServedCatalog
@@ -37,6 +39,12 @@ from server.telemetry.metrics import Metrics
 log = structlog.stdlib.get_logger("darkroom.images")
 
 CAPTURE_ATTEMPTS = 3  # one that was cut off by the database's restart, one that works, and one to spare
+VOID_REASONS = {  # of a call that was cancelled
+    None: "client_left",
+    CancelReason.ABANDONED: "client_left",
+    CancelReason.REQUESTED: "cancelled",
+    CancelReason.SHUTDOWN: "server_stopped",
+}
 ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the transaction that charges a result
 
 
@@ -53,11 +61,13 @@ class ImageCreator:
         backlog: Backlog,
         ledger: Ledger,
         call_store: CallStore,
+        webhooks: WebhookStore,
         storage: Storage,
         metrics: Metrics,
         background: BackgroundTasks,
         crash_points: CrashPoints,
         max_n: int,
+        answers_with_bytes: bool,
         time_limit_s: float,
     ) -> None:
         self._catalog = catalog
@@ -67,24 +77,27 @@ class ImageCreator:
         self._backlog = backlog
         self._ledger = ledger
         self._call_store = call_store
+        self._webhooks = webhooks
         self._storage = storage
         self._metrics = metrics
         self._background = background
         self._crash_points = crash_points
         self._max_n = max_n
+        self._answers_with_bytes = answers_with_bytes
         self._time_limit_s = time_limit_s
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
     ) -> ImageResult:
         """Draw the pictures and report progress to `call`. Raises ApiError; then nothing was charged."""
-        model = find_image_model(self._catalog.current, request.model, key.groups)
+        model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(len(request.references))
         self.check(request, model)
         await asyncio.to_thread(check_loras, request, model)
         references = await self._references.load(key.id, request.references)
         first = references[0] if references else None
         mask = await self._references.load_mask(key.id, request.mask, first)
-        job = build_job(request, model, call.call.id, references, mask, self._time_limit_s)
+        abilities = self._engine.abilities(model.checkpoint)
+        job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities)
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -93,11 +106,14 @@ class ImageCreator:
 
         with self._backlog.reserve(job, call):
             try:
-                await self._hold(BilledCall(job.id, key.id, request.endpoint, model.name, model.price), call)
+                await self._hold(
+                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price), call, request.webhook
+                )
                 self._crash_points.hit("after-hold")
                 finished = await self._draw(job, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
-                to_result = partial(build_result, request, model, job)
+                format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
+                to_result = partial(build_result, request, model, job, format_, finished.merged)
                 result = await run_to_completion(self._store_and_capture(call, finished, to_result, extra_writes))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
@@ -107,14 +123,17 @@ class ImageCreator:
 
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse what this model or this server can't do, by field. Raises BadRequest."""
+        model = model.drawn_with(len(request.references))
         check_options(request, model, self._max_n, self._engine.abilities(model.checkpoint))
 
-    async def _hold(self, call: BilledCall, running: ActiveCall) -> None:
+    async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
         """Raises QuotaExceeded and DatabaseBusy. A call that is cancelled meanwhile may be held."""
-        record = self._call_store.begin_write(running.call)
+        writes = [self._call_store.begin_write(running.call)]
+        if webhook is not None:
+            writes.append(self._webhooks.begin_write(call.call_id, webhook))
         running.recorded = True
         try:
-            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, record))
+            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, _all(writes)))
         except Exception as error:
             running.recorded = isinstance(error, DatabaseBusy) and error.began
             if not isinstance(error, InsufficientBudget):
@@ -158,15 +177,10 @@ class ImageCreator:
         ]
         self._crash_points.hit("after-store")
         result = to_result(finished.images, stored)
-        writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.has_listeners)]
+        writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)]
         if extra_writes is not None:
             writes.append(extra_writes(result))
-
-        def write_all(session: Session) -> None:
-            for write in writes:
-                write(session)
-
-        await self._capture(result.call_id, stored, write_all)
+        await self._capture(result.call_id, stored, _all(writes))
         return result
 
     async def _capture(self, call_id: str, stored: Sequence[StoredResult], write_all: Write) -> int:
@@ -201,8 +215,9 @@ class ImageCreator:
 
     async def _void(self, model: ImageModel, call: ActiveCall, error: BaseException) -> None:
         """Void the hold, unless there is none: the pictures may have been captured just before."""
-        code = error.code if isinstance(error, ApiError) else None
-        reason = "client_left" if isinstance(error, asyncio.CancelledError) else code or type(error).__name__
+        reason = (error.code if isinstance(error, ApiError) else None) or type(error).__name__
+        if isinstance(error, asyncio.CancelledError):
+            reason = VOID_REASONS[call.cancel_reason]
         if call.recorded:
             void = self._ledger.in_patient_writer(self._ledger.void, call.call.id, reason)
             await self._background.settle(void)
@@ -212,6 +227,14 @@ class ImageCreator:
         self._metrics.calls.labels(model.name, "captured").inc()
         self._metrics.pictures.labels(model.name).inc(len(finished.images))
         self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
+
+
+def _all(writes: Sequence[Write]) -> Write:
+    def write_all(session: Session) -> None:
+        for write in writes:
+            write(session)
+
+    return write_all
 
 
 def _texts(request: ImageRequest) -> list[str]:

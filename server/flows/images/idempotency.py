@@ -3,36 +3,23 @@
 import asyncio
 import uuid
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from server.accounts.calls import CallId, CallRecord, CallStore, Failure, IdempotencyKeyInUse, match_retry
 from server.accounts.keys import Key
-from server.errors import Conflict, KeyReused, Overloaded, RateLimited, ReplayedError
+from server.errors import Conflict, Overloaded, RateLimited, ReplayedError
 from server.flows.images.create import ExtraWrites, ImageCreator
 from server.flows.images.request import ImageRequest
 from server.flows.rate_limits import RateLimiter
-from server.state.active_calls import RETRY_WINDOW_S, ActiveCall, ActiveCalls, to_api_error
+from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
+from server.state.active_calls import RETRY_WINDOW_S, ActiveCall, ActiveCalls
 from server.state.background_tasks import BackgroundTasks, run_to_completion
-from server.state.detached_task import FOREVER
+from server.state.detached_task import FOREVER, CancelReason
 from server.state.drain import Drain
 from server.state.expected_retries import CallIdentity, ExpectedRetries
 from server.state.image_result import ImageResult
 
 IN_USE = "idempotency_key_in_use"
-TRANSIENT_CODES = frozenset({"invalid_image_url"})  # a picture on another server may be reachable next time
-
-
-@dataclass(frozen=True, slots=True)
-class RetryInfo:
-    """What the headers of a request say about earlier attempts.
-
-    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client.
-    """
-
-    fingerprint: str
-    idempotency_key: str | None
-    retry_count: int | None
 
 
 class ImageCalls:
@@ -116,7 +103,7 @@ class ImageCalls:
             replayed.end(ImageResult.from_record(record.call.id, answer))
         else:
             replayed.end(ReplayedError(status, answer))
-        replayable = record.state == "succeeded" or _is_replayable(status, answer.get("code"))
+        replayable = record.state == "succeeded" or is_replayable(status, answer.get("code"))
         if not replayable or not record.delivered:
             await self._store.in_writer(self._store.mark_delivered, record.call.id, still_replayable=replayable)
         return replayed
@@ -157,25 +144,14 @@ class ImageCalls:
     async def _record_failure(self, call: ActiveCall, error: BaseException) -> None:
         """A refusal that depends on the request alone is replayable. Any other failure is replayable once, for a client
         that could not get the error because its answer had begun."""
-        failed = to_api_error(error, call.call)
-        replayable = call.response_started or _is_replayable(failed.status, failed.code)
+        failed = call.to_api_error(error)
+        replayable = call.response_started or is_replayable(failed.status, failed.code)
         if not replayable and call.has_listeners and failed.triggers_sdk_retry and call.call.idempotency_key is None:
             self._expected_retries.add(call.call.identity)
-        state: Literal["cancelled", "failed"] = "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+        stopped = call.in_background and call.cancel_reason is CancelReason.SHUTDOWN  # its client did not want that
+        was_cancelled = isinstance(error, asyncio.CancelledError) and not stopped
+        state: Literal["cancelled", "failed"] = "cancelled" if was_cancelled else "failed"
         failure = Failure(state, failed.status, failed.body()["error"], replayable)
         if call.recorded or (replayable and call.call.idempotency_key is not None):
-            record = self._store.in_patient_writer(self._store.fail, call.call, failure, delivered=call.has_listeners)
+            record = self._store.in_patient_writer(self._store.fail, call.call, failure, delivered=call.is_delivered)
             await self._background.settle(record)
-
-
-def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:
-    """Raises KeyReused for an Idempotency-Key that was used with other parameters."""
-    if recorded != retry.fingerprint:
-        raise KeyReused(
-            "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
-            "same body with a retry."
-        )
-
-
-def _is_replayable(status: int, code: str | None) -> bool:
-    return status in {400, 404, 413, 422} and code not in TRANSIENT_CODES

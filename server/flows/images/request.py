@@ -1,11 +1,11 @@
-"""From a request to a job in which every field has a value. Pure, except `check_loras`."""
+"""From a request to a job in which every field has a value. Pure, except for the folder of adapters."""
 
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.catalog.conditioning import Task, find_task
-from pipelines.catalog.images import ImageModel
+from pipelines.catalog.images import MAX_REFERENCES, ImageModel
 from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities
@@ -29,12 +29,14 @@ class ImageRequest:
     n: int = 1
     size: str | None = None
     quality: str | None = None
-    response_format: Literal["url", "b64_json"] = "url"
+    response_format: Literal["url", "b64_json"] | None = None
     output_format: ImageFormat = "png"
     output_compression: int | None = None
     background: str = "auto"
     moderation: str = "auto"
     stream: bool = False
+    in_background: bool = False  # its client comes back for the result
+    webhook: str | None = None  # told of the end
     partial_images: int = 0
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
@@ -53,11 +55,14 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
     if request.n > max_n:
         message = f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {request.n} instead."
         raise BadRequest(message, param="n", code="integer_above_max_value")
-    if request.quality is not None and model.quality is None:
+    if request.quality not in {None, "auto"} and model.quality is None:
         message = f"'quality' is not supported with model `{model.name}`: leave it out."
         raise BadRequest(message, param="quality", code="unsupported_parameter")
-    if request.partial_images and not request.stream:
-        message = "'partial_images' works with a stream only: send 'stream': true too, or leave it out."
+    if request.partial_images and not (request.stream or request.in_background):
+        message = (
+            "'partial_images' works with a stream or in the background only: send 'stream': true or 'background': true "
+            "too, or leave it out."
+        )
         raise BadRequest(message, param="partial_images", code="unsupported_parameter")
     if request.background == "transparent":
         message = "Transparent backgrounds are not supported: use 'opaque' or 'auto'."
@@ -72,11 +77,15 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
             else "'strength' is how far a reference image is redrawn: send 'image' too, or leave it out."
         )
         raise BadRequest(message, param="strength", code="unsupported_parameter")
+    offered = offered_schedulers(model, abilities)
+    if request.sampling.scheduler is not None and request.sampling.scheduler not in offered:
+        message = (
+            f"Model `{model.name}` takes no such scheduler. Schedulers: {', '.join(offered) or 'none by request'}."
+        )
+        raise BadRequest(message, param="scheduler", code="unsupported_value")
     if abilities is not None:
         _check_abilities(request, model, abilities)
-    max_references = model.checkpoint.max_references
-    if abilities is not None and abilities.references:
-        max_references = min(max_references, abilities.references)
+    max_references = reference_limit(model, abilities)
     if len(request.references) > max_references:
         noun = "reference image" if max_references == 1 else "reference images"
         message = f"Model `{model.name}` takes at most {max_references} {noun}, but got {len(request.references)}."
@@ -93,6 +102,9 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
     if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
+    if unfit := [name for name in request.sampling.loras if name in abilities.unfit_adapters]:
+        message = f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out."
+        raise BadRequest(message, param="loras", code="unsupported_value")
     if request.mask is not None and not abilities.mask:
         message = f"Model `{model.name}` takes no mask: leave it out."
         raise BadRequest(message, param="mask", code="unsupported_parameter")
@@ -111,15 +123,39 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
         raise BadRequest(message, param="image", code="unsupported_parameter")
 
 
+def offered_loras(model: ImageModel) -> list[str]:
+    """The names of the adapters that a request may use. Reads a folder."""
+    folder = model.checkpoint.runtime.lora_folder
+    return sorted(file.stem for file in folder.glob("*.safetensors")) if folder else []
+
+
+def offered_schedulers(model: ImageModel, abilities: Abilities | None) -> list[str]:
+    """Schedulers that a request may choose: those of the catalog file, without those that failed in warmup."""
+    unfit = abilities.unfit_schedulers if abilities is not None else ()
+    return [name for name in model.checkpoint.schedulers if name not in unfit]
+
+
+def reference_limit(model: ImageModel, abilities: Abilities | None) -> int:
+    """How many references a call may have."""
+    at_once = _references_at_once(model, abilities)
+    return MAX_REFERENCES if model.checkpoint.sheet else at_once
+
+
+def _references_at_once(model: ImageModel, abilities: Abilities | None) -> int:
+    """How many references the pipeline takes, without a sheet of several."""
+    if abilities is None or not abilities.references:  # with a mask, there is one all the same
+        return model.checkpoint.max_references
+    return min(model.checkpoint.max_references, abilities.references)
+
+
 def check_loras(request: ImageRequest, model: ImageModel) -> None:
     """Refuse adapters that the operator does not offer. Reads a folder. Raises BadRequest."""
-    folder = model.checkpoint.runtime.lora_folder
     if not request.sampling.loras:
         return
-    if folder is None:
+    if model.checkpoint.runtime.lora_folder is None:
         message = f"Model `{model.name}` takes no LoRA adapters by request."
         raise BadRequest(message, param="loras", code="unsupported_parameter")
-    offered = sorted(file.stem for file in folder.glob("*.safetensors"))
+    offered = offered_loras(model)
     if unknown := [name for name in request.sampling.loras if name not in offered]:
         message = (
             f"There is no adapter '{unknown[0]}' for model `{model.name}`. Adapters: {', '.join(offered) or 'none'}."
@@ -131,9 +167,11 @@ def build_job(
     request: ImageRequest,
     model: ImageModel,
     call_id: str,
+    key_id: str,
     references: tuple[DecodedPicture, ...],
     mask: Picture | None,
     time_limit_s: float,
+    abilities: Abilities | None = None,
 ) -> ImageJob:
     """The job. Raises BadRequest for a size that the model does not draw."""
     first = (references[0].original_width_px, references[0].original_height_px) if references else None
@@ -141,6 +179,9 @@ def build_job(
         size = resolve_size(model.sizes, request.size, first)
     except SizeError as error:
         raise BadImageRequest(str(error), param="size") from error
+    at_once = _references_at_once(model, abilities)
+    if abilities is not None and not abilities.any_ratio and size.width_px != size.height_px:
+        raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
     sampling = _resolve_sampling(request, model)
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise:
@@ -167,7 +208,9 @@ def build_job(
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,
+        owner=key_id,
         previews=request.partial_images,
+        sheet_from=at_once - 1 if len(references) > at_once and mask is None else None,
     )
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
-from pipelines.catalog.images import ImageModel
+from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.images import EncodedImage, ImageJob, Preview
 from server.accounts.ledger import StoredResult
 from server.backends.storage import Storage
@@ -13,7 +13,7 @@ from server.errors import NotFound
 from server.flows.images.request import ImageRequest
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 from server.state.active_calls import ActiveCall
-from server.state.image_result import ImageResult, ImageShape
+from server.state.image_result import AnswerFormat, ImageResult, ImageShape
 
 FILE_ONLY = frozenset({"prompt", "software"})  # of a job's metadata: not repeated in the answer
 EventKind = Literal["image_generation", "image_edit"]
@@ -24,14 +24,27 @@ def shape_of(request: ImageRequest, model: ImageModel, job: ImageJob) -> ImageSh
     return ImageShape(f"{job.width_px}x{job.height_px}", model.resolved_quality(request.quality), request.output_format)
 
 
+def answer_format(request: ImageRequest, catalog: Catalog, *, with_bytes: bool) -> AnswerFormat:
+    """What the request asks for, else what the clients of the name that it asked for read. `with_bytes`: other names
+    answer with bytes beside the URL."""
+    if request.response_format is not None:
+        return request.response_format
+    if request.model in catalog.bytes_aliases:
+        return "b64_json"
+    return "both" if with_bytes else "url"
+
+
 def build_result(
     request: ImageRequest,
     model: ImageModel,
     job: ImageJob,
+    format_: AnswerFormat,
+    merged: bool,
     images: Sequence[EncodedImage],
     stored: Sequence[StoredResult],
 ) -> ImageResult:
-    """The result of a job whose pictures are stored."""
+    """The result of a job whose pictures are stored. `merged`: they shared forward passes, so low bits may differ from
+    those of the same pictures drawn alone."""
     shape = shape_of(request, model, job)
     answer = ImageAnswer(
         created=int(time.time()),
@@ -43,18 +56,32 @@ def build_result(
         quality=shape.quality,
         size=shape.size,
         usage=_usage(job),
-        parameters={"seed": job.seed} | {n: value for n, value in job.metadata.items() if n not in FILE_ONLY},
+        parameters={
+            "seed": job.seed,
+            **{name: value for name, value in job.metadata.items() if _is_told(name, value)},
+            "batch": "merged" if merged else "exact",
+        },
     )
-    return ImageResult(job.id, answer, tuple(result.name for result in stored), request.response_format)
+    return ImageResult(job.id, answer, tuple(result.name for result in stored), format_)
 
 
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
-    """The answer with URLs or, if the request asks for it, with base64. Raises NotFound if a file is gone."""
+    """The answer with URLs, base64, or both. Raises NotFound if a file is gone."""
     if result.response_format == "url":
+        await storage.in_thread(_require_files, storage, result)
         return result.answer
-    pictures = [await storage.in_thread(_read_base64, storage, name) for name in result.files]
-    data = [ImageItem(b64_json=b64, seed=item.seed) for b64, item in zip(pictures, result.answer.data, strict=True)]
+    named = zip(result.files, result.answer.data, strict=True)
+    data = [await storage.in_thread(_with_bytes, storage, result.response_format, name, item) for name, item in named]
     return result.answer.model_copy(update={"data": data})
+
+
+def _is_told(name: str, value: object) -> bool:
+    return name not in FILE_ONLY and value is not None
+
+
+def _with_bytes(storage: Storage, format_: AnswerFormat, name: str, item: ImageItem) -> ImageItem:
+    data = _read_base64(storage, name)
+    return ImageItem(url=item.url if format_ == "both" else None, b64_json=data, seed=item.seed)
 
 
 async def image_events(
@@ -70,11 +97,21 @@ async def image_events(
         yield _completed(result, position, data, kind)
 
 
+def _require_files(storage: Storage, result: ImageResult) -> None:
+    for name in result.files:
+        if not storage.exists(name):
+            raise _deleted(name)
+
+
 def _read_base64(storage: Storage, name: str) -> str:
     try:
         return base64.b64encode(storage.read(name)).decode()
     except FileNotFoundError as error:
-        raise NotFound(f"The picture '{name}' has been deleted.", code="result_not_found") from error
+        raise _deleted(name) from error
+
+
+def _deleted(name: str) -> NotFound:
+    return NotFound(f"The picture '{name}' has been deleted.", code="result_not_found")
 
 
 def _partial(preview: Preview, shape: ImageShape, kind: EventKind) -> PartialEvent:

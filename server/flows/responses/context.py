@@ -7,9 +7,11 @@ from typing import Any
 
 from pipelines.protocol.image_tool import IMAGE_TOOL
 from server.accounts.responses import StoredItem
+from server.flows.responses.items import read_summary
 from server.schemas.response_object import Json
 
 IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
+SUMMARY = "Summary of our conversation so far:\n"
 IMAGE_TOOL_SUCCESS = "The picture is done."  # the image tool's result, as the model reads it
 
 
@@ -46,6 +48,8 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 output = body["output"]
                 text = output if isinstance(output, str) else _content(output, vision=False)
                 messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})
+            case "compaction":
+                messages.append({"role": "user", "content": SUMMARY + read_summary(body["encrypted_content"])})
             case "image_generation_call" if tools:
                 add_image_call(messages, body["id"], image_call_arguments(body), _image_call_result(body))
             case "image_generation_call":

@@ -7,13 +7,15 @@ from dataclasses import replace
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
-from server.flows.images.idempotency import RetryInfo
-from server.flows.models import find_chat_model
+from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
+from server.flows.responses.image_tool import fit_tool
 from server.flows.responses.planner import Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
+from server.flows.retries import RetryInfo
+from server.schemas.response_tools import ImageTool
 from server.schemas.responses import ResponseBody, echo
 from server.state.active_responses import ENDPOINT, ActiveResponse, ActiveResponses
 from server.state.drain import Drain
@@ -50,6 +52,19 @@ class ResponseCreator:
         self._limiter = limiter
         self._drain = drain
         self._retry_grace_s = retry_grace_s
+
+    def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
+        """The body without options of the image tool that the served model does not know, if the caller did not choose
+        that model; and the options' paths. Raises ApiError."""
+        tools, left_out = list(body.tools), []
+        for index, tool in enumerate(tools):
+            if isinstance(tool, ImageTool) and tool.model is None:
+                catalog = self._catalog.current
+                chat = find_chat_model(catalog, body.model, key.groups)
+                fitted, names = fit_tool(tool, find_image_model(catalog, chat.image_model, key.groups))
+                tools[index] = fitted
+                left_out += [f"tools[{index}].{name}" for name in names]
+        return body.model_copy(update={"tools": tools}), left_out
 
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
         """The response to follow. Raises ApiError, and then nothing runs and nothing is recorded."""

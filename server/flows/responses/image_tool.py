@@ -131,6 +131,15 @@ class ImageToolRunner:
         return ImageResult.from_record(running.call.id, record.answer)
 
 
+def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:
+    """The tool without the options that this model does not know, for a caller who did not choose it; and their
+    names. `input_fidelity` has no effect with any model."""
+    left_out = ["input_fidelity"] if tool.input_fidelity else []
+    if tool.quality not in {None, "auto"} and model.quality is None:
+        left_out.append("quality")
+    return tool.model_copy(update=dict.fromkeys(left_out)), left_out
+
+
 def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edit: bool) -> ToolArguments:
     """Raises BadRequest for arguments without a prompt, if there is no fallback."""
     value: Any = None

@@ -1,6 +1,7 @@
 """Items between clients and the database. The database has the file name of a picture; clients get its bytes."""
 
 import base64
+import json
 import re
 import uuid
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any
 from server.accounts.responses import StoredItem
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.storage import Storage
+from server.errors import BadRequest
 from server.schemas.response_items import (
+    CompactionItem,
     FunctionCallItem,
     FunctionOutputItem,
     ImageCallItem,
@@ -28,6 +31,7 @@ PREFIXES = {
     "function_call_output": "fco",
     "reasoning": "rs",
     "image_generation_call": "ig",
+    "compaction": "cmp",
 }
 
 
@@ -42,9 +46,11 @@ def user_text(text: str) -> StoredItem:
 
 
 def to_stored(item: Item) -> StoredItem:
-    """An item that was sent in full. Item references and bare image calls are looked up instead."""
+    """An item that was sent in full. Item references and bare image calls are looked up instead. Raises BadRequest."""
     if isinstance(item, MessageItem):
         return StoredItem("input", _message(item.role, _parts(item.role, item.content), item.id))
+    if isinstance(item, CompactionItem):
+        read_summary(item.encrypted_content)
     body = item.model_dump(exclude_none=True, exclude={"result"})
     body["id"] = item.id or new_id(item.type)
     if isinstance(item, FunctionCallItem | FunctionOutputItem | ImageCallItem):
@@ -56,6 +62,21 @@ def to_stored(item: Item) -> StoredItem:
     if isinstance(item, FunctionOutputItem) and not isinstance(item.output, str):
         body["output"] = [_part(part) for part in item.output]
     return StoredItem("input", body)
+
+
+def write_summary(summary: str) -> str:
+    """The content of a compaction item: opaque to clients. It is encoded, not secret."""
+    return base64.urlsafe_b64encode(json.dumps({"summary": summary}).encode()).decode()
+
+
+def read_summary(content: str) -> str:
+    """Raises BadRequest for what another server has made."""
+    try:
+        summary = json.loads(base64.urlsafe_b64decode(content))["summary"]
+    except (ValueError, TypeError, KeyError) as error:
+        message = "This compaction can't be read: it was not made by this server."
+        raise BadRequest(message, param="input", code="invalid_value") from error
+    return str(summary)
 
 
 def render(item: StoredItem, storage: Storage) -> Json:

@@ -59,6 +59,7 @@ class ResponsePlan:
     top_logprobs: int
     logprobs: bool
     time_limit_s: float
+    template_options: Mapping[str, Any]
 
     @property
     def image_required(self) -> bool:

@@ -26,6 +26,7 @@ from server.flows.responses.context import IMAGE_FUNCTION, PictureRef, build_con
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan, ToolMode
+from server.schemas.local_models import template_options
 from server.schemas.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
@@ -85,11 +86,14 @@ class Planner:
             max_tool_calls=body.max_tool_calls,
             format=_format(body),
             max_output_tokens=body.max_output_tokens,
-            sampling=ChatSampling(body.temperature, body.top_p, body.presence_penalty, body.frequency_penalty),
+            sampling=_sampling(body),
             truncate=body.truncation == "auto",
             logprobs=logprobs,
             top_logprobs=body.top_logprobs if logprobs else 0,
             time_limit_s=self._time_limit_s,
+            template_options=template_options(
+                body.reasoning.effort if body.reasoning else None, body.text.verbosity, body.chat_template_kwargs
+            ),
         )
 
     async def decode(self, key: Key, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
@@ -173,7 +177,9 @@ def chat_tools(body: ResponseBody) -> tuple[Mapping[str, Any], ...]:
 def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
     """The texts of this round, for moderation."""
     new = build_context(inputs, body.instructions, tools=True, vision=False)
-    return chat_texts(new.messages, [tool.model_dump() for tool in body.tools if isinstance(tool, FunctionTool)])
+    tools = [tool.model_dump() for tool in body.tools if isinstance(tool, FunctionTool)]
+    effort = body.reasoning.effort if body.reasoning else None
+    return chat_texts(new.messages, [*tools, template_options(effort, body.text.verbosity, body.chat_template_kwargs)])
 
 
 def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
@@ -204,6 +210,18 @@ def _chat_tool(tool: FunctionTool | ImageTool, index: int) -> dict[str, Any]:
         return IMAGE_TOOL
     param = f"tools[{index}].parameters"
     return function_tool(tool.name, tool.description, tool.parameters, strict=tool.strict, param=param)
+
+
+def _sampling(body: ResponseBody) -> ChatSampling:
+    return ChatSampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+    )
 
 
 def _format(body: ResponseBody) -> JsonFormat | None:

@@ -8,8 +8,8 @@ from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
 from server.backends.storage import Storage
 from server.errors import BadRequest, Conflict, NotFound
-from server.flows.images.idempotency import RetryInfo, check_fingerprint
 from server.flows.responses.items import render, with_pictures
+from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse, ActiveResponses

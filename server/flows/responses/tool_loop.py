@@ -32,6 +32,7 @@ from pipelines.protocol.chat import (
 from server.accounts.calls import Write
 from server.accounts.responses import ResponseStore, StoredItem
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.flows.chat.any_model import rename_field
 from server.flows.chat.request import MAX_RANDOM_SEED
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.upstream import UpstreamChat
@@ -157,6 +158,7 @@ class ToolLoop:
                 async for event in events:
                     match event:
                         case Admitted() if not response.admitted:
+                            response.unused_options = event.unused_options
                             await self._admit(plan, response)
                         case TextDelta() | ReasoningDelta() | ToolCallDelta():
                             writer.write(event)
@@ -165,8 +167,7 @@ class ToolLoop:
                         case ChatFinished():
                             state.usage = _add_usage(state.usage, event.usage)
         except BadRequest as error:
-            head = (error.param or "").partition("[")[0].partition(".")[0]
-            error.param = FIELDS.get(head, error.param)
+            rename_field(error, FIELDS)
             raise
         if plan.image_required and state.image_calls == 0 and not writer.image_calls:
             writer.force_image_call()  # the model's call was cut off, or its engine can't be held to one
@@ -274,6 +275,7 @@ def _job(plan: ResponsePlan, turn: Turn, spec: ChatSpec) -> ChatJob:
         logprobs=plan.logprobs,
         top_logprobs=plan.top_logprobs,
         truncate=plan.truncate,
+        template_options=plan.template_options,
     )
 
 

@@ -12,8 +12,9 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.cli.admin_client import change_catalog
 from server.cli.app import main
+from server.cli.printing import show
 from server.cli.serve import _first_key, _welcome
-from server.cli.tables import balances_table, keys_table, show
+from server.cli.tables import balances_table, keys_table
 from server.errors import StartError
 from server.settings import Settings
 
@@ -91,8 +92,10 @@ def test_the_first_key_is_printed_or_its_file_is_named(
     settings = Settings(home=tmp_path / "a home", database=None)
     settings.home.mkdir()
     catalog: Any = SimpleNamespace(groups=frozenset({"alpha"}), default="alpha-1")
-    assert _first_key(settings, catalog)
-    assert not _first_key(settings, catalog)
+    _first_key(settings, catalog)
+    first = (settings.home / "dev-key").read_text()
+    _first_key(settings, catalog)
+    assert (settings.home / "dev-key").read_text() == first
     host = SimpleNamespace(checkpoints={}, device="cpu")
     served = SimpleNamespace(current=catalog)
     services: Any = SimpleNamespace(settings=settings, catalog=served, image_engine=host, chat_engine=host)

@@ -81,3 +81,20 @@ async def test_a_slow_reader_of_a_large_answer_gets_all_of_it() -> None:
                 received += len(data)
                 await asyncio.sleep(0.02)
     assert received > KERNEL_BYTES // 4
+
+
+async def test_between_two_requests_a_client_has_more_time_than_for_headers() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(b"ok")(scope, receive, send)
+
+    async with serving(app, header_timeout_s=0.3, send_timeout_s=60) as connect:
+        loop = asyncio.get_running_loop()
+        with await connect() as client:
+            for _ in range(2):
+                assert (await loop.sock_recv(client, 10_000)).endswith(b"ok")
+                await asyncio.sleep(1)  # some times as long as headers may take
+                await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await loop.sock_recv(client, 10_000)).endswith(b"ok")
+            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHo")
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(loop.sock_recv(client, 10_000), 60) == b""

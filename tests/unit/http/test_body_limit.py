@@ -82,3 +82,11 @@ async def test_a_body_that_trickles_is_ended_and_a_slow_one_is_not() -> None:
         await read(pause_s=0.2, chunk_bytes=100)
     with pytest.raises(RequestTimedOut):
         await read(pause_s=60, chunk_bytes=FREE_BYTES)
+
+
+async def test_a_body_of_two_lengths_is_refused_and_its_connection_closed() -> None:
+    transport = httpx.ASGITransport(BodyLimitMiddleware(echo, BodyBudget(MIB, MIB), MIB, timeout_s=60))
+    async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
+        headers = {"Content-Length": "3", "Transfer-Encoding": "chunked"}
+        answer = await client.post("/v1/chat/completions", content=b"abc", headers=headers)
+    assert (answer.status_code, answer.headers["connection"]) == (400, "close")

@@ -3,7 +3,8 @@
 import pytest
 from starlette.requests import Request
 
-from server.http.deps import ignored_header, read_retry_info
+from server.errors import Unauthorized
+from server.http.deps import bearer, ignored_header, read_retry_info
 from server.schemas.json_shape import JsonTooComplex
 from server.schemas.validation import MalformedBody, parse_json
 
@@ -44,3 +45,30 @@ def test_half_a_character_is_refused() -> None:
     for raw in (b'{"a": "\\ud83d"}', b'{"a": "\xed\xa0\x80"}'):
         with pytest.raises(MalformedBody):
             parse_json(raw)
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "query", "secret"),
+    [
+        ({"Authorization": "bearer  k "}, "/v1/models", "", "k"),
+        ({"x-api-key": "k"}, "/v1/messages", "", "k"),
+        ({"api-key": "k"}, "/v1/images/generations", "", "k"),
+        ({"x-goog-api-key": "k"}, "/v1beta/models", "", "k"),
+        ({}, "/v1beta/models", "key=k&alt=sse", "k"),
+        ({"Authorization": "Basic abc", "x-api-key": "k"}, "/v1/messages", "", "k"),
+        ({"Authorization": "Bearer k", "x-api-key": "other"}, "/v1/messages", "", "k"),
+        ({"Authorization": "Bearer "}, "/v1/messages", "", None),
+        ({}, "/v1/models", "key=k", None),  # a URL is written into logs: only where clients know no other place
+    ],
+)
+def test_the_key_is_found_where_each_protocol_has_it(
+    headers: dict[str, str], path: str, query: str, secret: str | None
+) -> None:
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "headers": raw, "path": path, "query_string": query.encode(), "server": ("x", 80)}
+    request = Request(scope)
+    if secret is not None:
+        assert bearer(request) == secret
+        return
+    with pytest.raises(Unauthorized, match="didn't provide"):
+        bearer(request)

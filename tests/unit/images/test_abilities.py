@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from pipelines.catalog.images import Catalog, ImageModel, load_catalog
+from pipelines.protocol.images import Picture
 from pipelines.protocol.messages import Abilities
 from server.errors import BadRequest
-from server.flows.images.request import ImageRequest, check_options
-from server.flows.references import Reference
+from server.flows.images.request import ImageRequest, build_job, check_options
+from server.flows.references import DecodedPicture, Reference
 from server.schemas.images import SamplingOptions
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -39,6 +40,7 @@ def beta() -> ImageModel:
         ({"mask": False}, MASK, "mask", "takes no mask"),
         ({"negative_prompt": False}, DULL, "negative_prompt", "takes no negative prompt"),
         ({"guidance": False}, {"sampling": SamplingOptions(guidance=3.0)}, "guidance", "without guidance"),
+        ({"unfit_adapters": ("a",)}, {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", "does not fit model"),
         ({"any_steps": False}, {"sampling": SamplingOptions(steps=17)}, "steps", "steps only: leave 'steps' out"),
     ],
 )  # fmt: skip
@@ -50,6 +52,51 @@ def test_what_a_model_cannot_do_is_refused_by_field(
     with pytest.raises(BadRequest, match=message) as refused:
         check_options(request, beta, 10, replace(ALL, **lacks))
     assert refused.value.param == param
+
+
+def test_further_references_are_shown_on_a_sheet_if_the_file_says_so(beta: ImageModel) -> None:
+    one = replace(ALL, references=1)
+    request = ImageRequest(endpoint="images.edits", prompt="a boat", references=PICTURE["references"] * 3)
+    with pytest.raises(BadRequest, match="takes at most 1 reference image, but got 3"):
+        check_options(request, beta, 10, one)
+    with_sheet = replace(beta, checkpoint=replace(beta.checkpoint, sheet=True))
+    check_options(request, with_sheet, 10, one)
+    pictures = (DecodedPicture(Picture(1, 1, "RGB", bytes(3)), 1, 1),) * 3
+    for abilities, model, first in ((one, with_sheet, 0), (ALL, with_sheet, 1), (None, beta, None)):
+        assert build_job(request, model, "job", "key", pictures, None, 60, abilities).sheet_from == first
+
+
+def test_other_shapes_than_squares_are_refused_where_they_cannot_be_drawn(beta: ImageModel) -> None:
+    square = replace(ALL, any_ratio=False)
+    request = ImageRequest(endpoint="images.generations", prompt="a boat", size="16:9")
+    with pytest.raises(BadRequest, match="draws squares only") as refused:
+        build_job(request, beta, "job", "key", (), None, 60, square)
+    assert refused.value.param == "size"
+    assert build_job(replace(request, size="1:1"), beta, "job", "key", (), None, 60, square).width_px == 1024
+
+
+def test_a_scheduler_is_one_that_the_file_allows_and_that_has_drawn(beta: ImageModel) -> None:
+    allowed = replace(beta, checkpoint=replace(beta.checkpoint, schedulers=("AScheduler", "BScheduler")))
+    some = replace(ALL, unfit_schedulers=("BScheduler",))
+    for name, model, offered in (("AScheduler", beta, "none by request"), ("BScheduler", allowed, "AScheduler")):
+        request = ImageRequest(endpoint="images.edits", prompt="a boat", sampling=SamplingOptions(scheduler=name))
+        with pytest.raises(BadRequest, match=f"Schedulers: {offered}") as refused:
+            check_options(request, model, 10, some)
+        assert refused.value.param == "scheduler"
+    request = ImageRequest(endpoint="images.edits", prompt="a boat", sampling=SamplingOptions(scheduler="AScheduler"))
+    check_options(request, allowed, 10, some)
+    assert build_job(request, allowed, "job", "key", (), None, 60, some).sampling.scheduler == "AScheduler"
+
+
+def test_alpha_draws_two_references_with_the_other_starter() -> None:
+    catalog = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
+    alpha, beta = catalog.models["alpha-image-2-hd-count"], catalog.models["beta-3-pro-image-hd-count"]
+    assert alpha.drawn_with(1) is alpha
+    drawn = alpha.drawn_with(2)
+    assert (drawn.name, drawn.price, drawn.group, drawn.sizes) == (alpha.name, alpha.price, alpha.group, alpha.sizes)
+    assert replace(drawn.checkpoint, family="beta") == beta.checkpoint
+    assert {drawn.steps_for(quality) for quality in ("low", "high", None)} == {beta.steps}
+    assert drawn.checkpoint in catalog.checkpoints
 
 
 def test_the_default_number_of_steps_may_be_named(beta: ImageModel) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Progress
 from server.accounts.calls import CallId
-from server.errors import Overloaded
+from server.errors import Overloaded, RateLimited
 from server.flows.rate_limits import go_duration
 from server.state.active_calls import ActiveCall
 from server.state.image_backlog import Backlog
@@ -83,3 +83,19 @@ async def test_measured_speeds_replace_those_of_warmup() -> None:
 )
 def test_durations_are_written_as_go_does(seconds: float, written: str) -> None:
     assert go_duration(seconds) == written
+
+
+async def test_a_key_may_take_its_share_of_the_queue_and_leaves_room_for_others() -> None:
+    backlog = Backlog(max_jobs=4, max_s=400, key_share=0.5, warmup_unit_s=lambda _: UNIT_S)
+    with backlog.reserve(named("a"), running("a", "mine")), backlog.reserve(named("b"), running("b", "mine")):
+        with pytest.raises(RateLimited, match="This key has 2 jobs with about 200 s") as refused:
+            backlog.reserve(named("c"), running("c", "mine")).__enter__()
+        assert refused.value.headers["Retry-After"] == "100"
+        with backlog.reserve(named("c", n=2), running("c", "yours")):
+            assert backlog.remaining_s() == pytest.approx(400)
+
+
+async def test_a_key_with_nothing_in_the_queue_may_send_a_job_of_any_length() -> None:
+    backlog = Backlog(max_jobs=4, max_s=1000, key_share=0.1, warmup_unit_s=lambda _: UNIT_S)
+    with backlog.reserve(named("a"), running("a", "yours")), backlog.reserve(named("b", n=5), running("b", "mine")):
+        assert backlog.remaining_s() == pytest.approx(600)

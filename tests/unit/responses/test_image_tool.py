@@ -8,7 +8,7 @@ import pytest
 from pipelines.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
-from server.flows.responses.image_tool import ToolArguments, build_image_request, parse_tool_arguments
+from server.flows.responses.image_tool import ToolArguments, build_image_request, fit_tool, parse_tool_arguments
 from server.flows.responses.plan import ImagePlan
 from server.schemas.response_tools import ImageTool
 
@@ -75,3 +75,21 @@ def test_the_options_of_the_tool_are_those_of_the_request() -> None:
     )
     assert (call.size, call.quality, call.output_format, call.seed, call.n) == ("16:9", None, "jpeg", 7, 1)
     assert (call.model, call.prompt) == ("beta-3-pro-image-count", "a boat")
+
+
+@pytest.mark.parametrize(
+    ("options", "left_out"),
+    [
+        ({"quality": "low", "size": "1024x1024"}, ["quality"]),
+        ({"quality": "auto", "input_fidelity": "high"}, ["input_fidelity"]),
+        ({"background": "transparent", "size": "17x19"}, []),  # no model here draws those: they are refused
+        ({}, []),
+    ],
+)
+def test_options_that_a_model_does_not_know_are_left_out_where_it_was_not_chosen(
+    options: dict[str, Any], left_out: list[str]
+) -> None:
+    tool = ImageTool(type="image_generation", **options)
+    fitted, names = fit_tool(tool, CATALOG.models["beta-2.5-flash-image-count"])
+    assert names == left_out
+    assert fitted == ImageTool(type="image_generation", **{k: v for k, v in options.items() if k not in left_out})

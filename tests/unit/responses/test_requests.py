@@ -6,6 +6,7 @@ import pytest
 
 from server.errors import BadRequest
 from server.schemas.chat_messages import MAX_TEXT
+from server.schemas.response_tools import refuse_hosted_tools
 from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate
 
@@ -30,3 +31,22 @@ def test_a_text_that_is_too_long_is_named(values: dict[str, Any], param: str) ->
 
 def test_a_picture_may_be_longer() -> None:
     validate(ResponseBody, {"input": [{"type": "image_generation_call", "id": "ig_1", "result": LONG}]}, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("web_search_preview", "does not search the web"),
+        ("mcp", "calls no MCP servers"),
+        ("code_interpreter", "runs no code"),
+        ("file_search", "stores no files"),
+        ("computer_use_preview", "drives no computer"),
+    ],
+)
+def test_a_tool_of_the_hosted_service_is_refused_with_what_there_is(kind: str, what: str) -> None:
+    function = {"type": "function", "name": "f"}
+    with pytest.raises(BadRequest, match=f"{what}.*Tools here: function, image_generation") as raised:
+        refuse_hosted_tools([function, {"type": kind}])
+    assert (raised.value.param, raised.value.code) == ("tools[1].type", "invalid_value")
+    for tools in ([function, {"type": "image_generation"}], None, "x", [3], [{"type": 7}], [{"type": "novel"}]):
+        refuse_hosted_tools(tools)

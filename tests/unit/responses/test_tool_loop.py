@@ -17,7 +17,7 @@ def plan(**options: Any) -> ResponsePlan:
         "pictures": (), "new_texts": (), "new_pictures": (), "image": None, "tools": TOOLS, "tool_choice": "auto",
         "allowed_tools": (), "parallel_tool_calls": True, "max_tool_calls": None, "format": None,
         "max_output_tokens": None, "sampling": ChatSampling(), "truncate": False, "top_logprobs": 0,
-        "logprobs": False, "time_limit_s": 9.0,
+        "logprobs": False, "time_limit_s": 9.0, "template_options": {},
     }  # fmt: skip
     return ResponsePlan(**{**fields, **options})
 

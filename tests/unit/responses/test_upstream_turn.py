@@ -37,7 +37,7 @@ def plan(**changes: Any) -> Any:
         "format": None,
         "sampling": ChatSampling(),
     }
-    return SimpleNamespace(**{**values, "logprobs": False, "top_logprobs": 0, **changes})
+    return SimpleNamespace(**{**values, "logprobs": False, "top_logprobs": 0, "template_options": {}, **changes})
 
 
 def tool(name: str) -> dict[str, Any]:

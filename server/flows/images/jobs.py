@@ -1,0 +1,129 @@
+"""Image calls by their ids: from memory while they run, from the database afterwards."""
+
+import base64
+
+from server.accounts.calls import CallRecord, CallStore, Page
+from server.accounts.keys import Key
+from server.backends.storage import Storage
+from server.errors import Conflict, NotFound
+from server.flows.images.results import load_answer
+from server.schemas.image_jobs import ImageJobList, ImageJobState, ImagePreview, ImageProgress, JobState
+from server.state.active_calls import ActiveCall, ActiveCalls
+from server.state.active_chats import ENDPOINT as CHAT_ENDPOINT
+from server.state.image_backlog import Backlog
+from server.state.image_result import ImageResult
+
+ENDPOINTS = ("images.generations", "images.edits")
+
+
+class ImageJobs:
+    """Looks calls up, and cancels them."""
+
+    def __init__(self, active: ActiveCalls, store: CallStore, storage: Storage, backlog: Backlog) -> None:
+        self._active = active
+        self._store = store
+        self._storage = storage
+        self._backlog = backlog
+
+    async def describe(self, key: Key, call_id: str, *, previews: bool = False) -> ImageJobState:
+        """The state of this key's call. Raises NotFound, for other keys' calls too."""
+        running = self._active.find(call_id, key.id)
+        if running is not None and not running.done:
+            return self._running_state(running, previews=previews)
+        return await self._recorded_state(await self._find(key, call_id))
+
+    async def cancel(self, key: Key, call_id: str) -> ImageJobState:
+        """End a call; one that has ended stays as it is. Raises NotFound, and Conflict for one on another server."""
+        running = self._active.find(call_id, key.id)
+        if running is not None:
+            running.cancel()
+            await running.wait_done()
+            if not running.recorded:
+                error = running.failure.body()["error"] if running.failure else None
+                return ImageJobState(id=call_id, created=int(running.created_at), state="cancelled", error=error)
+        record = await self._find(key, call_id)
+        if record.state == "running" and running is None:
+            raise Conflict(f"The job '{call_id}' runs on another server, which alone can cancel it.", 2)
+        return await self._recorded_state(record)
+
+    async def list(self, key: Key, state: JobState | None, page: Page) -> ImageJobList:
+        """A page of this key's calls, without results. Raises NotFound for an unknown `after`."""
+        stored = "running" if state == "queued" else state
+        records = await self._store.in_reader(self._store.page, key.id, ENDPOINTS, stored, page)
+        if records is None:
+            raise _not_found(page.after or "", "after")
+        shown = [self._listed_state(record) for record in records[: page.limit]]
+        data = [job for job in shown if state is None or job.state == state]
+        return ImageJobList(
+            data=data,
+            first_id=data[0].id if data else None,
+            last_id=records[: page.limit][-1].call.id if records else None,
+            has_more=len(records) > page.limit,
+        )
+
+    async def _find(self, key: Key, call_id: str) -> CallRecord:
+        record = await self._store.in_reader(self._store.find, call_id, key.id)
+        if record is None or record.call.endpoint == CHAT_ENDPOINT:
+            raise _not_found(call_id, "id")
+        return record
+
+    async def _recorded_state(self, record: CallRecord) -> ImageJobState:
+        state = self._listed_state(record)
+        if record.state == "succeeded" and record.answer is not None:
+            state.result = await load_answer(self._storage, ImageResult.from_record(record.call.id, record.answer))
+        return state
+
+    def _listed_state(self, record: CallRecord) -> ImageJobState:
+        running = self._active.find(record.call.id, record.call.key_id)
+        if running is not None and not running.done:
+            return self._running_state(running, previews=False)
+        return _recorded(record)
+
+    def _running_state(self, call: ActiveCall, *, previews: bool) -> ImageJobState:
+        outlook = self._backlog.outlook(call.call.id)
+        return ImageJobState(
+            id=call.call.id,
+            created=int(call.created_at),
+            model=outlook.model if outlook else None,
+            state=call.state,
+            position=outlook.position if outlook else None,
+            estimated_s=outlook.estimated_s if outlook else None,
+            progress=ImageProgress(step=call.progress.step, steps=call.progress.steps) if call.progress else None,
+            previews=_newest_previews(call) if previews else None,
+        )
+
+
+def ended_state(record: CallRecord) -> ImageJobState:
+    """The state of a call that has ended, with its pictures' URLs."""
+    state = _recorded(record)
+    if record.state == "succeeded" and record.answer is not None:
+        state.result = ImageResult.from_record(record.call.id, record.answer).answer
+    return state
+
+
+def _recorded(record: CallRecord) -> ImageJobState:
+    """Without its result."""
+    return ImageJobState(
+        id=record.call.id,
+        created=int(record.created_at),
+        model=record.model,
+        state=record.state,
+        error=record.answer if record.state in {"failed", "cancelled"} else None,
+    )
+
+
+def _newest_previews(call: ActiveCall) -> list[ImagePreview]:
+    newest = {preview.index: preview for preview in call.events}
+    return [
+        ImagePreview(
+            image_index=index,
+            partial_image_index=preview.number,
+            b64_json=base64.b64encode(preview.image.data).decode(),
+        )
+        for index, preview in sorted(newest.items())
+    ]
+
+
+def _not_found(call_id: str, param: str) -> NotFound:
+    message = f"There is no job '{call_id[:60]}' of this key; it may be too old."
+    return NotFound(message, param=param, code="job_not_found")

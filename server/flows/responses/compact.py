@@ -1,0 +1,90 @@
+"""A long conversation made short: the user's messages stay, and a summary stands for all the rest."""
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from pipelines.catalog.chat import ChatModel
+from pipelines.protocol.chat import ChatFinished, ChatUsage, TextDelta
+from server.accounts.keys import Key
+from server.accounts.responses import StoredItem
+from server.backends.storage import Storage
+from server.errors import BadRequest
+from server.flows.chat.any_model import AnyModelChat
+from server.flows.models import find_chat_model
+from server.flows.responses.context import build_context
+from server.flows.responses.history import History
+from server.flows.responses.items import new_id, render, write_summary
+from server.schemas.response_object import Json, usage_object
+from server.schemas.responses import CompactBody
+from server.state.served_catalog import ServedCatalog
+
+SUMMARY_TOKENS = 512
+TASK = (
+    "Below is a conversation between a user and an assistant. Write a summary from which the assistant can go on: what "
+    "the user wants, what was decided, found and made, and what is left to do. Write the summary alone."
+)
+
+
+class Compactor:
+    """Makes conversations short. One for the whole server."""
+
+    def __init__(self, catalog: ServedCatalog, history: History, chat: AnyModelChat, storage: Storage) -> None:
+        self._catalog = catalog
+        self._history = history
+        self._chat = chat
+        self._storage = storage
+
+    async def compact(self, key: Key, body: CompactBody) -> Json:
+        """The compacted items: the user's messages, the newest picture, and the summary. Raises ApiError."""
+        model = find_chat_model(self._catalog.current, body.model, key.groups)
+        chain = await self._history.read_chain(key, body.previous_response_id)
+        items = [*chain, *await self._history.read_inputs(key, body.input)]
+        if not items:
+            message = "There is nothing to compact: send 'input' or 'previous_response_id'."
+            raise BadRequest(message, param="input", code="missing_required_parameter")
+        text, usage = await self._summarise(key, model, transcript(items, body.instructions))
+        kept = [item for item in items if item.body["type"] == "message" and item.body["role"] == "user"]
+        pictures = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
+        output = [await self._storage.in_thread(render, item, self._storage) for item in (*kept, *pictures)]
+        return {
+            "id": f"resp_{uuid.uuid4().hex}",
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+            "output": [*output, compaction_item(text)],
+            "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
+        }
+
+    async def _summarise(self, key: Key, model: ChatModel, conversation: str) -> tuple[str, ChatUsage]:
+        """Of a conversation that is too long for the model, its newer half is read, or half of that, and so on."""
+        while True:
+            messages = [{"role": "system", "content": TASK}, {"role": "user", "content": conversation}]
+            values = {"messages": messages, "max_tokens": SUMMARY_TOKENS, "temperature": 0}
+            texts, usage = [], ChatUsage(0, 0)
+            try:
+                async for event in self._chat.events(key, model, values, ()):
+                    if isinstance(event, TextDelta):
+                        texts.append(event.text)
+                    if isinstance(event, ChatFinished):
+                        usage = event.usage
+            except BadRequest as error:
+                if error.code != "context_length_exceeded" or len(conversation) < 2:
+                    raise
+                conversation = conversation[len(conversation) // 2 :]
+                continue
+            return "".join(texts), usage
+
+
+def transcript(items: Sequence[StoredItem], instructions: str | None) -> str:
+    """The conversation as one text, in which tool calls are their JSON."""
+    lines = []
+    for message in build_context(items, instructions, tools=True, vision=False).messages:
+        calls = [call["function"] for call in message.get("tool_calls", ())]
+        called = [f"calls {call['name']} with {call['arguments']}" for call in calls]
+        lines += [f"{message['role']}: {text}" for text in (message["content"], *called) if text]
+    return "\n".join(lines)
+
+
+def compaction_item(summary: str) -> Json:
+    """The summary as an item, which is sent back instead of what it stands for."""
+    return {"id": new_id("compaction"), "type": "compaction", "encrypted_content": write_summary(summary)}

@@ -1,0 +1,33 @@
+"""What images, chats and responses have in common in their retries: what a request says of itself, and what is kept."""
+
+from dataclasses import dataclass
+
+from server.errors import KeyReused
+
+TRANSIENT_CODES = frozenset({"invalid_image_url"})  # a picture on another server may be reachable next time
+
+
+@dataclass(frozen=True, slots=True)
+class RetryInfo:
+    """What the headers of a request say about earlier attempts.
+
+    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client.
+    """
+
+    fingerprint: str
+    idempotency_key: str | None
+    retry_count: int | None
+
+
+def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:
+    """Raises KeyReused for an Idempotency-Key that was used with other parameters."""
+    if recorded != retry.fingerprint:
+        raise KeyReused(
+            "This Idempotency-Key was used with other parameters before. Send a new key with a new request, and the "
+            "same body with a retry."
+        )
+
+
+def is_replayable(status: int, code: str | None) -> bool:
+    """Whether a retry gets this error again: one that depends on the request alone."""
+    return status in {400, 404, 413, 422} and code not in TRANSIENT_CODES

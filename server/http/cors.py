@@ -1,0 +1,31 @@
+"""Which pages of other sites a browser lets call the API."""
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import Forbidden
+
+PATHS = ("/v1/", "/v1beta/", "/cdn/")  # what needs a key, or a name that can't be guessed
+
+
+class ApiCorsMiddleware(CORSMiddleware):
+    """CORS for the API alone: what answers without a key is not for other sites to read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(PATHS):
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """The refusal has the shape of every other error."""
+        allowed = super().preflight_response(request_headers)
+        if allowed.status_code == 200:
+            return allowed
+        error = Forbidden(
+            "Pages of this origin may not call this server: DARKROOM_CORS_ORIGINS does not name it.",
+            code="origin_not_allowed",
+        )
+        return JSONResponse(error.body(), error.status, {"Vary": "Origin"})

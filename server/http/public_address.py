@@ -1,0 +1,28 @@
+"""The server's own URL, of which the URLs of results are made. What a client writes into Host is no part of it, unless
+the operator has named that host."""
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+THIS_MACHINE = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.ASCII)
+
+
+def own_address(request: Request, public_urls: Sequence[str]) -> str:
+    """A URL without a slash at the end: the public one that the request names, or the first.
+
+    Without public URLs it is the address at which the connection arrived: its client can reach that. Only this
+    machine's own names are taken from the request, since ports may be mapped (Docker, ssh).
+    """
+    host = request.headers.get("host", "").lower()
+    if public_urls:
+        named = (url for url in public_urls if urlsplit(url).netloc.lower() == host)
+        return next(named, public_urls[0]).rstrip("/")
+    if THIS_MACHINE.fullmatch(host):
+        return f"{request.url.scheme}://{host}"
+    address, port = request.scope["server"]
+    return (
+        f"{request.url.scheme}://[{address}]:{port}" if ":" in address else f"{request.url.scheme}://{address}:{port}"
+    )

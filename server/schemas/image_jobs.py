@@ -1,0 +1,54 @@
+"""Image calls by their ids: what their owner is told of them while they run and afterwards."""
+
+from typing import Literal
+
+from server.schemas.answer import Answer, OmittedIfNone
+from server.schemas.errors import ErrorDetail
+from server.schemas.images import ImageAnswer
+
+JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class ImageProgress(Answer):
+    """How many of the denoising steps are done."""
+
+    step: int
+    steps: int
+
+
+class ImagePreview(Answer):
+    """The newest preview of one of the call's pictures."""
+
+    image_index: int
+    partial_image_index: int
+    b64_json: str
+
+
+class ImageJobState(Answer):
+    """GET /v1/images/jobs/{id}. `result` is the answer that the call got or would have got, `error` its error.
+
+    While it runs: `position` is 0 on the device and else its place in the queue, `estimated_s` the seconds until it
+    should have ended. `previews` are there if they were asked for.
+    """
+
+    id: str
+    object: Literal["image.job"] = "image.job"
+    created: int
+    model: str | None = None
+    state: JobState
+    position: int | None = None
+    estimated_s: float | None = None
+    progress: ImageProgress | None = None
+    previews: OmittedIfNone[list[ImagePreview]] = None
+    result: ImageAnswer | None = None
+    error: ErrorDetail | None = None
+
+
+class ImageJobList(Answer):
+    """GET /v1/images/jobs: a page, without results."""
+
+    object: Literal["list"] = "list"
+    data: list[ImageJobState]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,41 @@
+"""How many calls each key has begun in the last minute: a moving window, by a clock that nobody sets."""
+
+import time
+from collections import defaultdict, deque
+
+WINDOW_S = 60.0
+
+
+class CallRate:
+    """The beginnings of calls, by key. A key that is idle for a minute takes no memory once another one is counted."""
+
+    def __init__(self) -> None:
+        self._begun: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def begin(self, key_id: str, limit: int) -> bool:
+        """Count one more call, unless the key has begun `limit` in the last minute."""
+        for other in list(self._begun):
+            self._forget(other)
+        begun = self._begun[key_id]
+        if len(begun) >= limit:
+            return False
+        begun.append(time.monotonic())
+        return True
+
+    def remaining(self, key_id: str, limit: int) -> int:
+        """How many of `limit` calls the key may begin now."""
+        self._forget(key_id)
+        return max(0, limit - len(self._begun.get(key_id, ())))
+
+    def reset_s(self, key_id: str) -> float:
+        """Seconds until the oldest of the counted calls is a minute old."""
+        self._forget(key_id)
+        begun = self._begun.get(key_id)
+        return max(0.0, begun[0] + WINDOW_S - time.monotonic()) if begun else 0.0
+
+    def _forget(self, key_id: str) -> None:
+        begun = self._begun.get(key_id)
+        while begun and begun[0] <= time.monotonic() - WINDOW_S:
+            begun.popleft()
+        if begun is not None and not begun:
+            del self._begun[key_id]

@@ -1,0 +1,224 @@
+"""Image calls as clients send them, and answers as they read them: bytes, names of options, JSON at edits."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from pipelines.protocol.images import ImageJob
+from tests.support.in_process import InProcess, in_process, png
+
+PATH, EDITS = "/v1/images/generations", "/v1/images/edits"
+DATA_URI = "data:image/png;base64," + base64.b64encode(png()).decode()
+BETA = "beta-3-pro-image-count"
+# What a widely used coding agent's image tool sends, to the letter.
+AGENT_GENERATION = {
+    "prompt": "a red boat",
+    "background": "auto",
+    "model": "gpt-image-2",
+    "quality": "auto",
+    "size": "auto",
+}
+AGENT_EDIT = {
+    "images": [{"image_url": DATA_URI}],
+    "prompt": "make it blue",
+    "background": "auto",
+    "model": "gpt-image-2",
+    "quality": "auto",
+    "size": "auto",
+}
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[InProcess]:
+    async with in_process(tmp_path_factory.mktemp("home"), json_edits=True) as app:
+        yield app
+
+
+def without_nulls(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(inner is not None and without_nulls(inner) for inner in value.values())
+    return all(map(without_nulls, value)) if isinstance(value, list) else True
+
+
+def job(running: InProcess) -> ImageJob:
+    last: ImageJob = running.workers.jobs[-1]
+    return last
+
+
+@pytest.mark.parametrize(
+    ("fields", "keys"),
+    [
+        ({}, {"url", "b64_json"}),
+        ({"model": BETA}, {"url", "b64_json"}),
+        ({"model": "dall-e-3"}, {"url", "b64_json"}),
+        ({"model": "gpt-image-1"}, {"b64_json"}),
+        ({"model": "gpt-image-1-mini"}, {"b64_json"}),
+        ({"model": "gpt-image-1", "response_format": "url"}, {"url"}),
+        ({"response_format": "url"}, {"url"}),
+        ({"response_format": "b64_json"}, {"b64_json"}),
+    ],
+)
+async def test_bytes_are_where_clients_of_that_name_read_them(
+    running: InProcess, fields: dict[str, Any], keys: set[str]
+) -> None:
+    answer = await running.client.post(PATH, json={"prompt": "a boat", "size": "256x256", **fields})
+    assert answer.status_code == 200, answer.text
+    assert without_nulls(answer.json())
+    (picture,) = answer.json()["data"]
+    assert picture.keys() == keys | {"seed"}
+    if "b64_json" in keys:
+        assert base64.b64decode(picture["b64_json"]) == png()
+    edited = await running.client.post(
+        EDITS, data={"prompt": "blue", "size": "256x256", **fields}, files={"image": png()}
+    )
+    assert edited.json()["data"][0].keys() == keys | {"seed"}
+    shown = await running.client.get(f"/v1/images/jobs/{answer.headers['x-darkroom-job']}")
+    assert shown.json()["result"] == answer.json()
+
+
+async def test_an_operator_can_have_answers_with_urls_alone(tmp_path: Path) -> None:
+    async with in_process(tmp_path, answers_with_bytes=False) as running:
+        own, alias = [
+            (await running.client.post(PATH, json={"prompt": "x", "model": name})).json()["data"][0]
+            for name in ("alpha-image-2-count", "gpt-image-2")
+        ]
+    assert (own.keys(), alias.keys()) == ({"url", "seed"}, {"b64_json", "seed"})
+
+
+async def test_a_replay_whose_file_is_gone_says_so(running: InProcess) -> None:
+    body, headers = {"prompt": "x", "size": "256x256"}, {"Idempotency-Key": "gone"}
+    await running.client.post(PATH, json=body, headers=headers)
+    for file in running.services.settings.results.rglob("*.png"):
+        file.unlink()
+    again = await running.client.post(PATH, json=body, headers=headers)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "result_not_found")
+
+
+@pytest.mark.parametrize(("path", "body"), [(PATH, AGENT_GENERATION), (EDITS, AGENT_EDIT)])
+async def test_a_coding_agents_image_tool_gets_its_bytes(running: InProcess, path: str, body: dict[str, Any]) -> None:
+    answer = await running.client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert isinstance(answer.json()["created"], int)
+    assert [base64.b64decode(item["b64_json"]) for item in answer.json()["data"]] == [png()]
+    assert len(job(running).references) == ("images" in body)
+
+
+async def test_json_edits_are_a_setting(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as running:
+        refused = await running.client.post(EDITS, json=AGENT_EDIT)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (415, "unsupported_media_type")
+    assert "multipart/form-data" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"images": []}, "missing_required_parameter", "images"),
+        ({"images": None}, "missing_required_parameter", "images"),
+        ({"images": [{"file_id": "file-1"}]}, "invalid_value", "images[0]"),
+        ({"images": [{"url": "x"}]}, "invalid_type", "images[0]"),
+        ({"images": [{"image_url": "data:image/png;base64,@@"}]}, "invalid_image_file", "images[0]"),
+        ({"image": "data:,x"}, "invalid_parameter_combination", "images"),
+    ],
+)
+async def test_a_bad_json_edit_is_refused_by_field(
+    running: InProcess, fields: dict[str, Any], code: str, param: str
+) -> None:
+    refused = await running.client.post(EDITS, json={**AGENT_EDIT, **fields})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code), refused.text
+    assert refused.json()["error"]["param"] == param
+
+
+async def test_a_json_edit_takes_a_mask_and_pictures_by_both_names(running: InProcess) -> None:
+    mask = {"image_url": "data:image/png;base64," + base64.b64encode(png(colour="white")).decode()}
+    answer = await running.client.post(
+        EDITS, json={**AGENT_EDIT, "images": DATA_URI, "image": [DATA_URI], "mask": mask}
+    )
+    assert answer.status_code == 200, answer.text
+    assert job(running).mask is not None
+    for field in ("image", "images[]"):
+        form = await running.client.post(EDITS, data={"prompt": "x", "size": "256x256"}, files={field: png()})
+        assert form.status_code == 200, form.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "steps", "quality"),
+    [
+        ("low", 14, "low"),
+        ("standard", 17, "medium"),
+        ("medium", 17, "medium"),
+        ("hd", 20, "high"),
+        ("auto", 20, "high"),
+        ("xhigh", 26, "xhigh"),
+        ("max", 32, "max"),
+    ],
+)
+async def test_every_quality_that_clients_send_is_a_number_of_steps(
+    running: InProcess, sent: str, steps: int, quality: str
+) -> None:
+    answer = await running.client.post(PATH, json={"prompt": "x", "quality": sent, "model": "dall-e-3"})
+    assert (job(running).sampling.steps, answer.json()["quality"]) == (steps, quality)
+
+
+async def test_auto_is_no_quality_for_beta_and_any_other_is_refused(running: InProcess) -> None:
+    accepted = await running.client.post(PATH, json={"prompt": "x", "quality": "auto", "model": BETA})
+    assert accepted.status_code == 200
+    assert "quality" not in accepted.json()
+    for quality in ("hd", "high", "standard"):
+        refused = await running.client.post(PATH, json={"prompt": "x", "quality": quality, "model": BETA})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "quality")
+
+
+async def test_other_servers_names_of_steps_and_guidance_are_used(running: InProcess) -> None:
+    fields = {"num_inference_steps": 7, "guidance_scale": 3.5, "true_cfg_scale": 3.5, "guidance": 3.5}
+    answer = await running.client.post(PATH, json={"prompt": "x", **fields})
+    assert (job(running).sampling.steps, job(running).sampling.guidance) == (7, 3.5)
+    assert "x-darkroom-ignored" not in answer.headers
+    form = {"prompt": "x", "size": "256x256", "num_inference_steps": "5", "true_cfg_scale": "2.0"}
+    await running.client.post(EDITS, data=form, files={"image": png()})
+    assert (job(running).sampling.steps, job(running).sampling.guidance) == (5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"steps": 5, "num_inference_steps": 6}, "invalid_parameter_combination", "num_inference_steps"),
+        ({"guidance": 1.0, "guidance_scale": 2.0}, "invalid_parameter_combination", "guidance_scale"),
+        ({"guidance_scale": 1.0, "true_cfg_scale": 2.0}, "invalid_parameter_combination", "true_cfg_scale"),
+        ({"num_inference_steps": 0}, "integer_below_min_value", "num_inference_steps"),
+        ({"true_cfg_scale": "high"}, "invalid_type", "true_cfg_scale"),
+    ],
+)
+async def test_names_that_disagree_or_are_out_of_bounds_are_refused(
+    running: InProcess, fields: dict[str, Any], code: str, param: str
+) -> None:
+    before = len(running.workers.jobs)
+    refused = await running.client.post(PATH, json={"prompt": "x", **fields})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, code), refused.text
+    assert refused.json()["error"]["param"] == param
+    assert len(running.workers.jobs) == before
+
+
+async def test_synonyms_have_one_fingerprint(running: InProcess) -> None:
+    headers = {"Idempotency-Key": "synonyms"}
+    first = await running.client.post(PATH, json={"prompt": "x", "steps": 7}, headers=headers)
+    again = await running.client.post(PATH, json={"prompt": "x", "num_inference_steps": 7}, headers=headers)
+    assert again.json() == first.json()
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+async def test_known_fields_that_change_nothing_are_named(running: InProcess) -> None:
+    fields = {"style": "vivid", "input_fidelity": "high", "user": "u", "safety_identifier": "s", "colour": "red"}
+    answer = await running.client.post(PATH, json={"prompt": "x", "moderation": "low", **fields})
+    assert answer.headers["x-darkroom-ignored"] == "colour, input_fidelity, safety_identifier, style, user"
+    none = await running.client.post(PATH, json={"prompt": "x", "style": None})
+    assert "x-darkroom-ignored" not in none.headers
+    assert json.loads(none.text)["data"]
