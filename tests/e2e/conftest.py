@@ -15,6 +15,7 @@ import pytest
 from tests.support.chat_servers import chat_server, make_chat_weights
 from tests.support.harness import REPOSITORY, MakeServer, Server
 from tests.support.tiny_checkpoints import make_sd
+from tests.support.tiny_server import write_tiny_catalog
 from tests.support.untrained_starters import make_untrained_starters
 
 LARGE = "beta-3.1-flash.toml"  # keeps its native area, so that 2K and 4K need few tiles
@@ -42,16 +43,16 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(REPOSITORY / "model_configs", folder, ignore=shutil.ignore_patterns("chat.toml"))
     for path in folder.glob("*-*.toml"):
         text = path.read_text()
-        text = re.sub(r"(?m)^(low|medium|high)( *= *\{ *steps *= *)\d+", _few_steps, text)
+        text = re.sub(r"(?m)^(low|medium|high|xhigh|max)( *= *\{ *steps *= *)\d+", _few_steps, text)
         text = re.sub(r"(?m)^steps( *= *)\d+", r"steps\g<1>2", text)
         if path.name != LARGE:
-            text = re.sub(r"(?m)^family", "native_area_px = 65536\nfamily", text, count=1)
+            text = re.sub(r"(?m)^(family|from)", r"native_area_px = 65536\n\1", text)
         path.write_text(text)
     return folder
 
 
 def _few_steps(match: re.Match[str]) -> str:
-    return f"{match[1]}{match[2]}{ {'low': 2, 'medium': 3, 'high': 4}[match[1]] }"
+    return f"{match[1]}{match[2]}{ {'low': 2, 'medium': 3, 'high': 4, 'xhigh': 5, 'max': 6}[match[1]] }"
 
 
 @pytest.fixture(scope="session")
@@ -79,37 +80,12 @@ def responses_server(tmp_path_factory: pytest.TempPathFactory, weights: Path, ch
     running.stop()
 
 
-TINY = """
-checkpoint = "tiny"
-family = "alpha"
-conditioning = "img2img"
-native_area_px = 65536
-[quality]
-default = "high"
-low = { steps = 2 }
-medium = { steps = 3 }
-high = { steps = 4 }
-[[models]]
-name = "alpha-image-2-count"
-tier = "1K"
-price = "0.10"
-"""
-CATALOG = """
-default = "alpha-image-2-count"
-[groups]
-alpha = "alpha-image-per-call"
-"""
-
-
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Weights and a catalog of one image model, whose steps last some milliseconds."""
     weights, configs = tmp_path_factory.mktemp("tiny-weights"), tmp_path_factory.mktemp("tiny-configs")
     make_sd(weights / "tiny")
-    shutil.copy(REPOSITORY / "model_configs" / "presets.toml", configs)
-    (configs / "tiny.toml").write_text(TINY)
-    (configs / "catalog.toml").write_text(CATALOG)
-    return weights, configs
+    return weights, write_tiny_catalog(configs)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def test_a_body_over_the_limit_is_413_for_the_sdk(server: Server) -> None:
         server.openai().images.generate(prompt="x", extra_body={"image": ["A" * 70 * MB]})
     assert refused.value.status_code == 413
     with server.http() as client:
-        headers = {"Authorization": f"Bearer {(server.home / 'admin-key').read_text().strip()}"}
+        headers = {"Authorization": f"Bearer {server.admin_key}"}
         answer = client.post("/admin/swap", json={"model": "x" * 100_000}, headers=headers)
     assert answer.status_code == 413
 

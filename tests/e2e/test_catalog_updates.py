@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 
-from tests.support.harness import Server
+from tests.support.harness import Server, charges
 
 MODEL = "beta-2.5-flash-image-count"
 ITS_FILE = "beta-2.5-flash.toml"
@@ -127,6 +127,37 @@ def test_a_swap_under_load_fails_no_call_and_survives_a_restart(server: Server, 
     assert difference(generate(server.start()), after) < SAME
 
 
+def test_a_swap_fits_the_settings_and_is_undone(server: Server) -> None:
+    file = server.configs / ITS_FILE
+    before, text = generate(server), file.read_text()
+    swapped = server.darkroom("swap", MODEL, "starter-alpha")
+    assert swapped.returncode == 0, swapped.stderr
+    assert "conditioning: native -> img2img" in swapped.stdout
+    assert 'conditioning = "img2img"' in file.read_text()
+    undone = server.darkroom("undo")
+    assert undone.returncode == 0, undone.stderr
+    assert file.read_text() == text
+    assert difference(generate(server), before) < SAME
+
+
+def test_a_proof_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) -> None:
+    """With a model that is served and a checkpoint that is not, and without a charge."""
+    sheets = [tmp_path / "one.png", tmp_path / "two.png"]
+    shutil.copytree((server.weights / "starter-beta").resolve(), server.weights / "unserved")
+    charged, options = charges(server), ["--axis", "steps=1,2", "--seeds", "2", "--size", "64x64"]
+    drawn = server.darkroom("checkpoints", "proof", MODEL, "unserved", *options, "-o", str(sheets[0]))
+    assert drawn.returncode == 0, drawn.stderr
+    again = server.darkroom("checkpoints", "proof", "--from", str(sheets[0]), "-o", str(sheets[1]))
+    assert again.returncode == 0, again.stderr
+    one, two = (np.asarray(Image.open(sheet).convert("RGB")) for sheet in sheets)
+    assert one.shape == two.shape
+    assert difference(one, two) < SAME
+    assert charges(server) == charged
+    listed = server.darkroom("checkpoints", "list")
+    assert re.search(r"unserved.*not in the catalog", listed.stdout)
+    assert re.search(r"starter-beta.*loaded", listed.stdout)
+
+
 def test_a_broken_checkpoint_changes_nothing_and_is_explained(server: Server, retrained: Path) -> None:
     before, readiness = generate(server), server.readiness()["checkpoints"]
     file = next((retrained / "transformer").glob("*.safetensors"))
@@ -148,7 +179,7 @@ def test_the_admin_routes_need_the_admin_key(server: Server) -> None:
         answer = httpx.post(f"{server.base}/admin/reload", headers=headers, timeout=60, trust_env=False)
         assert answer.status_code == 401
         assert answer.json()["error"]["message"]
-    admin = {"Authorization": f"Bearer {(server.home / 'admin-key').read_text().strip()}"}
+    admin = {"Authorization": f"Bearer {server.admin_key}"}
     answer = httpx.post(f"{server.base}/admin/swap", headers=admin, json={"model": "x"}, timeout=60, trust_env=False)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "checkpoint"

@@ -16,7 +16,6 @@ PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"
 
 REFUSED: list[tuple[dict[str, Any], int, str, str | None]] = [
     ({"model": "gone"}, 404, "model_not_found", "model"),
-    ({"model": "alpha-image-2-count"}, 404, "model_not_found", "model"),
     ({"model": 5}, 400, "invalid_type", "model"),
     ({"messages": []}, 400, "array_below_min_length", "messages"),
     ({"messages": [{"role": "user", "content": 5}]}, 400, "invalid_type", "messages[0].content"),

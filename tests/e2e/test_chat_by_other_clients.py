@@ -1,5 +1,5 @@
-"""Chats through OpenAI's Node SDK, LiteLLM and LangChain. `make clients` installs them apart, as LiteLLM pins other
-versions of Darkroom's dependencies."""
+"""Chats through OpenAI's Node SDK, LiteLLM, LangChain and Anthropic's SDK. `make clients` installs them apart, as
+LiteLLM pins other versions of Darkroom's dependencies."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ HELLO: Any = [{"role": "user", "content": "hello"}]
 GREEDY: dict[str, Any] = {"messages": HELLO, "temperature": 0, "max_tokens": 12, **LETTERS}
 
 needs_python_clients = pytest.mark.skipif(
-    not (CLIENTS / "installed").exists(), reason="`make clients` has not installed LiteLLM and LangChain"
+    not (CLIENTS / "installed").exists(), reason="`make clients` has not installed the clients"
 )
 needs_node_clients = pytest.mark.skipif(
     shutil.which("node") is None or not (NODE_CLIENTS / "node_modules").exists(),
@@ -30,7 +30,8 @@ needs_node_clients = pytest.mark.skipif(
 
 def run(server: Server, *command: str | Path) -> dict[str, Any]:
     """The last line of the script's output, as JSON."""
-    environment = {**server.environment, "OPENAI_BASE_URL": f"{server.base}/v1", "OPENAI_API_KEY": server.key}
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), server.key)
+    environment = {**server.environment, "OPENAI_BASE_URL": f"{server.base}/v1", **keys}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -57,6 +58,26 @@ def test_langchain(chat: Server) -> None:
     results = run(chat, PYTHON, SCRIPT, "langchain", "small")
     assert (results["text"], results["tokens"]) == expected(chat)
     assert (results["streamed"], results["streamed_tokens"]) == expected(chat)
+
+
+@needs_python_clients
+def test_anthropic(chat: Server) -> None:
+    results = run(chat, PYTHON, SCRIPT, "anthropic", "small")
+    answer = chat.openai().chat.completions.create(model="small", messages=HELLO, temperature=0, max_tokens=12)
+    assert answer.usage is not None
+    usage = [answer.usage.prompt_tokens, answer.usage.completion_tokens]
+    assert results["text"] == results["streamed"] == answer.choices[0].message.content
+    assert results["usage"] == results["streamed_usage"] == usage
+    assert results["end"] == {"length": "max_tokens", "stop": "end_turn"}[answer.choices[0].finish_reason]
+    assert [(name, list(arguments)) for name, arguments in results["calls"]] == [("look", ["city"])] * 2
+    assert results["call_ends"] == ["tool_use", "tool_use"]
+    assert results["after"] > 0
+    assert results["counted"] == usage[0]
+    assert results["request"].startswith("req_")
+    assert results["unknown"] == ["NotFoundError", "not_found_error", "model"]
+    assert results["field"] == ["BadRequestError", "invalid_request_error", "temperature"]
+    assert results["hosted"] == ["BadRequestError", "invalid_request_error", "tools[0].type"]
+    assert results["overflow"] == ["BadRequestError", "invalid_request_error", "messages"]
 
 
 @needs_node_clients

@@ -211,3 +211,29 @@ def test_upstream_models_are_listed_without_a_chat_worker(gateway: Server) -> No
     assert "far" in {model.id for model in gateway.openai().models.list()}
     assert gateway.readiness()["chat"] is None
     assert "upstream" in gateway.darkroom("models").stdout
+
+
+def test_messages_have_the_upstreams_text_and_length(gateway: Server, chat: Server) -> None:
+    sent: Any = {**GREEDY, "tools": [{"name": "look", "input_schema": LOOK["parameters"]}]}
+    with gateway.http() as far, chat.http() as near:
+        for fields in ({}, {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}):
+            answers = [
+                client.post("/v1/messages", json={**sent, **fields, "model": model}).json()
+                for client, model in ((far, "far"), (near, "small"))
+            ]
+            assert all("content" in answer for answer in answers), answers
+            texts = [[(part.get("text"), part.get("input")) for part in answer["content"]] for answer in answers]
+            assert texts[0] == texts[1] != []
+            assert answers[0]["usage"] == answers[1]["usage"]
+            assert answers[0]["stop_reason"] == answers[1]["stop_reason"]
+        counts = [
+            client.post("/v1/messages/count_tokens", json={"messages": sent["messages"], "model": model}).json()
+            for client, model in ((far, "far"), (near, "small"))
+        ]
+        assert counts[0] == counts[1]
+        assert counts[0]["input_tokens"] > 0
+        refused = far.post(
+            "/v1/messages", json={**GREEDY, "model": "far", "messages": [{"role": "user", "content": "x" * 600}]}
+        )
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert far.post("/v1/messages", json={**GREEDY, "model": "gone"}).json()["error"]["type"] == "overloaded_error"

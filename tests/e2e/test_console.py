@@ -38,5 +38,7 @@ def test_a_person_generates_edits_and_reads_errors(server: Server) -> None:
     assert "without guidance" in result["refusal"]
     assert (result["focus"], result["visible"]) == ("guidance", True)
     assert result["references"] == 0
-    assert result["keyStored"]
+    assert (result["stored"], result["visibleCookies"]) == ({}, "")
+    assert result["cookies"] == [{"httpOnly": True, "sameSite": "Strict"}]
+    assert result["signedOut"]
     assert charges(server) == before + 2

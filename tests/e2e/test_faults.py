@@ -150,15 +150,15 @@ def test_a_broken_catalog_is_refused_with_file_and_key(make_server: MakeServer, 
     assert "Traceback" not in answer.stderr
 
 
-def test_a_disk_that_is_full_fails_the_call_uncharged(resilient: Server) -> None:
+def test_results_that_cannot_be_written_fail_the_call_uncharged(resilient: Server) -> None:
     server, before = resilient, charges(resilient)
     results = server.home / "results"
     assert post(server, QUICK).status_code == 200
     results.rename(server.home / "moved")
     results.write_text("a file where the folder was: every write fails")
     answer = post(server, QUICK)
-    assert answer.status_code == 500
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "storage_failed"
     results.unlink()
     (server.home / "moved").rename(results)
     assert charges(server) == before + 1

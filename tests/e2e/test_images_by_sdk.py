@@ -2,6 +2,8 @@
 
 import base64
 import io
+import re
+from typing import Literal
 
 import httpx
 import numpy as np
@@ -10,7 +12,7 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.support.harness import Server
+from tests.support.harness import Server, charges
 
 SMALL = "256x256"
 
@@ -55,16 +57,35 @@ def test_every_output_format_is_what_it_says(server: Server, format: str, kind: 
     assert answer.output_format == format
 
 
+def test_two_references_are_drawn_by_another_checkpoint_under_the_same_name(server: Server) -> None:
+    files = [("a.png", picture(64, 64, "red")), ("b.png", picture(64, 64, "blue"))]
+    before = charges(server)
+    answer = server.openai().images.edit(
+        image=files, prompt="both", model="alpha-image-2-count", size=SMALL, quality="low"
+    )
+    assert answer.model_extra is not None
+    used = answer.model_extra["parameters"]
+    assert (used["model"], used["checkpoint"], used["steps"]) == ("alpha-image-2-count", "starter-beta", 2)
+    assert charges(server) == before + 1
+    assert "alpha-image-2-count  0.10" in re.sub(r"[ │┃]+", "  ", server.darkroom("ledger", "--entries", "1").stdout)
+
+
 def test_the_default_model_is_used_without_a_model(server: Server) -> None:
     answer = server.openai().images.generate(prompt="a cat", size=SMALL)
     assert answer.model_extra is not None
     assert answer.model_extra["parameters"]["model"] == "alpha-image-2-count"
+    assert answer.model_extra["parameters"]["batch"] == "exact", "it was the only one"
 
 
-@pytest.mark.parametrize("alias", ["gpt-image-1", "dall-e-3"])
-def test_names_that_clients_hard_code_are_aliases(server: Server, alias: str) -> None:
-    answer = server.openai().images.generate(model=alias, prompt="a cat", size=SMALL, quality="auto")
+@pytest.mark.parametrize(("alias", "quality", "has_url"), [("gpt-image-1", "auto", False), ("dall-e-3", "hd", True)])
+def test_names_that_clients_hard_code_answer_as_those_clients_expect(
+    server: Server, alias: str, quality: Literal["auto", "hd"], has_url: bool
+) -> None:
+    answer = server.openai().images.generate(model=alias, prompt="a cat", size=SMALL, quality=quality)
     assert answer.quality == "high"
+    assert answer.data
+    assert bool(answer.data[0].url) == has_url
+    assert Image.open(io.BytesIO(base64.b64decode(answer.data[0].b64_json or ""))).size == (256, 256)
 
 
 def test_n_pictures_have_their_own_seeds_and_cost_one_price(server: Server) -> None:

@@ -23,7 +23,7 @@ from tests.support.bombs import (
     webp_of_frames,
 )
 from tests.support.harness import Server, assert_clean, charges, until
-from tests.support.processes import group, measured_growth, status_bytes
+from tests.support.processes import command_of, group, measured_growth, status_bytes
 
 PATH = "/v1/images/generations"
 ALPHA, BETA = "alpha-image-2-count", "beta-3-pro-image-count"
@@ -134,15 +134,7 @@ def test_a_client_that_leaves_takes_the_decoding_with_it(server: Server, pid: in
 
 
 def _decoders(pid: int) -> list[int]:
-    return [one for one in group(pid) if b"decoding.worker" in _command(one)]
-
-
-def _command(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    return [one for one in group(pid) if b"decoding.worker" in command_of(one)]
 
 
 def _metrics(server: Server) -> str:

@@ -4,6 +4,7 @@ schema. What a model says does not matter here."""
 import contextlib
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +14,28 @@ import httpx
 import pytest
 from PIL import Image
 
-from server.http import examples
+from server.http import dialect_examples, examples
 from server.http.examples import Examples
 from tests.support.harness import Server
 from tests.support.openapi import Json, check, operations, response
 
 BODIES: dict[str, Examples] = {
+    "/admin/checkpoints/inspect": examples.INSPECT,
+    "/admin/checkpoints/add": examples.ADD,
+    "/admin/checkpoints/verify": examples.VERIFY,
+    "/admin/checkpoints/remove": examples.REMOVE,
+    "/admin/checkpoints/proof": examples.PROOF,
     "/admin/swap": examples.SWAP,
     "/v1/chat/completions": examples.CHAT,
     "/v1/images/edits": examples.EDIT,
     "/v1/images/generations": examples.GENERATION,
+    "/v1/messages": dialect_examples.MESSAGES,
+    "/v1/messages/count_tokens": dialect_examples.COUNT,
+    "/v1beta/models/{model}:countTokens": dialect_examples.COUNT_TOKENS,
+    "/v1beta/models/{model}:generateContent": dialect_examples.GENERATE,
+    "/v1beta/models/{model}:streamGenerateContent": dialect_examples.GENERATE,
     "/v1/responses": examples.RESPONSE,
+    "/v1/responses/compact": examples.COMPACT,
     "/v1/responses/input_tokens": examples.RESPONSE,
 }
 CHAT: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
@@ -35,10 +47,20 @@ REFUSED: list[tuple[str, Json, dict[str, str], int]] = [
     ("/v1/images/generations", {**DRAW, "n": 0}, {}, 400),
     ("/v1/images/generations", DRAW, {"Idempotency-Key": ""}, 400),
     ("/v1/images/edits", DRAW, {}, 415),
+    ("/v1/messages", {**CHAT, "model": "gamma"}, {}, 404),
+    ("/v1/messages", {"messages": []}, {}, 400),
+    ("/v1/messages/count_tokens", {**CHAT, "model": "gamma"}, {}, 404),
+    ("/v1beta/models/gamma:generateContent", {"contents": [{"parts": [{"text": "Hello"}]}]}, {}, 404),
+    ("/v1beta/models/starter-chat:streamGenerateContent", {"contents": []}, {}, 400),
     ("/v1/responses", {"input": "Hello", "model": "gamma"}, {}, 404),
     ("/v1/responses", {"input": 7}, {}, 400),
     ("/v1/responses/input_tokens", {"input": "Hello", "model": "gamma"}, {}, 404),
+    ("/v1/responses/compact", {"input": "Hello"}, {}, 400),
+    ("/v1/responses/compact", {"model": "starter-chat"}, {}, 400),
     ("/v1/responses/resp_0/cancel", {}, {}, 404),
+    ("/admin/checkpoints/inspect", {"checkpoint": "none"}, {}, 404),
+    ("/admin/checkpoints/add", {"checkpoint": "starter-chat"}, {}, 400),
+    ("/admin/checkpoints/proof", {"candidates": [{"name": "none"}], "prompts": ["a boat"]}, {}, 404),
     ("/admin/swap", {"model": "gamma", "checkpoint": "none"}, {}, 404),
     ("/admin/swap", {"model": "alpha-image-2-count", "checkpoint": "none"}, {}, 400),
 ]
@@ -52,15 +74,16 @@ def document(responses_server: Server) -> Json:
 
 def client(server: Server, path: str = "/v1", key: str | None = None) -> httpx.Client:
     """With the key that this path needs."""
-    return server.http((server.home / "admin-key").read_text().strip() if path.startswith("/admin") else key)
+    return server.http(server.admin_key if path.startswith("/admin") else key)
 
 
 def operation_of(document: Json, method: str, path: str) -> Json:
     """The operation whose path has these parts, or parameters in their places."""
     parts = path.split("/")
     for known, template, operation in operations(document):
-        pairs = list(zip(parts, template.split("/"), strict=False))
-        if known == method and len(template.split("/")) == len(parts) and all(a == b or b[:1] == "{" for a, b in pairs):
+        patterns = [re.sub(r"\\{.*\\}", "[^:]*", re.escape(part)) for part in template.split("/")]
+        pairs = list(zip(patterns, parts, strict=False))
+        if known == method and len(patterns) == len(parts) and all(re.fullmatch(*pair) for pair in pairs):
             return operation
     raise AssertionError(f"{method} {path} is not described")
 
@@ -115,11 +138,13 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
     value = BODIES[path][name]
     sent = upload(value) if path == "/v1/images/edits" else {"json": value}
     with client(responses_server, path) as http:
-        answer = http.post(path, **sent)
-    assert answer.status_code == 200, answer.text
+        answer = http.post(path.replace("{model}", "gemini-2.5-flash-image"), **sent)
+    submitted = path.startswith("/v1/images/") and value.get("background") is True
+    assert answer.status_code == (202 if submitted else 200), answer.text
     described = check_answer(document, "POST", path, answer)
     streams = value.get("stream", False) and path != "/v1/responses/input_tokens"
-    assert answer.headers["content-type"].startswith("text/event-stream" if streams else "application/json")
+    media_type = "image/png" if path.endswith("/proof") else "application/json"
+    assert answer.headers["content-type"].startswith("text/event-stream" if streams else media_type)
     promised = {each.lower() for each in described["headers"]} - {"x-darkroom-ignored", "idempotency-replayed"}
     assert promised <= answer.headers.keys()
     assert "x-darkroom-ignored" not in answer.headers
@@ -130,10 +155,14 @@ def test_pictures_jobs_and_models_are_shown_as_described(responses_server: Serve
         drawn = http.post("/v1/images/generations", json=DRAW)
         picture = drawn.json()["data"][0]["url"].removeprefix(responses_server.base)
         job = f"/v1/images/jobs/{drawn.headers['x-darkroom-job']}"
-        for path in (job, "/v1/models", "/v1/models/starter-chat", "/v1/models/gpt-image-1", picture):
+        names = ("", "/starter-chat", "/gpt-image-1")
+        models = [f"{base}{name}" for base in ("/v1/models", "/v1beta/models") for name in names]
+        jobs = (job, f"{job}?previews=true", "/v1/images/jobs?state=succeeded&limit=2")
+        for path in (*jobs, *models, picture):
             answer = http.get(path)
             assert answer.status_code == 200, answer.text
-            check_answer(document, "GET", path, answer)
+            check_answer(document, "GET", path.partition("?")[0], answer)
+        check_answer(document, "POST", f"{job}/cancel", http.post(f"{job}/cancel"))
         part = http.get(picture, headers={"Range": "bytes=0-9"})
         assert part.status_code == 206
         check_answer(document, "GET", picture, part)
@@ -169,7 +198,10 @@ def test_the_operators_routes_answer_as_described(responses_server: Server, docu
         assert answer.status_code == 200
         check_answer(document, "GET", path, answer)
     with client(responses_server, "/admin") as http:
+        check_answer(document, "GET", "/readyz", http.get("/readyz"))
         check_answer(document, "POST", "/admin/reload", http.post("/admin/reload"))
+        for path in ("/admin/checkpoints", "/admin/checkpoints/adapters"):
+            check_answer(document, "GET", path, http.get(path))
 
 
 def test_a_server_that_is_not_ready_says_so_as_described(
@@ -201,7 +233,8 @@ def test_every_route_that_needs_a_key_says_so_as_described(responses_server: Ser
             assert answer.status_code != 401
             continue
         assert answer.status_code == 401, path
-        check_answer(document, method, path, answer)
+        if method != "HEAD":
+            check_answer(document, method, path, answer)
 
 
 @pytest.mark.parametrize(("path", "body", "headers", "status"), REFUSED)

@@ -32,7 +32,7 @@ BAD: list[tuple[dict[str, Any], int, str | None, str | None]] = [
     ({"input": "x", "background": True, "store": False}, 400, "background", "invalid_parameter_combination"),
     ({"input": "x", "stream_options": {}}, 400, "stream_options", "invalid_parameter_combination"),
     ({"input": "x", "conversation": "c"}, 400, "conversation", "unsupported_parameter"),
-    ({"input": "x", "reasoning": {"effort": "high"}}, 400, "reasoning.effort", "unsupported_parameter"),
+    ({"input": "x", "reasoning": {"effort": 3}}, 400, "reasoning.effort", "invalid_type"),
     ({"input": "x", "max_output_tokens": 1}, 400, "max_output_tokens", "integer_below_min_value"),
     ({"input": "x", "temperature": 3.5}, 400, "temperature", "decimal_above_max_value"),
     ({"input": "x", "truncation": "middle"}, 400, "truncation", "invalid_value"),
@@ -41,7 +41,12 @@ BAD: list[tuple[dict[str, Any], int, str | None, str | None]] = [
     ({"input": "x", "tool_choice": IMAGE}, 400, "tool_choice", "invalid_value"),
     ({"input": "x", "tools": [IMAGE, IMAGE]}, 400, "tools[1]", "invalid_value"),
     ({"input": "x", "tools": [{**IMAGE, "size": "large"}]}, 400, "tools[0].size", "invalid_value"),
-    ({"input": "x", "tools": [{**IMAGE, "quality": "low"}]}, 400, "tools[0].quality", "unsupported_parameter"),
+    (
+        {"input": "x", "tools": [{**IMAGE, "quality": "low", "model": "beta-3-pro-image-count"}]},
+        400,
+        "tools[0].quality",
+        "unsupported_parameter",
+    ),
     ({"input": "x", "tools": [{**IMAGE, "model": "gamma"}]}, 404, "model", "model_not_found"),
     (
         {"input": "x", "tools": [{**IMAGE, "background": "transparent"}]},

@@ -56,7 +56,9 @@ await page.getByRole("button", { name: "remove reference 1" }).click();
 result.references = await page.locator("#references figure").count();
 await page.reload();
 await page.waitForSelector("#model:enabled");
-result.keyStored = (await page.inputValue("#key")) === key;
+result.stored = await page.evaluate(() => ({ ...localStorage, ...sessionStorage }));
+result.visibleCookies = await page.evaluate(() => document.cookie);
+result.cookies = (await page.context().cookies()).map(({ httpOnly, sameSite }) => ({ httpOnly, sameSite }));
 
 if (screenshot) {
   for (const [prompt, ratio] of [["a red boat at sunset", "1:1"], ["a yellow house in the snow, at night", "1:1"]]) {
@@ -66,6 +68,9 @@ if (screenshot) {
   await page.evaluate(() => document.activeElement.blur());
   await page.screenshot({ path: screenshot });
 }
+await page.getByRole("button", { name: "Forget" }).click();
+await page.waitForSelector("#key:visible");
+result.signedOut = await page.locator("#model").isDisabled();
 await browser.close();
 result.origins = [...new Set(result.origins)];
 console.log(JSON.stringify(result));

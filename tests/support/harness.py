@@ -94,6 +94,10 @@ class Server:
         return (self.home / "dev-key").read_text().strip()
 
     @property
+    def admin_key(self) -> str:
+        return (self.home / "admin-key").read_text().strip()
+
+    @property
     def log(self) -> str:
         return (self.home / "server.log").read_text(errors="replace")
 
@@ -105,7 +109,9 @@ class Server:
         return httpx.Client(base_url=self.base, headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
 
     def readiness(self) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.get(f"{self.base}/readyz", timeout=60, trust_env=False).json()
+        """What operators see."""
+        headers = {"Authorization": f"Bearer {self.admin_key}"}
+        answer: dict[str, Any] = httpx.get(f"{self.base}/readyz", headers=headers, timeout=60, trust_env=False).json()
         return answer
 
     def wait_ready(self) -> None:
@@ -113,7 +119,7 @@ class Server:
         while time.monotonic() < deadline:
             assert self.process is not None
             assert self.process.poll() is None, f"the server ended:\n{self.log}"
-            with contextlib.suppress(httpx.HTTPError):
+            with contextlib.suppress(httpx.HTTPError, FileNotFoundError):  # the admin key is made at the first start
                 if self.readiness()["status"] == "ready":
                     return
             time.sleep(0.1)

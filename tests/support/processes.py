@@ -31,6 +31,14 @@ def status_bytes(pid: int, name: str) -> int:
     return int(match[1]) * 1024 if match else 0
 
 
+def command_of(pid: int) -> bytes:
+    """The words of its command, each with a zero byte at its end; nothing if the process has ended."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 @dataclass
 class Growth:
     """How much more memory was resident at the highest point than at the beginning."""

@@ -1,0 +1,43 @@
+"""Runs in .venv-clients: draw, edit and continue through a client of others, print the results as JSON."""
+
+import base64
+import io
+import json
+import os
+import sys
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # LiteLLM would fetch it
+SIZE = "256x256"
+PNG = b"\x89PNG"
+
+
+def by_litellm() -> dict[str, object]:
+    import litellm
+
+    results: dict[str, object] = {}
+    for name in ("gpt-image-1", "beta-3-pro-image-count"):
+        options = {"model": f"openai/{name}", "api_base": os.environ["OPENAI_BASE_URL"], "size": SIZE}
+        drawn = base64.b64decode(litellm.image_generation(prompt="a red boat", **options).data[0].b64_json)
+        file = io.BytesIO(drawn)
+        file.name = "boat.png"
+        edited = litellm.image_edit(image=file, prompt="make it blue", **options)
+        results[name] = [drawn.startswith(PNG), base64.b64decode(edited.data[0].b64_json).startswith(PNG)]
+    return results
+
+
+def by_langchain() -> dict[str, object]:
+    """The image tool of /v1/responses, twice: the second picture continues from the first."""
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(model="starter-chat", use_responses_api=True, max_tokens=64, max_retries=0)
+    tool = {"type": "image_generation", "size": SIZE}
+    bound = model.bind_tools([tool], tool_choice="image_generation")
+    first = bound.invoke("draw a red boat")
+    second = bound.invoke("make it blue", previous_response_id=first.response_metadata["id"])
+    pictures = [
+        block["base64"] for answer in (first, second) for block in answer.content_blocks if block["type"] == "image"
+    ]
+    return {"pictures": [base64.b64decode(picture).startswith(PNG) for picture in pictures]}
+
+
+print(json.dumps({"litellm": by_litellm, "langchain": by_langchain}[sys.argv[1]]()))

@@ -1,0 +1,32 @@
+"""Pictures through clients of others: drawn, edited and continued, under this server's names and those of others."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_chat_by_other_clients import NODE_CLIENTS, PYTHON, needs_python_clients, run
+from tests.support.harness import REPOSITORY, Server
+
+SCRIPT = REPOSITORY / "tests" / "clients" / "draw.py"
+BOTH = [True, True]  # a picture drawn, a picture edited
+
+
+@needs_python_clients
+def test_litellm_draws_and_edits(responses_server: Server) -> None:
+    results = run(responses_server, PYTHON, SCRIPT, "litellm")
+    assert set(map(tuple, results.values())) == {tuple(BOTH)}, results
+
+
+@needs_python_clients
+def test_langchain_draws_and_continues_with_the_image_tool(responses_server: Server) -> None:
+    assert run(responses_server, PYTHON, SCRIPT, "langchain")["pictures"] == BOTH
+
+
+@pytest.mark.skipif(
+    not Path(NODE_CLIENTS / "node_modules" / "ai").exists(), reason="`make clients` has not installed tests/node"
+)
+def test_the_vercel_sdk_and_openais_draw_and_edit(responses_server: Server) -> None:
+    results = run(responses_server, "node", NODE_CLIENTS / "draw.mjs", "tool")
+    assert results.pop("tool") == [True]
+    assert len(results) == 6
+    assert all(result == BOTH for result in results.values()), results

@@ -1,0 +1,42 @@
+"""Short runs of `make fuzz`, `make load` and `make chaos`, on one server."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.chaos import SETTINGS, Chaos
+from benchmarks.fuzz import Fuzz
+from benchmarks.load import Load
+from tests.support.harness import Server, assert_clean
+from tests.support.tiny_server import tiny_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = tiny_server(tmp_path_factory.mktemp("tiny"), **SETTINGS).start()
+    yield running
+    running.kill()
+
+
+def test_mutated_requests_break_nothing(server: Server) -> None:
+    fuzz = Fuzz(server)
+    fuzz.run(100)
+    assert fuzz.problems == []
+    assert sum(fuzz.statuses.values()) == 100
+    assert {200, 400, 404} <= fuzz.statuses.keys()
+    assert_clean(server)
+
+
+def test_many_calls_at_once_are_all_answered(server: Server) -> None:
+    load = Load(server)
+    load.run(chats=16, images=4, keys=2)
+    assert load.statuses == {"chat 200": 16, "image 200": 4}
+    assert all(load.probes_s[path] for path in ("/healthz", "/v1/models"))
+
+
+def test_kills_leave_no_wrong_charge(server: Server) -> None:
+    chaos = Chaos(server)
+    chaos.run(kills=2)
+    assert chaos.problems == []
+    assert chaos.recounts > 0
+    assert chaos.delivered
