@@ -1,5 +1,6 @@
-"""`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K picture, a swap
-against the disk. All in one run and as ratios, because machines differ and are noisy.
+"""`make bench`: the server against the bare pipeline, many calls against one, a draft against a 4K picture, calls that
+join others against the best batch, a mix of calls against their order, a swap against the disk. All in one run and as
+ratios, because machines differ and are noisy.
 
 Writes bench.json and bench.png into the folder in the first argument (default: bench-results).
 """
@@ -15,11 +16,14 @@ from rich.console import Console
 
 from benchmarks.bare import DEVICE
 from benchmarks.calls import DRAFT, concurrency, fairness, first_picture, overhead
+from benchmarks.joining import mixed_trace, percentile, staggered
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
 from pipelines.catalog.images import Catalog, load_catalog
 from server.settings import Settings
 from tests.support.harness import Server
+
+JOINING_PX = 1024  # the native side: smaller pictures are drawn at it and reduced
 
 
 def main() -> None:
@@ -63,6 +67,19 @@ def measure(server: Server, catalog: Catalog, report: Callable[[str], None]) -> 
         Ratio("(c) draft during a 4K picture / alone", times["draft_with_large_s"], times["draft_alone_s"], target=2),
         Ratio("(c) 4K picture, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1),
     ]
+    report(f"four calls of other steps, half a step apart, of {draft.name}")
+    joined = staggered(draft, JOINING_PX)
+    step_s = joined.bare.step_s[1]
+    ratios += [
+        Ratio("(f) 4 staggered calls / best bare batch", joined.all_s, joined.bare.best_s(), target=1.05),
+        Ratio("(f) a newcomer's first step / a step", max(joined.first_step_s), step_s),
+        Ratio("(f) a step of 4 pictures / 4 steps", joined.bare.step_s[4], 4 * step_s),
+    ]
+    report("a mix of long and short calls")
+    in_order, scheduled = mixed_trace(draft)
+    for percent in (50, 99):
+        name = f"(g) short calls, p{percent} / in order of arrival"
+        ratios.append(Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25))
     report("a swap")
     with large_checkpoint(default) as checkpoint:
         read_s, swap_s, megabytes = swap_times(server, default, checkpoint)

@@ -1,0 +1,219 @@
+"""`make chaos`: calls of all kinds while processes are killed, then the books are counted again from outside.
+
+KILLS times, one process of the server dies by SIGKILL: the API server, the image or chat worker, a decoder, or (where
+pg_ctl is installed) PostgreSQL. After each death of the API server and of the database, and at the end, the charges are
+recounted: every picture that was answered is charged once and on the disk, no failure is charged, no keyed call twice,
+no budget is exceeded, and nothing is left unsettled.
+"""
+
+import base64
+import io
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from PIL import Image
+from rich.console import Console
+
+from benchmarks.recount import read_books, recount, unsettled
+from tests.support.harness import Server
+from tests.support.postgresql import Cluster
+from tests.support.processes import command_of, group
+from tests.support.tiny_server import tiny_server
+
+THREADS = 4
+CALL_LIMIT_S = 90.0  # a call that takes longer hangs
+SETTLE_LIMIT_S = 60.0
+SUCCESS_LIMIT_S = 30.0
+QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 2, "model": "alpha-image-2-count"}
+TARGETS = {"API": 2, "image worker": 3, "chat worker": 2, "decoder": 5, "database": 1}  # and how often of each
+COMMANDS = {"image worker": b"\0image\0", "chat worker": b"\0chat\0", "decoder": b"decoding.worker"}
+SETTINGS = {"preload": "false", "result_grace_s": "5", "lease_s": "5", "max_running_per_key": "64"}
+
+
+@dataclass
+class Chaos:
+    """The traffic, the kills, and what went wrong."""
+
+    server: Server
+    cluster: Cluster | None = None
+    kills: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    recounts: int = 0
+    delivered: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _keys: list[str] = field(default_factory=list)
+
+    def run(self, kills: int, seed: int = 0, report: Callable[[str], None] = lambda _: None) -> None:
+        """Kill this often under traffic, then let everything settle, and recount."""
+        rng = random.Random(seed)
+        self._keys = [self.server.key, self.server.darkroom("keys", "create", "poor", "--budget", "3").stdout.strip()]
+        callers = [threading.Thread(target=self._call_until_the_end, args=(seed + i,)) for i in range(THREADS)]
+        for caller in callers:
+            caller.start()
+        try:
+            while sum(self.kills.values()) < kills:
+                self._wait_for_success()
+                time.sleep(rng.uniform(0, 1))  # whatever is under way then is what the kill hits
+                self._kill_one(rng)
+                report(f"{sum(self.kills.values())} kills, {len(self.problems)} problems; {dict(self.outcomes)}")
+        finally:
+            self._ended.set()
+            for caller in callers:
+                caller.join(2 * CALL_LIMIT_S)
+                self.problems += ["a call hangs"] if caller.is_alive() else []
+        self._settle()
+
+    def _wait_for_success(self) -> None:
+        """Until one more picture has been answered, for what is never charged can't be charged wrongly."""
+        before, until = len(self.delivered), time.monotonic() + SUCCESS_LIMIT_S
+        while len(self.delivered) == before and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def _kill_one(self, rng: random.Random) -> None:
+        (target,) = rng.choices(list(TARGETS), list(TARGETS.values()))
+        if target == "API":
+            self.server.kill()
+        elif target == "database" and self.cluster is not None:
+            self.cluster.stop()
+            time.sleep(rng.uniform(0, 2))
+            self.cluster.start()
+        elif target == "database" or not self._kill_child(target):
+            return  # there is none at this moment
+        self.kills[target] += 1
+        if target == "API":
+            self.server.start()
+        if target in {"API", "database"}:
+            self._recount()
+
+    def _kill_child(self, target: str) -> bool:
+        assert self.server.process
+        for pid in group(self.server.process.pid)[1:]:
+            if COMMANDS[target] in command_of(pid):
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    def _recount(self) -> list[str]:
+        """Calls go on meanwhile: what they have got so far is read before the books, what may be theirs afterwards."""
+        delivered = set(self.delivered)
+        books = read_books(self._database_url)
+        self.recounts += 1
+        found = recount(books, self.server.home / "results", delivered, self.delivered | self.unknown)
+        self.problems += [line for line in found if line not in self.problems]
+        return unsettled(books)
+
+    def _settle(self) -> None:
+        """Nothing runs any more: what is left must go by itself."""
+        until = time.monotonic() + SETTLE_LIMIT_S
+        while (left := self._recount()) and time.monotonic() < until:
+            time.sleep(1)
+        self.problems += left
+        check = self.server.darkroom("ledger", "--check")
+        self.problems += [f"ledger --check: {check.stderr}"] if check.returncode else []
+
+    @property
+    def _database_url(self) -> str:
+        return self.server.settings.get("database") or f"sqlite:///{self.server.home / 'darkroom.db'}"
+
+    def _call_until_the_end(self, seed: int) -> None:
+        rng = random.Random(seed)
+        calls = (self._image, self._image, self._image, self._edit, self._stream, self._chat, self._response)
+        while not self._ended.is_set():
+            call, key = rng.choice(calls), rng.choice(self._keys)
+            try:
+                with httpx.Client(base_url=self.server.base, timeout=CALL_LIMIT_S, trust_env=False) as client:
+                    client.headers["Authorization"] = f"Bearer {key}"
+                    status = call(client, rng)
+                self.outcomes[f"{call.__name__[1:]} {status}"] += 1
+            except httpx.TimeoutException:
+                self.problems.append(f"{call.__name__[1:]}: no answer within {CALL_LIMIT_S:g} s")
+            except httpx.HTTPError:
+                self.outcomes[f"{call.__name__[1:]} cut off"] += 1
+                time.sleep(0.2)
+
+    def _keyed(self, client: httpx.Client, path: str, rng: random.Random, **request: Any) -> int:
+        """One call, and half of the time its retries until it has an answer."""
+        name = f"chaos-{uuid.uuid4().hex}"
+        self.unknown.add(name)
+        for attempt in range(rng.choice((1, 8))):
+            try:
+                answer = client.post(path, headers={"Idempotency-Key": name}, **request)
+            except (httpx.HTTPError, OSError):
+                time.sleep(1)
+                continue
+            streamed = answer.headers["content-type"].startswith("text/event-stream")
+            if answer.status_code == 200 and (not streamed or b".completed" in answer.content):
+                self.delivered.add(name)
+            elif attempt == 0 and (not streamed or b'"error"' in answer.content):
+                self.unknown.discard(name)  # it failed, and no earlier attempt can be charged
+            return answer.status_code
+        raise httpx.ReadError("cut off")
+
+    def _image(self, client: httpx.Client, rng: random.Random) -> int:
+        return self._keyed(client, "/v1/images/generations", rng, json={**QUICK, "n": rng.choice((1, 1, 3))})
+
+    def _edit(self, client: httpx.Client, rng: random.Random) -> int:
+        files = {"image": ("a.png", _picture(rng), "image/png")}
+        return self._keyed(client, "/v1/images/edits", rng, data={"prompt": "at night", "steps": "2"}, files=files)
+
+    def _stream(self, client: httpx.Client, rng: random.Random) -> int:
+        uri = f"data:image/png;base64,{base64.b64encode(_picture(rng)).decode()}"
+        return self._keyed(client, "/v1/images/generations", rng, json={**QUICK, "stream": True, "image": [uri]})
+
+    def _chat(self, client: httpx.Client, rng: random.Random) -> int:
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "stream": rng.random() < 0.5}
+        return client.post("/v1/chat/completions", json=body).status_code
+
+    def _response(self, client: httpx.Client, rng: random.Random) -> int:
+        tools = [{"type": "image_generation", "size": "256x256", "quality": "low"}]
+        body = {"input": "Draw", "tools": tools, "tool_choice": {"type": "image_generation"}, "max_output_tokens": 64}
+        return client.post("/v1/responses", json={**body, "background": rng.random() < 0.3}).status_code
+
+
+def _picture(rng: random.Random) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (512, 512), (rng.randrange(256), 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+
+def main() -> None:
+    """Kill as often as the first argument says. Exits with 1 if there are problems."""
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    console = Console(highlight=False, soft_wrap=True)
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, Cluster.temporary() as cluster:
+        for name, database in (("SQLite", None), ("PostgreSQL", cluster)):
+            if name == "PostgreSQL" and cluster is None:
+                console.print("PostgreSQL is not installed: the database is not killed.")
+                continue
+            url = {"database": database.new("template0")} if database else {}
+            (Path(folder) / name).mkdir()
+            server = tiny_server(Path(folder) / name, **SETTINGS, **url).start()
+            chaos = Chaos(server, database)
+            try:
+                chaos.run(kills // 2 if cluster else kills, report=lambda line: console.print(line, end="\r"))
+            finally:
+                server.kill()
+            console.print(f"{name}: {sum(chaos.kills.values())} kills ({dict(chaos.kills)}), {chaos.recounts} recounts")
+            console.print(f"  {sum(chaos.outcomes.values())} calls: {dict(sorted(chaos.outcomes.items()))}")
+            console.print("\n".join(chaos.problems) or "  No problems: no wrong charge, nothing left.")
+            problems += chaos.problems
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()

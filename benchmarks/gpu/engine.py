@@ -1,0 +1,134 @@
+"""Darkroom's engine with a pipeline from memory, in place of one that was read from files."""
+
+import io
+import json
+import math
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from benchmarks.gpu.machine import Machine
+from pipelines.images import checkpoint as checkpoints
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Encoding,
+    Event,
+    Finished,
+    ImageJob,
+    Runtime,
+    SamplingDefaults,
+)
+
+PROMPT = "a red boat at sunset"
+SEED = 5
+GUIDANCE = 3.5
+Pixels = NDArray[np.int64]  # (height, width, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An engine and the checkpoint that it serves. Closed with the folder that names the checkpoint."""
+
+    machine: Machine
+    engine: ImageEngine
+    spec: CheckpointSpec
+
+    def job(self, **fields: object) -> ImageJob:
+        """One picture of 1024 x 1024 in 28 steps, but for what is given; `steps` too."""
+        side, steps = (64, 3) if self.machine.tiny else (1024, 28)
+        sampling = self.spec.sampling.resolve(int(str(fields.pop("steps", steps))))
+        plain = ImageJob(
+            id="one", checkpoint=self.spec, prompt=PROMPT, sampling=sampling, width_px=side, height_px=side, n=1,
+            seed=SEED, references=(), mask=None, encoding=Encoding(), metadata={}, time_limit_s=900,
+        )  # fmt: skip
+        return replace(plain, **fields)  # type: ignore[arg-type]
+
+    async def draw(self, job: ImageJob, on_event: Callable[[Event], None] = lambda _: None) -> list[Pixels]:
+        """Its pictures. Raises RuntimeError if it fails."""
+        last: Event | None = None
+        async for event in self.engine.submit(job):
+            on_event(event)
+            last = event
+        if not isinstance(last, Finished):
+            raise RuntimeError(str(last))  # noqa: TRY004 (no caller passed a wrong type)
+        return [np.asarray(Image.open(io.BytesIO(file.data))).astype(np.int64) for file in last.images]
+
+    async def timed(self, job: ImageJob, rounds: int = 3) -> float:
+        """The median seconds from submitting a job to its file, after a round that does not count."""
+        await self.draw(job)
+        taken = []
+        for _ in range(1 if self.machine.tiny else rounds):
+            began = time.perf_counter()
+            await self.draw(job)
+            taken.append(time.perf_counter() - began)
+        return float(np.median(taken))
+
+
+@contextmanager
+def serving(machine: Machine, pipeline: Any, **runtime: object) -> Iterator[Bench]:
+    """An engine that finds `pipeline` wherever it would read this checkpoint's files; its parts stay as they are on the
+    device. Call it in a running event loop.
+    """
+    read = checkpoints._read
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_headers(pipeline, folder)
+
+        def from_memory(spec: CheckpointSpec, *others: Any) -> Any:
+            return pipeline if spec.path == folder else read(spec, *others)
+
+        checkpoints._read = from_memory
+        try:
+            yield Bench(machine, ImageEngine(machine.device), spec_of(machine, folder, **runtime))
+        finally:
+            checkpoints._read = read
+
+
+def spec_of(machine: Machine, folder: Path, **runtime: object) -> CheckpointSpec:
+    side = 64 if machine.tiny else 1024
+    return CheckpointSpec(
+        name="random", path=folder, config=None, family="alpha", conditioning="img2img", max_references=1,
+        native_area_px=side**2, max_area_px=2 * side**2, sampling=SamplingDefaults(guidance=GUIDANCE),
+        runtime=Runtime(**runtime),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def difference(one: Pixels, other: Pixels) -> dict[str, float]:
+    """The largest difference in levels, the share of values that differ, and PSNR in dB (infinite if none does)."""
+    off = np.abs(one - other)
+    error = float(np.sqrt((off.astype(float) ** 2).mean()))
+    return {
+        "off_max": float(off.max()), "off_share": float((off > 0).mean()),
+        "psnr_db": round(20 * math.log10(255 / error), 1) if error else 999.0,
+    }  # fmt: skip
+
+
+def _write_headers(pipeline: Any, folder: Path) -> None:
+    """model_index.json, and safetensors files with real headers and a hole instead of weights: the engine takes sizes
+    from them.
+    """
+    modules = {name: part for name, part in pipeline.components.items() if isinstance(part, torch.nn.Module)}
+    names = {name: [type(part).__module__.split(".")[0], type(part).__name__] for name, part in modules.items()}
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": type(pipeline).__name__, **names}))
+    for name, part in modules.items():
+        (folder / name).mkdir()
+        offset, header = 0, {}
+        for tensor_name, weight in part.state_dict().items():
+            end = offset + weight.numel() * 2
+            header[tensor_name] = {"dtype": "BF16", "shape": list(weight.shape), "data_offsets": [offset, end]}
+            offset = end
+        text = json.dumps(header).encode()
+        with (folder / name / "model.safetensors").open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + offset)

@@ -1,0 +1,109 @@
+"""`[runtime]` on FLUX.1's size: what each option gains, and how far its picture is from the plain one."""
+
+import asyncio
+import gc
+import time
+from typing import Any
+
+from benchmarks.gpu.engine import Bench, Pixels, difference, serving
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.networks import flux_pipeline
+from benchmarks.gpu.report import Report
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images import compilation, runtime_options
+from pipelines.protocol.images import StepCache
+
+BACKENDS = ("_native_flash", "_flash_3", "native", "_native_cudnn", "flash", "sage")
+
+
+async def attention(machine: Machine, report: Report) -> None:
+    """The library's backends, those that are installed."""
+    exact, plain_s = await _plain(machine, report)
+    for name in BACKENDS[:2] if machine.tiny else BACKENDS:
+        await _try(machine, report, f"attention = {name!r}", exact, plain_s, attention=name)
+
+
+async def caches(machine: Machine, report: Report) -> None:
+    """Step caches, alone and in two runs that take turns."""
+    exact, plain_s = await _plain(machine, report)
+    for cache in (StepCache("first-block", threshold=0.1), StepCache("taylorseer", interval=3)):
+        await _try(machine, report, f"cache = {cache.method!r}", exact, plain_s, goal="1.6 s on an H200", cache=cache)
+
+
+async def fp8(machine: Machine, report: Report) -> None:
+    """Computed and stored float8."""
+    if not machine.has_fp8:
+        report.add("fp8", "none", why="this GPU has no float8 products")
+        return
+    exact, plain_s = await _plain(machine, report)
+    await _try(machine, report, "quantize = 'fp8'", exact, plain_s, quantize="fp8")
+    await _try(machine, report, "quantize = 'float8'", exact, plain_s, quantize="float8")
+
+
+async def compiled(machine: Machine, report: Report) -> None:
+    """Compiled: how long loading takes, and that no later shape waits. Then with fp8 and a first-block cache."""
+    exact, plain_s = await _plain(machine, report)
+    if machine.tiny:  # kernels take minutes to build; tests/engines counts the graphs
+        runtime_options.compile_denoiser = lambda _: None  # type: ignore[assignment]
+    float8: dict[str, Any] = {"quantize": "fp8"} if machine.has_fp8 else {}
+    cached = {**float8, "cache": StepCache("first-block", threshold=0.1)}
+    sets = [({}, "4.3 s on an H200"), (float8, "2.5 s on an H200"), (cached, "1.6 s on an H200")]
+    try:
+        for more, goal in sets[1:2] if machine.tiny else sets:
+            name = ", ".join(["compile", *more])
+            await _try(machine, report, name, exact, plain_s, goal=goal, warm=not machine.tiny, compile=True, **more)
+    finally:
+        runtime_options.compile_denoiser = compilation.compile_denoiser
+
+
+async def _plain(machine: Machine, report: Report) -> tuple[Pixels, float]:
+    """The exact picture and its seconds."""
+    with serving(machine, flux_pipeline(machine)) as bench:
+        (exact,) = await bench.draw(bench.job())
+        taken = await bench.timed(bench.job())
+    report.add("plain", taken, "s")
+    machine.free()
+    return exact, taken
+
+
+async def _try(
+    machine: Machine, report: Report, name: str, exact: Pixels, plain_s: float, *, goal: str = "", warm: bool = False,
+    **runtime: Any,
+) -> None:  # fmt: skip
+    """One set of options on fresh weights; what is refused is reported with the reason."""
+    machine.reset_peak()
+    pipeline = flux_pipeline(machine)
+    try:
+        with serving(machine, pipeline, **runtime) as bench:
+            began = time.perf_counter()
+            abilities = await bench.engine.prepare(bench.spec) if warm else None
+            notes = (abilities or await bench.engine.load(bench.spec)).notes
+            loaded_s = time.perf_counter() - began
+            (picture,) = await bench.draw(bench.job())
+            taken = await bench.timed(bench.job())
+            facts: dict[str, Any] = {"gain": plain_s / taken, "load_s": loaded_s, "peak_gib": machine.peak_gib}
+            facts |= {**difference(picture, exact), **({"notes": "; ".join(notes)} if notes else {})}
+            report.add(name, taken, "s", goal=goal, **facts)
+            await _shapes(bench, report, name, taken)
+            await _turns(bench, report, name, picture)
+    except (CheckpointError, RuntimeError) as error:
+        report.add(name, "none", why=str(error).splitlines()[0][:200])
+    finally:
+        del pipeline
+        gc.collect()
+        machine.free()
+
+
+async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> None:
+    """The first call of two rows: anything that is built for it now would stall all others."""
+    began = time.perf_counter()
+    await bench.draw(bench.job(id="two", n=2))
+    taken = time.perf_counter() - began
+    report.add(f"{name}: first call of two pictures", taken, "s", over_two=taken / plain_s / 2)
+
+
+async def _turns(bench: Bench, report: Report, name: str, alone: Pixels) -> None:
+    """Two runs of different shapes at once: the first one's picture must be the one that it is alone."""
+    draft = bench.job(id="draft", height_px=bench.job().height_px // 2, seed=8)
+    (picture,), _ = await asyncio.gather(bench.draw(bench.job(id="long")), bench.draw(draft))
+    report.add(f"{name}: bitwise beside another", bool((picture == alone).all()), goal="True")

@@ -1,0 +1,129 @@
+"""Whole pictures of FLUX.1's size: Darkroom against the library's own call."""
+
+import asyncio
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.engine import GUIDANCE, PROMPT, SEED, Bench, difference, serving
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.networks import flux_pipeline
+from benchmarks.gpu.report import Report
+from pipelines.images.prompt_cache import PromptCache
+from pipelines.protocol.images import Event, Progress
+
+
+async def pictures(machine: Machine, report: Report) -> None:
+    """What Darkroom adds to the bare pipeline, turns that change no bit, and what batches change."""
+    pipeline = flux_pipeline(machine)
+    bare_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1))
+    report.add("bare pipeline", bare_s, "s")
+    machine.reset_peak()
+    with serving(machine, pipeline) as bench:
+        one_s = await bench.timed(bench.job())
+        report.add("Darkroom", one_s, "s", goal="bare x 1.01, 3.5 s on an H200", over_bare=one_s / bare_s)
+        few = bench.job(id="few", steps=4)
+        bare_few_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1, steps=4))
+        few_s = await bench.timed(few)
+        report.add("Darkroom, 4 steps", few_s, "s", goal="bare x 1.03", over_bare=few_s / bare_few_s)
+        shown_s = await bench.timed(bench.job(previews=3))
+        report.add("Darkroom with three previews", shown_s, "s", over_none=shown_s / one_s)
+        alone, again = [(await bench.draw(bench.job()))[0] for _ in range(2)]
+        report.add("the same job twice", bool((alone == again).all()), goal="True", deviation=float(alone.std()))
+        await _take_turns(bench, report, alone)
+        for rows in (2,) if machine.tiny else (2, 4):
+            await bench.draw(bench.job(n=rows))
+            began = time.perf_counter()
+            batch = await bench.draw(bench.job(n=rows))
+            taken = time.perf_counter() - began
+            facts = difference(batch[0], alone)
+            report.add("pictures in a batch", taken, "s", rows=rows, over_one_by_one=taken / rows / one_s, **facts)
+    report.add("peak memory", machine.peak_gib, "GiB")
+
+
+async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
+    """A draft of another shape overtakes a picture, which must be the one that it is alone."""
+    draft = bench.job(id="draft", steps=2, height_px=bench.job().height_px // 2, seed=8)
+    draft_s = await bench.timed(draft)
+    under_way = asyncio.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Progress):
+            under_way.set()
+
+    long = asyncio.create_task(bench.draw(bench.job(id="long"), on_event))
+    await under_way.wait()
+    began = time.perf_counter()
+    await bench.draw(draft)
+    beside_s = time.perf_counter() - began
+    (overtaken,) = await long
+    report.add("a picture that was overtaken is the same", bool((overtaken == alone).all()), goal="True")
+    report.add("draft beside a picture", beside_s, "s", over_alone=beside_s / draft_s)
+
+
+async def merged(machine: Machine, report: Report) -> None:
+    """Calls at once, of several numbers of steps, against the best batches of the bare pipeline."""
+    pipeline = flux_pipeline(machine)
+    side = 64 if machine.tiny else 512
+    one_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1, side=side))
+    four_s = 4 * one_s
+    for rows in (2, 4):
+        taken = machine.timed(lambda rows=rows: draw_bare(machine, pipeline, rows=rows, side=side))  # type: ignore[misc]
+        four_s = min(four_s, 4 / rows * taken)
+    report.add("bare, four pictures in the best batches", four_s, "s", side=side, gain=4 * one_s / four_s)
+    with serving(machine, pipeline) as bench:
+        jobs = [bench.job(id=str(n), seed=n, prompt=f"{n} boats", width_px=side, height_px=side) for n in range(4)]
+        for job in jobs:
+            await bench.draw(job)  # their prompts are kept from now on, as the library's call has only one
+        for name, count in (("four calls at once", 4), ("two calls at once", 2)):
+            began = time.perf_counter()
+            together = await asyncio.gather(*map(bench.draw, jobs[:count]))
+            taken = time.perf_counter() - began
+            facts = {"gain": count * one_s / taken, "over_best_bare": taken / (four_s * count / 4)}
+            facts |= difference(together[0][0], (await bench.draw(jobs[0]))[0])
+            report.add(name, taken, "s", goal="gain >= 2.7 for four at 512 x 512", **facts)
+        late = [
+            bench.job(id=f"late {n}", steps=4 + 4 * n if machine.tiny else 16 + 4 * n, width_px=side, height_px=side)
+            for n in range(4)
+        ]
+        began = time.perf_counter()
+        await asyncio.gather(*map(bench.draw, late))
+        done = sum(job.sampling.steps for job in late)
+        per_step_s = one_s / bench.job().sampling.steps
+        taken = time.perf_counter() - began
+        report.add("four calls of several numbers of steps", taken, "s", gain=done * per_step_s / taken)
+
+
+async def large(machine: Machine, report: Report) -> None:
+    """A 4K picture: how often its prompt is encoded, and its peak memory, with kept embeddings and without."""
+    pipeline = flux_pipeline(machine)
+    calls: list[int] = []
+    pipeline.text_encoder_2.register_forward_pre_hook(lambda *_: calls.append(1))
+    size = {"width_px": 192, "height_px": 128} if machine.tiny else {"width_px": 3840, "height_px": 2160}
+    attach = PromptCache.attach
+    with serving(machine, pipeline) as bench:
+        for name in ("with kept prompts", "without"):
+            if name == "without":
+                PromptCache.attach = lambda *_: None  # type: ignore[method-assign]
+            try:
+                del calls[:]
+                machine.reset_peak()
+                began = time.perf_counter()
+                await bench.draw(bench.job(id=name, prompt=f"a boat, {name}", **size))
+                taken = time.perf_counter() - began
+            finally:
+                PromptCache.attach = attach  # type: ignore[method-assign]
+            report.add(f"4K picture {name}", taken, "s", encoded=len(calls), peak_gib=machine.peak_gib)
+
+
+def draw_bare(machine: Machine, pipeline: Any, *, rows: int, side: int | None = None, steps: int | None = None) -> None:
+    """The library's own call."""
+    side = side or (64 if machine.tiny else 1024)
+    steps = steps or (3 if machine.tiny else 28)
+    generators = [torch.Generator().manual_seed(SEED + row) for row in range(rows)]
+    with torch.inference_mode():
+        pipeline(
+            [PROMPT] * rows, width=side, height=side, num_inference_steps=steps, guidance_scale=GUIDANCE,
+            generator=generators,
+        )  # fmt: skip

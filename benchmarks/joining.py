@@ -1,0 +1,133 @@
+"""Measurements of calls that join others, on an engine in this process: what sharing forward passes gains, how soon a
+newcomer draws, and what a mix of long and short calls waits."""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from benchmarks.bare import DEVICE, bare_pipeline, draw, timed
+from benchmarks.jobs import bench_job
+from pipelines.catalog.images import ImageModel
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import Failed, ImageJob, Progress
+
+STEPS = (4, 8, 12, 20)  # of four callers that arrive half a step apart
+TRACE_CALLS = 40
+TRACE_SIDES = (512, 768, 1024, 1344)
+TRACE_STEPS = (4, 40)
+SHORT_SHARE = 0.5  # of the trace, by work: whose waiting times count
+
+
+@dataclass(frozen=True, slots=True)
+class BareSteps:
+    """Seconds of a denoising step by pictures in the batch, and of all that is no step, for one picture."""
+
+    step_s: dict[int, float]
+    other_s: float
+
+    @property
+    def gain(self) -> float:
+        """What the device gains from batches of four: pictures a second over those of one after another."""
+        return 4 * self.step_s[1] / self.step_s[4]
+
+    def best_s(self) -> float:
+        """Seconds of the four callers: in the best possible batch, which each leaves after its steps, or alone."""
+        ends = sorted(STEPS)
+        steps = [end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        together = sum(count * self.step_s[4 - left] for left, count in enumerate(steps))
+        return len(STEPS) * self.other_s + min(together, sum(STEPS) * self.step_s[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Staggered:
+    """Seconds of the four callers together, and from each newcomer's arrival to its first step."""
+
+    bare: BareSteps
+    all_s: float
+    first_step_s: list[float]
+
+
+def measure_bare_steps(model: ImageModel, side_px: int) -> BareSteps:
+    """Of a bare pipeline, from the difference of pictures of 4 and of 12 steps."""
+    pipeline = bare_pipeline(model.checkpoint.path)
+    seconds: dict[tuple[int, int], float] = {}
+    for rows in (1, 2, 3, 4):
+        for steps in (4, 12):
+            call = partial(draw, pipeline, replace(model, steps=steps), (side_px, side_px), rows)
+            call()
+            seconds[rows, steps] = min(timed(call) for _ in range(3))
+    step_s = {rows: (seconds[rows, 12] - seconds[rows, 4]) / 8 for rows in (1, 2, 3, 4)}
+    return BareSteps(step_s, seconds[1, 4] - 4 * step_s[1])
+
+
+def staggered(model: ImageModel, side_px: int) -> Staggered:
+    """Four calls of other step counts, half a step apart. The second round counts; the first learns the limits."""
+    bare = measure_bare_steps(model, side_px)
+
+    async def measure() -> tuple[float, list[float]]:
+        engine = ImageEngine(DEVICE)
+        jobs = [bench_job(model.name, side_px, side_px, steps) for steps in STEPS]
+        for _ in range(3):
+            first_step_s: list[float] = []
+            began = time.perf_counter()
+            calls = []
+            for number, job in enumerate(jobs):
+                calls.append(asyncio.create_task(_follow(engine, replace(job, id=str(number)), first_step_s)))
+                await asyncio.sleep(bare.step_s[1] / 2)
+            await asyncio.gather(*calls)
+            all_s = time.perf_counter() - began
+        return all_s, first_step_s[1:]
+
+    return Staggered(bare, *asyncio.run(measure()))
+
+
+def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
+    """Waiting times of the short half of 40 calls that come at once, long ones first: in order, and as they are
+    scheduled. Seconds from arrival to the picture."""
+    chooser = random.Random(7)
+    sizes = [(chooser.choice(TRACE_SIDES), chooser.randint(*TRACE_STEPS)) for _ in range(TRACE_CALLS)]
+    sizes.sort(key=lambda size: -(size[0] ** 2 * size[1]))
+    jobs = [
+        replace(bench_job(model.name, side, side, steps), id=str(number)) for number, (side, steps) in enumerate(sizes)
+    ]
+    short = {job.id for job in jobs[int(len(jobs) * (1 - SHORT_SHARE)) :]}
+
+    async def one_by_one(engine: ImageEngine, job: ImageJob, turn: asyncio.Lock, began: float) -> float:
+        async with turn:
+            await _follow(engine, job, [])
+        return time.perf_counter() - began
+
+    async def at_once(engine: ImageEngine, job: ImageJob, began: float) -> float:
+        await _follow(engine, job, [])
+        return time.perf_counter() - began
+
+    async def measure() -> tuple[list[float], list[float]]:
+        engine = ImageEngine(DEVICE)
+        await engine.prepare(jobs[0].checkpoint)
+        turn, began = asyncio.Lock(), time.perf_counter()
+        in_order = await asyncio.gather(*(one_by_one(engine, job, turn, began) for job in jobs))
+        began = time.perf_counter()
+        scheduled = await asyncio.gather(*(at_once(engine, job, began) for job in jobs))
+        chosen = [number for number, job in enumerate(jobs) if job.id in short]
+        return [in_order[number] for number in chosen], [scheduled[number] for number in chosen]
+
+    return asyncio.run(measure())
+
+
+def percentile(seconds: Sequence[float], percent: int) -> float:
+    """By interpolation between the nearest values."""
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
+
+
+async def _follow(engine: ImageEngine, job: ImageJob, first_step_s: list[float]) -> None:
+    """Draw a picture, and note how long its first step took to come."""
+    arrived, stepped = time.perf_counter(), False
+    async for event in engine.submit(job):
+        if isinstance(event, Progress) and not stepped:
+            stepped = True
+            first_step_s.append(time.perf_counter() - arrived)
+        assert not isinstance(event, Failed), event.detail

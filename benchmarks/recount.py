@@ -1,0 +1,93 @@
+"""The books of a server, counted again from its database and its files, without the server's code."""
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+CHARGES = """
+SELECT e.call_id, e.key_id, e.amount, h.state, h.price, c.idempotency_key, c.state AS call_state, c.endpoint
+FROM entries e LEFT JOIN holds h ON h.call_id = e.call_id LEFT JOIN calls c ON c.id = e.call_id
+"""
+BUDGETS = "SELECT id, budget FROM keys WHERE budget IS NOT NULL"
+LEFT = {
+    "holds": "SELECT count(*) FROM holds WHERE state = 'held'",
+    "running calls": "SELECT count(*) FROM calls WHERE state = 'running'",
+    "running responses": "SELECT count(*) FROM responses WHERE state IN ('queued', 'in_progress')",
+}
+
+
+@dataclass(frozen=True)
+class Books:
+    """What the database says: charges and pictures, and how much is left unsettled, by what it is."""
+
+    charges: list[Mapping[str, Any]]
+    pictures: list[Mapping[str, Any]]
+    budgets: dict[str, int]
+    left: dict[str, int]
+
+
+def read_books(database_url: str) -> Books:
+    engine = create_engine(database_url)
+    with contextlib.closing(engine.connect()) as connection:
+        books = Books(
+            [dict(row) for row in connection.execute(text(CHARGES)).mappings()],
+            [dict(row) for row in connection.execute(text("SELECT * FROM results")).mappings()],
+            {row.id: row.budget for row in connection.execute(text(BUDGETS))},
+            {name: int(connection.execute(text(query)).scalar_one()) for name, query in LEFT.items()},
+        )
+    engine.dispose()
+    return books
+
+
+def recount(books: Books, results: Path, delivered: Collection[str], unknown: Collection[str]) -> list[str]:
+    """What is wrong, one line each. `delivered` are the Idempotency-Keys of image calls that were answered with 200,
+    `unknown` of those whose answer was cut off, which may be charged or not."""
+    charged = Counter(charge["idempotency_key"] for charge in books.charges if charge["idempotency_key"])
+    return [
+        *[f"{key} was answered and is not charged" for key in delivered if not charged[key]],
+        *[f"{key} is charged {count} times" for key, count in charged.items() if count > 1],
+        *[f"{key} failed and is charged" for key in charged if key not in delivered and key not in unknown],
+        *_without_pictures(books),
+        *_wrong_files(books, results),
+        *_overspent(books),
+    ]
+
+
+def unsettled(books: Books) -> list[str]:
+    """What is left although nothing runs."""
+    return [f"{count} {name} left" for name, count in books.left.items() if count]
+
+
+def _without_pictures(books: Books) -> list[str]:
+    drawn = {picture["call_id"] for picture in books.pictures}
+    wrong = [c for c in books.charges if c["state"] != "captured" or c["amount"] != c["price"]]
+    return [
+        *[
+            f"{charge['call_id']} is charged without a picture"
+            for charge in books.charges
+            if charge["call_id"] not in drawn
+        ],
+        *[f"{charge['call_id']} is {charge['state']}, and charged {charge['amount']}" for charge in wrong],
+        *[f"{call_id} has pictures and no charge" for call_id in drawn - {c["call_id"] for c in books.charges}],
+    ]
+
+
+def _wrong_files(books: Books, results: Path) -> list[str]:
+    def is_wrong(picture: Mapping[str, Any]) -> bool:
+        file = results / picture["name"][:2] / picture["name"]
+        return not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != picture["sha256"]
+
+    return [f"{picture['name']} is missing or damaged" for picture in books.pictures if is_wrong(picture)]
+
+
+def _overspent(books: Books) -> list[str]:
+    spent: Counter[str] = Counter()
+    for charge in books.charges:
+        spent[charge["key_id"]] += charge["amount"]
+    return [f"{key} spent {spent[key]} of {budget}" for key, budget in books.budgets.items() if spent[key] > budget]
