@@ -92,6 +92,7 @@ class ImageEngine:
         self._admission = Admission(self._runs, self._drawing, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
+        self._ended_runs = 0
         self._catalog_specs: frozenset[CheckpointSpec] | None = None  # None until `retain` is called
         self._freeing: set[asyncio.Task[None]] = set()
         self._paused_for_load = False  # a load has waited long for memory: no picture starts
@@ -218,10 +219,12 @@ class ImageEngine:
 
     async def _load_and_dispatch(self, spec: CheckpointSpec) -> None:
         """Load a checkpoint that waiting rows need, then dispatch them, or fail their jobs."""
+        ended_before = self._ended_runs
         try:
             await self._residency.load(spec)
         except InsufficientMemory:
-            self._blocked_loads.add(spec)
+            if self._ended_runs == ended_before:  # else try again: the last run may have ended meanwhile
+                self._blocked_loads.add(spec)
         except Exception as error:
             for active in [active for active in self._jobs.values() if active.job.checkpoint == spec]:
                 self._fail(active, error)
@@ -269,6 +272,7 @@ class ImageEngine:
         self._runs.discard(run)
         self._drawing.discard(run)
         self._residency.release(run.resident)
+        self._ended_runs += 1
         self._blocked_loads.clear()
         error = future.exception()
         if active := self._active_job(run):

@@ -18,6 +18,7 @@ from pipelines.device.memory import Budgets
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.residency import InsufficientMemory, Resident
 from pipelines.images.run import due_preview
 from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import (
@@ -159,6 +160,33 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     assert all(isinstance(events[-1], Finished) for events in ended)
     residents = engine._residency._residents.values()
     assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
+
+
+async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fails(
+    job: Job, spec: Callable[[str], CheckpointSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = ImageEngine(CPU)
+    large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
+    engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
+    load, refused = engine._residency.load, asyncio.Event()
+
+    async def fail_late(wanted: CheckpointSpec) -> Resident:
+        try:
+            return await load(wanted)
+        except InsufficientMemory:
+            refused.set()
+            await eventually(lambda: not engine._runs)
+            raise
+
+    monkeypatch.setattr(engine._residency, "load", fail_late)
+    pause_after_first_step(monkeypatch, "first", refused.is_set)
+    log = Log()
+    first = asyncio.create_task(run(engine, job("sd", id="first", steps=30), log))
+    await log.began.wait()
+    second = await asyncio.wait_for(run(engine, job("klein", id="second", steps=2)), 30)
+    assert refused.is_set()
+    assert isinstance(second[-1], Finished)
+    await first
 
 
 async def test_a_checkpoint_that_can_never_fit_is_refused_and_blocks_no_other_job(
