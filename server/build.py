@@ -134,6 +134,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         background=base.background,
         bodies=BodyBudget(settings.body_memory_mib * 1024**2, settings.body_memory_per_key_mib * 1024**2),
         console_sessions=ConsoleSessions(),
+        operator_sessions=ConsoleSessions(),
         drain=base.drain,
         limiter=limiter,
         moderator=moderator,

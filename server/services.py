@@ -69,7 +69,8 @@ class Services:
     active_responses: ActiveResponses
     background: BackgroundTasks
     bodies: BodyBudget
-    console_sessions: ConsoleSessions
+    console_sessions: ConsoleSessions  # owned by the ids of keys
+    operator_sessions: ConsoleSessions  # owned by hashes of the admin key
     drain: Drain
 
     limiter: RateLimiter

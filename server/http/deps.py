@@ -1,6 +1,7 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
 import asyncio
+import hashlib
 import re
 import secrets
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from server.services import Services
 
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
+OPERATOR_COOKIE = "darkroom-operator"
 KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
 KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
@@ -61,12 +63,20 @@ def bearer(request: Request) -> str:
 
 
 async def is_operator(request: Request, services: Services) -> bool:
-    """Whether the request has the admin key of the server's home."""
+    """Whether the request has the admin key of the server's home or, without a key, the console's session of it."""
     secret = _find_secret(request)
-    if secret is None:
+    owner = services.operator_sessions.owner(request.cookies.get(OPERATOR_COOKIE, ""))
+    if secret is None and (owner is None or not _is_of_console(request)):
         return False
     admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
+    if secret is None:
+        return owner == operator_owner(admin_key)
     return secrets.compare_digest(secret.encode(), admin_key.encode())
+
+
+def operator_owner(admin_key: str) -> str:
+    """Who owns a session that this admin key opened: nobody, once the key has changed."""
+    return hashlib.sha256(admin_key.encode()).hexdigest()
 
 
 def _find_secret(request: Request) -> str | None:
@@ -78,12 +88,17 @@ def _find_secret(request: Request) -> str | None:
 
 
 async def _session_key(request: Request, services: Services) -> Key | None:
-    """The key of the console's session. A page of another origin may make the browser send the cookie, if it is on the
-    same machine: so what changes something is taken from the console's own page only."""
-    if request.method != "GET" and urlsplit(request.headers.get("origin", "")).netloc != request.headers.get("host"):
+    """The key of the console's session."""
+    if not _is_of_console(request):
         return None
-    key_id = services.console_sessions.key_id(request.cookies.get(SESSION_COOKIE, ""))
+    key_id = services.console_sessions.owner(request.cookies.get(SESSION_COOKIE, ""))
     return await services.database.in_reader(find_usable_key, services.database, key_id) if key_id else None
+
+
+def _is_of_console(request: Request) -> bool:
+    """Whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it is on
+    the same machine: so what changes something is taken from the console's own page only."""
+    return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
 def _masked(secret: str) -> str:

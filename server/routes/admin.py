@@ -14,9 +14,9 @@ from server.schemas.validation import parse_json, validate
 
 
 async def require_admin(request: Request, services: ServicesDep) -> None:
-    """Raises Unauthorized without the admin key of the server's home."""
-    bearer(request)
+    """Raises Unauthorized without the admin key of the server's home, or the console's session of it."""
     if not await is_operator(request, services):
+        bearer(request)
         raise Unauthorized(
             "This needs the admin key, which is in the file 'admin-key' of the server's home.", code="invalid_api_key"
         )

@@ -1,22 +1,35 @@
-"""GET /console: a page to try the server with. It is plain HTML that calls the same routes as other clients, with the
-cookie of a session in place of the key, which no script of the page can read."""
+"""/console: pages to work with the server in a browser. They call the same routes as other clients, with the cookie of a
+session in place of the key, which no script of the pages can read."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 
-from server.http.deps import SESSION_COOKIE, Caller, ServicesDep
+from server.errors import Unauthorized
+from server.http.deps import (
+    OPERATOR_COOKIE,
+    SESSION_COOKIE,
+    ServicesDep,
+    caller,
+    is_operator,
+    operator_owner,
+)
 from server.state.console_sessions import LIFETIME_S
 
 router = APIRouter(include_in_schema=False)
 
-PAGES = Path(__file__).resolve().parent.parent / "console"
+FILES = StaticFiles(directory=Path(__file__).resolve().parent.parent / "console")
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob: https: http:; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'self'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'self'; object-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # asked again each time, so that a new version's files never mix with an old one's
 }
 
 
@@ -25,38 +38,53 @@ async def home() -> RedirectResponse:
     return RedirectResponse("/console")
 
 
-@router.api_route("/console", methods=["GET", "HEAD"])
-async def page() -> FileResponse:
-    return FileResponse(PAGES / "index.html", headers=HEADERS)
+@router.get("/console/session")
+async def show_session(request: Request, services: ServicesDep) -> dict[str, Any]:
+    """Who the browser has signed in as: with a key, as an operator, or both."""
+    try:
+        key = await caller(request, services)
+    except Unauthorized:
+        key = None
+    return {
+        "key": {"id": key.id, "name": key.name} if key else None,
+        "operator": await is_operator(request, services),
+    }
 
 
 @router.post("/console/session", status_code=204)
-async def sign_in(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """A session for the key of this request."""
+async def sign_in(request: Request, services: ServicesDep) -> Response:
+    """A session for the key of this request, which may be the admin key. A browser may have one of each."""
+    if await is_operator(request, services):
+        admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
+        name, value = OPERATOR_COOKIE, services.operator_sessions.open(operator_owner(admin_key))
+    else:
+        key = await caller(request, services)
+        name, value = SESSION_COOKIE, services.console_sessions.open(key.id)
     response = Response(status_code=204)
-    response.set_cookie(
-        SESSION_COOKIE,
-        services.console_sessions.open(key.id),
-        max_age=LIFETIME_S,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
+    secure = request.url.scheme == "https"
+    response.set_cookie(name, value, max_age=LIFETIME_S, httponly=True, samesite="strict", secure=secure)
     return response
 
 
 @router.delete("/console/session", status_code=204)
 async def sign_out(request: Request, services: ServicesDep) -> Response:
+    """End the browser's sessions."""
     services.console_sessions.close(request.cookies.get(SESSION_COOKIE, ""))
+    services.operator_sessions.close(request.cookies.get(OPERATOR_COOKIE, ""))
     response = Response(status_code=204)
     response.delete_cookie(SESSION_COOKIE)
+    response.delete_cookie(OPERATOR_COOKIE)
     return response
 
 
-@router.get("/console/{name}.{kind}")
-async def asset(name: str, kind: str) -> FileResponse:
-    files = {"console.css": "text/css", "console.js": "text/javascript"}
-    file = f"{name}.{kind}"
-    if file not in files:
-        return FileResponse(PAGES / "index.html", status_code=404)
-    return FileResponse(PAGES / file, media_type=files[file], headers=HEADERS)
+@router.api_route("/console", methods=["GET", "HEAD"])
+@router.api_route("/console/{path:path}", methods=["GET", "HEAD"])
+async def page(request: Request, path: str = "") -> Response:
+    """A file of the console. A path without a suffix is a page, which the same script shows."""
+    try:
+        file = path if Path(path).suffix else "index.html"
+        response = await FILES.get_response(file, request.scope)
+    except HTTPException as error:
+        response = Response(status_code=error.status_code)
+    response.headers.update(HEADERS)
+    return response
