@@ -1,5 +1,5 @@
-"""/console: pages to work with the server in a browser. They call the same routes as other clients, with the cookie of a
-session in place of the key, which no script of the pages can read."""
+"""/console: pages to work with the server in a browser. They call the same routes as other clients, with the cookie of
+a session in place of the key, which no script of the pages can read."""
 
 import asyncio
 from pathlib import Path
