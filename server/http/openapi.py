@@ -138,12 +138,12 @@ def openapi(
 ) -> Json:
     """The arguments of a route's decorator. `headers` and `stream` are of the success; `others` are more responses."""
     content = {**success.get("content", {}), **(stream or {})}
-    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": described_headers(headers)}}
+    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": header_docs(headers)}}
     for status in sorted(errors):
         kind, text = ERRORS[status]
         responses[status] = {"$ref": f"#/components/responses/{kind.__name__}", "description": text}
     for key, other in (others or {}).items():
-        responses[key] = {"headers": described_headers(["Retry-After"] if key in RETRY_STATUSES else []), **other}
+        responses[key] = {"headers": header_docs(["Retry-After"] if key in RETRY_STATUSES else []), **other}
     extra: Json = {"parameters": [*parameters], "security": [{security: []}] if security else []}
     if body:
         extra["requestBody"] = body
@@ -174,10 +174,10 @@ def _error_response(kind: type[ApiError], description: str) -> Json:
     error = {"message": description, "type": kind.type, "param": None, "code": kind.default_code}
     response = answer(description, ErrorBody)
     response["content"]["application/json"]["examples"] = _examples({"error": {"error": error}})
-    return {**response, "headers": described_headers(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
+    return {**response, "headers": header_docs(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
 
 
-def described_headers(names: Sequence[str]) -> Json:
+def header_docs(names: Sequence[str]) -> Json:
     """References to headers of an answer, and to the one that every answer has."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
 

@@ -35,9 +35,9 @@ from server.http.openapi import (
     KEEPALIVE,
     PREFER,
     answer,
-    described_headers,
     event_stream_of,
     form_body,
+    header_docs,
     json_body,
     openapi,
 )
@@ -74,7 +74,7 @@ REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & Im
     "background"
 }
 PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
-IN_BACKGROUND = described_headers(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
+IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
 CREATES_PICTURES: dict[str, Any] = {
     "success": answer("The pictures, as JSON or as a stream.", ImageAnswer),
     "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),

@@ -58,7 +58,7 @@ def build_result(
         usage=_usage(job),
         parameters={
             "seed": job.seed,
-            **{name: value for name, value in job.metadata.items() if _is_told(name, value)},
+            **{name: value for name, value in job.metadata.items() if _is_shown(name, value)},
             "batch": "merged" if merged else "exact",
         },
     )
@@ -75,7 +75,7 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     return result.answer.model_copy(update={"data": data})
 
 
-def _is_told(name: str, value: object) -> bool:
+def _is_shown(name: str, value: object) -> bool:
     return name not in FILE_ONLY and value is not None
 
 

@@ -209,7 +209,7 @@ def test_a_repetition_penalty_is_for_tokens_of_the_prompt_and_of_the_answer() ->
     assert chosen == [0, 1, 0]
 
 
-def test_template_options_that_a_template_does_not_name_are_told() -> None:
+def test_template_options_that_a_template_does_not_name_are_reported() -> None:
     options = {"enable_thinking": True, "reasoning_effort": "low", "think": 1}
     job = ChatJob("j", ChatSpec("x", Path("x")), (), 0, 1.0, template_options=options)
     template = "{% if enable_thinking is defined %}{{ thinking }}{% endif %}"

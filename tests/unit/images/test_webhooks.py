@@ -45,7 +45,7 @@ class Receiver:
 async def receiver() -> AsyncIterator[Receiver]:
     made = Receiver()
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
-        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/told"
+        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/receiver_log"
         yield made
 
 
@@ -82,12 +82,12 @@ async def submit(running: InProcess, url: str, **fields: Any) -> str:
 
 
 async def test_the_end_of_a_call_is_told_and_the_sdk_verifies_who_told_it(tmp_path: Path) -> None:
-    async with receiver() as told, app(tmp_path, every_s=0.05, webhooks="any") as running:
-        job_id = await submit(running, told.url)
-        await eventually(lambda: told.got)
+    async with receiver() as receiver_log, app(tmp_path, every_s=0.05, webhooks="any") as running:
+        job_id = await submit(running, receiver_log.url)
+        await eventually(lambda: receiver_log.got)
         key_id = (await rows(running, CallRow.key_id))[0]
         state = (await running.client.get(f"/v1/images/jobs/{job_id}")).json()
-    headers, content = told.got[0]
+    headers, content = receiver_log.got[0]
     secret = shown_key((tmp_path / "webhook-secret").read_bytes(), key_id)
     client = OpenAI(api_key="x", base_url="http://x")
     client.webhooks.verify_signature(content, headers, secret=secret)
@@ -105,11 +105,11 @@ async def test_the_end_of_a_call_is_told_and_the_sdk_verifies_who_told_it(tmp_pa
 
 
 async def test_it_is_tried_again_also_after_a_restart_and_then_given_up(tmp_path: Path) -> None:
-    async with receiver() as told:
-        told.status = 503
+    async with receiver() as receiver_log:
+        receiver_log.status = 503
         now = time.time()
         async with app(tmp_path, webhooks="any") as running:
-            await ended(running, await submit(running, told.url))
+            await ended(running, await submit(running, receiver_log.url))
             await running.services.webhooks.deliver_due(now)
         async with app(tmp_path, webhooks="any") as running:
             for wait_s in RETRY_AFTER_S:
@@ -117,19 +117,19 @@ async def test_it_is_tried_again_also_after_a_restart_and_then_given_up(tmp_path
                 now += wait_s
                 await running.services.webhooks.deliver_due(now)
             assert await rows(running, WebhookRow.call_id) == []
-    ids = {headers["webhook-id"] for headers, _ in told.got}
-    assert (len(told.got), len(ids)) == (len(RETRY_AFTER_S) + 1, 1)
+    ids = {headers["webhook-id"] for headers, _ in receiver_log.got}
+    assert (len(receiver_log.got), len(ids)) == (len(RETRY_AFTER_S) + 1, 1)
 
 
-async def test_a_receiver_that_is_gone_is_not_told_again_and_a_failure_is_told(tmp_path: Path) -> None:
-    async with receiver() as told, app(tmp_path, webhooks="any") as running:
-        told.status = 410
+async def test_a_receiver_that_is_gone_is_not_called_again_and_a_cancel_is_sent(tmp_path: Path) -> None:
+    async with receiver() as receiver_log, app(tmp_path, webhooks="any") as running:
+        receiver_log.status = 410
         running.workers.gate.clear()
-        job_id = await submit(running, told.url)
+        job_id = await submit(running, receiver_log.url)
         await running.client.post(f"/v1/images/jobs/{job_id}/cancel")
         await running.services.webhooks.deliver_due(time.time())
         assert await rows(running, WebhookRow.call_id) == []
-    assert json.loads(told.got[0][1])["type"] == "image.job.cancelled"
+    assert json.loads(receiver_log.got[0][1])["type"] == "image.job.cancelled"
 
 
 async def test_one_whose_call_is_not_known_any_more_is_forgotten(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ async def test_nothing_is_sent_into_the_servers_own_network_unless_the_operator_
 
     with pytest.raises(FetchRefused, match="public internet"):
         await post("https://example.com/", b"{}", {}, reach="public", timeout_s=5, resolve=inside)
-    async with receiver() as told:
-        told.status = 302
-        status = await post(told.url, b"{}", {"webhook-id": "1"}, reach="any", timeout_s=5)
-    assert (status, len(told.got)) == (302, 1)
+    async with receiver() as receiver_log:
+        receiver_log.status = 302
+        status = await post(receiver_log.url, b"{}", {"webhook-id": "1"}, reach="any", timeout_s=5)
+    assert (status, len(receiver_log.got)) == (302, 1)
     assert check_url("https://example.com/x", "public") == ("example.com", 443)
