@@ -1,14 +1,19 @@
 """API keys, money and stored calls. SQLAlchemy rows never leave this package, and nothing here knows HTTP.
 
 - `db`: the database, SQLite or PostgreSQL; `migrations` makes its tables
-- `tables`, `response_tables`: the rows
+- `tables`, `response_tables`, `operator_tables`: the rows
+- `paging`: pages and periods of lists
 - `keys`: API keys and their limits
 - `money`: amounts as integers
 - `ledger`: holds, charges and results
+- `results`: the pictures of a key
+- `usage`: who used what, by key, day and model
 - `report`: balances, charges and the check of the ledger
 - `calls`: the outcome of each image call, and of chats with an Idempotency-Key, for retries
 - `webhooks`: those that are to be sent
 - `responses`: stored responses and their chains
 - `chat_usage`: token counts of chats
+- `call_log`: a row for each request that runs a model
+- `operators`, `audit`: admin keys by name, and what they changed
 - `refusals`: what moderation refused
 """

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
+from server.accounts.paging import Page
 from server.accounts.store import Store
 from server.accounts.tables import CallRow, HoldRow
 
@@ -65,15 +66,6 @@ class CallRecord:
     created_at: float
     ended_at: float | None = None
     model: str | None = None  # as its hold names it; known to `find` and `list` alone
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a list: after the entry with this id."""
-
-    limit: int
-    order: Literal["asc", "desc"]
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,18 @@
-"""API keys. The secret is shown once, when the key is created; only its hash is stored."""
+"""API keys. The secret is shown once, when the key is created or rotated; only its hash is stored."""
 
 import hashlib
 import secrets
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy.orm import Session
 
+from server.accounts.audit import SERVER, audit
 from server.accounts.db import Database
 from server.accounts.ledger import spent_and_held
 from server.accounts.money import format_money
@@ -20,10 +23,12 @@ PREFIX = "sk-dr-"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An API key and its limits. `budget` is the total that it may ever spend, in 1/10000 CNY; None is no limit.
+    """An API key and its limits. Money is in 1/10000 CNY; None is no limit.
 
-    `max_running`: calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin
-    in a minute; None is no limit. `keepalive`: send whitespace before JSON answers that take long.
+    `budget`: the total that it may ever spend. `monthly_budget`: what it may spend in a month (UTC). `max_running`:
+    calls that it may have at once; None is the server's default. `per_minute`: calls that it may begin in a minute.
+    `keepalive`: send whitespace before JSON answers that take long. `rotating_until`: the secret before the last
+    rotation works until then.
     """
 
     id: str
@@ -37,15 +42,34 @@ class Key:
     max_running: int | None
     per_minute: int | None
     keepalive: bool
+    monthly_budget: int | None = None
+    note: str = ""
+    rotating_until: datetime | None = None
+
+    @property
+    def state(self) -> str:
+        """valid, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= datetime.now(UTC) else "valid"
 
 
 class KeyChanges(TypedDict, total=False):
     """The fields of a key that can be changed; those that are absent stay."""
 
+    name: str
+    groups: frozenset[str]
     budget: int | None
+    monthly_budget: int | None
+    expires_at: datetime | None
     max_running: int | None
     per_minute: int | None
     keepalive: bool
+    note: str
+
+
+class KeyNotFound(Exception):
+    """No key, or more than one, has this id, name or prefix. The message is for people."""
 
 
 def create_key(
@@ -54,13 +78,16 @@ def create_key(
     groups: frozenset[str],
     budget: int | None = None,
     expires_at: datetime | None = None,
+    *,
+    limits: KeyChanges | None = None,
+    by: str = SERVER,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which can't be read again."""
-    secret = PREFIX + secrets.token_urlsafe(32)
+    """A new key and its secret, which can't be read again. `by` is the operator, for the audit."""
+    secret = _new_secret()
     row = KeyRow(
         id=f"key_{uuid.uuid4().hex[:20]}",
         name=name,
-        secret_hash=_hash(secret),
+        secret_hash=hash_secret(secret),
         tail=secret[-4:],
         groups=sorted(groups),
         budget=budget,
@@ -70,15 +97,22 @@ def create_key(
         max_running=None,
         per_minute=None,
         keepalive=False,
+        monthly_budget=None,
+        note="",
     )
+    for field, value in _columns(limits or {}).items():
+        setattr(row, field, value)
     with database.write() as session:
         session.add(row)
+        audit(session, by, "key.create", row.id, **_described(row))
     return _key(row), secret
 
 
 def authenticate(database: Database, secret: str) -> Key | None:
     """The key of a secret; None when it is unknown, revoked or expired."""
-    return _find_usable(database, KeyRow.secret_hash == _hash(secret))
+    hashed = hash_secret(secret)
+    rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > time.time())
+    return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
 
 
 def find_usable_key(database: Database, key_id: str) -> Key | None:
@@ -102,42 +136,106 @@ def list_keys(database: Database) -> list[Key]:
         return [_key(row) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
 
 
+def find_key(database: Database, text: str) -> Key:
+    """The key with this id or name, else the only one whose id or name begins so. Keys that are not revoked come first.
+    Raises KeyNotFound."""
+    keys = list_keys(database)
+    for matches in (
+        [key for key in keys if key.id == text],
+        [key for key in keys if key.name == text and key.revoked_at is None],
+        [key for key in keys if key.name == text],
+        [key for key in keys if text and key.revoked_at is None and key.id.startswith(text)],
+        [key for key in keys if text and key.revoked_at is None and key.name.startswith(text)],
+        [key for key in keys if text and key.id.startswith(text)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            candidates = ", ".join(f"{key.id} ({key.name})" for key in matches[:5])
+            raise KeyNotFound(f"'{text[:60]}' is not unique. It may be: {candidates}.")
+    raise KeyNotFound(f"There is no key '{text[:60]}'. `darkroom keys list` shows them.")
+
+
 def has_keys(database: Database) -> bool:
     """Whether a key was ever created."""
     with database.read() as session:
         return bool(session.scalar(select(exists(select(KeyRow.id)))))
 
 
-def update_key(database: Database, key_id: str, changes: KeyChanges) -> Key | None:
+def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str) -> Key | None:
     """None when there is no such id. Raises ValueError for a budget below what the key has spent."""
     with database.write() as session:
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
             return None
-        budget = changes.get("budget")
-        if budget is not None and budget < (spent := spent_and_held(session, key_id)):
-            raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
-        for name, value in changes.items():
+        _check_budget(session, key_id, changes.get("budget"))
+        before = _described(row)
+        for name, value in _columns(changes).items():
             setattr(row, name, value)
+        after = _described(row)
+        changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
+        if changed:
+            audit(session, by, "key.change", key_id, **changed)
     return _key(row)
 
 
-def revoke_key(database: Database, key_id: str) -> Key | None:
+def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) -> tuple[Key, str] | None:
+    """The key with a new secret; the old one works for `overlap_s` more. None when there is no such id, or it is
+    revoked. A rotation within the overlap of another ends the first secret."""
+    secret = _new_secret()
+    with database.write() as session:
+        row = session.get(KeyRow, key_id, with_for_update=True)
+        if row is None or row.revoked_at is not None:
+            return None
+        row.previous_hash, row.previous_until = row.secret_hash, time.time() + overlap_s
+        row.secret_hash, row.tail = hash_secret(secret), secret[-4:]
+        audit(session, by, "key.rotate", key_id, overlap_s=overlap_s)
+    return _key(row), secret
+
+
+def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
     """None when there is no such id. Revoking twice keeps the first date."""
     with database.write() as session:
         row = session.get(KeyRow, key_id)
         if row is None:
             return None
-        row.revoked_at = row.revoked_at or time.time()
+        if row.revoked_at is None:
+            row.revoked_at = time.time()
+            audit(session, by, "key.revoke", key_id, name=row.name)
     return _key(row)
 
 
-def _hash(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """A plain SHA-256 is enough: the secret has 256 random bits, so it can't be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def _new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def _check_budget(session: Session, key_id: str, budget: int | None) -> None:
+    if budget is not None and budget < (spent := spent_and_held(session, key_id)):
+        raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
+
+
+def _columns(changes: KeyChanges) -> Mapping[str, Any]:
+    """As the row has them."""
+    columns: dict[str, Any] = dict(changes)
+    if "groups" in columns:
+        columns["groups"] = sorted(columns["groups"])
+    if columns.get("expires_at") is not None:
+        columns["expires_at"] = columns["expires_at"].timestamp()
+    return columns
+
+
+def _described(row: KeyRow) -> dict[str, Any]:
+    """What the audit names of a key."""
+    return {name: getattr(row, name) for name in KeyChanges.__annotations__}
+
+
 def _key(row: KeyRow) -> Key:
+    rotating = row.previous_until is not None and row.previous_until > time.time()
     return Key(
         id=row.id,
         name=row.name,
@@ -150,6 +248,9 @@ def _key(row: KeyRow) -> Key:
         max_running=row.max_running,
         per_minute=row.per_minute,
         keepalive=row.keepalive,
+        monthly_budget=row.monthly_budget,
+        note=row.note,
+        rotating_until=_to_datetime(row.previous_until) if rotating else None,
     )
 
 

@@ -18,17 +18,19 @@ from sqlalchemy import ColumnElement, Update, func, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
+from server.accounts.paging import month_start
 from server.accounts.store import Store
 from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
 
 
 class InsufficientBudget(Exception):
-    """The key can't pay. Amounts in 1/10000 CNY."""
+    """The key can't pay. Amounts in 1/10000 CNY. `monthly`: it can again when the next month begins."""
 
-    def __init__(self, available: int, price: int) -> None:
+    def __init__(self, available: int, price: int, *, monthly: bool = False) -> None:
         super().__init__(f"{available} available, {price} needed")
         self.available = available
         self.price = price
+        self.monthly = monthly
 
 
 class HoldLost(Exception):
@@ -78,11 +80,14 @@ class Ledger(Store):
     def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         with self._database.write() as session:
-            budget = session.scalar(select(KeyRow.budget).where(KeyRow.id == call.key_id).with_for_update())
-            if budget is not None:
-                available = budget - spent_and_held(session, call.key_id)
+            limits = select(KeyRow.budget, KeyRow.monthly_budget).where(KeyRow.id == call.key_id).with_for_update()
+            budget, monthly_budget = session.execute(limits).one_or_none() or (None, None)
+            for limit, since in ((budget, None), (monthly_budget, month_start(time.time()))):
+                if limit is None:
+                    continue
+                available = limit - spent_and_held(session, call.key_id, since)
                 if available < call.price:
-                    raise InsufficientBudget(available, call.price)
+                    raise InsufficientBudget(available, call.price, monthly=since is not None)
             session.add(
                 HoldRow(
                     call_id=call.call_id,
@@ -190,10 +195,12 @@ class Ledger(Store):
             return len(session.scalars(statement.returning(ResultRow.name)).all())
 
 
-def spent_and_held(session: Session, key_id: str) -> int:
-    """The sum of a key's charges and of the holds for its running calls, in 1/10000 CNY."""
+def spent_and_held(session: Session, key_id: str, since: float | None = None) -> int:
+    """The sum of a key's charges (since then, in Unix seconds) and of the holds for its running calls, in 1/10000
+    CNY."""
     own_held = (HoldRow.key_id == key_id, HoldRow.state == "held")
-    spent = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id).scalar_subquery()
+    charges = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id)
+    spent = (charges if since is None else charges.where(EntryRow.created_at >= since)).scalar_subquery()
     held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held).scalar_subquery()
     return int(session.scalars(select(spent + held)).one())
 

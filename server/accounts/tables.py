@@ -12,6 +12,7 @@ from sqlalchemy import (
     Index,
     Integer,
     String,
+    Text,
     UniqueConstraint,
     false,
 )
@@ -41,6 +42,10 @@ class KeyRow(Base):
     max_running: Mapped[int | None] = mapped_column(Integer)
     per_minute: Mapped[int | None] = mapped_column(Integer)
     keepalive: Mapped[bool] = mapped_column(Boolean, server_default=false())
+    monthly_budget: Mapped[int | None] = mapped_column(BigInteger)
+    note: Mapped[str] = mapped_column(String(500), server_default="")
+    previous_hash: Mapped[str | None] = mapped_column(String(64), index=True)  # of the secret before a rotation
+    previous_until: Mapped[float | None] = mapped_column(Float)
 
 
 class HoldRow(Base):
@@ -69,7 +74,7 @@ class EntryRow(Base):
     """A charge. Append-only: triggers refuse every update and delete."""
 
     __tablename__ = "entries"
-    __table_args__ = (Index("ix_entries_sums", "key_id", "amount"),)
+    __table_args__ = (Index("ix_entries_sums", "key_id", "amount"), Index("ix_entries_age", "created_at"))
 
     id: Mapped[int] = mapped_column(AutoInteger, primary_key=True, autoincrement=True)
     call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), unique=True)
@@ -83,6 +88,7 @@ class ResultRow(Base):
     """A stored picture. `name` is its file name and the last part of its URL."""
 
     __tablename__ = "results"
+    __table_args__ = (Index("ix_results_age", "key_id", "created_at"),)
 
     name: Mapped[str] = mapped_column(String(60), primary_key=True)
     call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), index=True)
@@ -95,6 +101,11 @@ class ResultRow(Base):
     sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
     deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
+    # the rest only while prompts are kept, and until it is deleted
+    seed: Mapped[int | None] = mapped_column(BigInteger)
+    prompt: Mapped[str | None] = mapped_column(Text)
+    parameters: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    parents: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))  # names of results it was made from
 
 
 class ChatUsageRow(Base):

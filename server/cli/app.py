@@ -176,7 +176,7 @@ def change(
     try:
         if budget is not None:
             changes["budget"] = None if budget == "none" else parse_money(budget)
-        changed = update_key(_database(read_settings()), key, changes)
+        changed = update_key(_database(read_settings()), key, changes, by=_user())
     except ValueError as error:
         _fail(str(error))
     if changed is None:
@@ -197,7 +197,7 @@ def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list`
     """Revoke an API key at once. Its charges stay in the ledger."""
     from server.accounts.keys import revoke_key
 
-    revoked = revoke_key(_database(read_settings()), key)
+    revoked = revoke_key(_database(read_settings()), key, by=_user())
     if revoked is None:
         _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
     typer.echo(f"Revoked {revoked.id} ({revoked.name}).")
@@ -251,6 +251,13 @@ def read_settings() -> "Settings":
     except ValidationError as error:
         first = error.errors()[0]
         _fail(f"DARKROOM_{str(first['loc'][0]).upper()}: {first['msg']} (got {first['input']!r})")
+
+
+def _user() -> str:
+    """The operator of a command, for the audit."""
+    import getpass
+
+    return f"cli:{getpass.getuser()}"
 
 
 def _database(settings: "Settings") -> "Database":

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from server.accounts.calls import Page
+from server.accounts.paging import Page
 from server.http.deps import Caller, ServicesDep, query_flag
 from server.http.openapi import answer, openapi, parameter
 from server.http.paging import page_parameters, read_limit, read_order

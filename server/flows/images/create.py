@@ -138,8 +138,9 @@ class ImageCreator:
             running.recorded = isinstance(error, DatabaseBusy) and error.began
             if not isinstance(error, InsufficientBudget):
                 raise
+            budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
             raise QuotaExceeded(
-                f"This key's budget does not cover the call: {format_money(error.available)} CNY are left and "
+                f"This key's {budget} does not cover the call: {format_money(error.available)} CNY {left} and "
                 f"{call.model} costs {format_money(error.price)} CNY."
             ) from error
 

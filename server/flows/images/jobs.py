@@ -2,8 +2,9 @@
 
 import base64
 
-from server.accounts.calls import CallRecord, CallStore, Page
+from server.accounts.calls import CallRecord, CallStore
 from server.accounts.keys import Key
+from server.accounts.paging import Page
 from server.backends.storage import Storage
 from server.errors import Conflict, NotFound
 from server.flows.images.results import load_answer

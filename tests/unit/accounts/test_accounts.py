@@ -65,8 +65,8 @@ def test_a_secret_authenticates_its_key_and_is_not_stored(database: Database, tm
 def test_expired_and_revoked_keys_do_not_authenticate(database: Database) -> None:
     _, old = create_key(database, "old", GROUPS, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     revoked, secret = create_key(database, "revoked", GROUPS)
-    assert revoke_key(database, revoked.id) is not None
-    assert revoke_key(database, "key_none") is None
+    assert revoke_key(database, revoked.id, by="test") is not None
+    assert revoke_key(database, "key_none", by="test") is None
     assert authenticate(database, old) is authenticate(database, secret) is None
     assert len(list_keys(database)) == 2
 
@@ -280,11 +280,11 @@ def test_old_results_expire_and_their_charges_stay(database: Database) -> None:
 
 def test_changing_a_key_leaves_its_other_fields(database: Database) -> None:
     key, secret = create_key(database, "a", GROUPS, budget=1000)
-    assert update_key(database, "key_none", {"budget": 1}) is None
-    assert update_key(database, key.id, {"budget": 5000, "per_minute": 3}) is not None
+    assert update_key(database, "key_none", {"budget": 1}, by="test") is None
+    assert update_key(database, key.id, {"budget": 5000, "per_minute": 3}, by="test") is not None
     changed = authenticate(database, secret)
     assert changed == replace(key, budget=5000, per_minute=3)
-    assert update_key(database, key.id, {"budget": None}) == replace(key, budget=None, per_minute=3)
+    assert update_key(database, key.id, {"budget": None}, by="test") == replace(key, budget=None, per_minute=3)
     Ledger(database, "me").hold(call("c1", key.id))
     with pytest.raises(ValueError, match=r"0\.10 CNY already"):
-        update_key(database, key.id, {"budget": 999})
+        update_key(database, key.id, {"budget": 999}, by="test")

@@ -1,0 +1,68 @@
+"""Who changed what: one row for each change that an operator made, written in the transaction of the change."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from server.accounts.db import Database
+from server.accounts.operator_tables import AuditRow
+from server.accounts.paging import ALWAYS, Page, Period, read_page
+
+SERVER = "server"  # what the server did by itself, such as making the first key
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change. `operator` is the name of an admin key, or `cli:` with the name of the system's user."""
+
+    id: int
+    operator: str
+    action: str
+    target: str
+    details: Mapping[str, Any]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """None is any."""
+
+    operator: str | None = None
+    action: str | None = None
+    target: str | None = None
+    period: Period = ALWAYS
+
+
+def audit(session: Session, operator: str, action: str, target: str, **details: Any) -> None:
+    """Record a change in the session's transaction. `details` may have no secret."""
+    session.add(
+        AuditRow(operator=operator[:200], action=action, target=target[:300], details=details, created_at=time.time())
+    )
+
+
+def record_change(database: Database, operator: str, action: str, target: str, **details: Any) -> None:
+    """Record a change that is not in the database."""
+    with database.write() as session:
+        audit(session, operator, action, target, **details)
+
+
+def list_changes(database: Database, wanted: AuditFilter, page: Page) -> list[AuditEntry]:
+    """And one more than the page has room for if there are more. Raises UnknownEntry."""
+    names = {"operator": wanted.operator, "action": wanted.action, "target": wanted.target}
+    query = select(AuditRow).where(
+        *(getattr(AuditRow, name) == value for name, value in names.items() if value is not None),
+        *wanted.period.bounds(AuditRow.created_at),
+    )
+    with database.read() as session:
+        number = page.after if page.after is not None and page.after.isdecimal() else None
+        after = session.get(AuditRow, int(number)) if number is not None else None
+        rows = read_page(session, query, [AuditRow.id], page, after)
+        return [_entry(row) for row in rows]
+
+
+def _entry(row: AuditRow) -> AuditEntry:
+    return AuditEntry(row.id, row.operator, row.action, row.target, row.details, row.created_at)

@@ -1,0 +1,124 @@
+"""A row for each request that runs a model, however it ended. Money is the ledger's: the price here is a copy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import delete, func, select, update
+
+from server.accounts.operator_tables import CallLogRow
+from server.accounts.paging import ALWAYS, Page, Period, read_page
+from server.accounts.store import Store
+from server.accounts.tables import KeyRow
+
+Outcome = Literal["succeeded", "refused", "failed"]
+CLIENT_LEFT = 499  # as the log of nginx has it
+OUTCOMES = {
+    "succeeded": CallLogRow.status < 400,
+    "refused": CallLogRow.status.between(400, CLIENT_LEFT - 1),
+    "failed": CallLogRow.status >= CLIENT_LEFT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedCall:
+    """One request. `id` is the request's; `job` the image call's or response's that it began or found.
+
+    `queue_s` and `run_s` are of the job, on the device; `price` in 1/10000 CNY is what this request was charged;
+    `replayed`: it got the answer of an earlier one. `prompt` and `parameters` are there only while they are kept.
+    """
+
+    id: str
+    job: str | None
+    key_id: str
+    key_name: str = ""
+    endpoint: str
+    model: str | None
+    status: int
+    code: str | None
+    seconds: float
+    queue_s: float | None
+    run_s: float | None
+    price: int
+    images: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    replayed: bool
+    created_at: float
+    prompt: str | None = None
+    parameters: Mapping[str, Any] | None = None
+
+
+COLUMNS = [name for name in LoggedCall.__dataclass_fields__ if name != "key_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    """None is any."""
+
+    key_id: str | None = None
+    outcome: Outcome | None = None
+    model: str | None = None
+    code: str | None = None
+    period: Period = ALWAYS
+
+
+class CallLog(Store):
+    """Rows that are added once, read, and deleted by age."""
+
+    def add(self, call: LoggedCall) -> None:
+        row = CallLogRow(**{name: getattr(call, name) for name in COLUMNS})
+        row.parameters = None if call.parameters is None else dict(call.parameters)
+        with self._database.write() as session:
+            session.add(row)
+
+    def page(self, wanted: CallFilter, page: Page) -> list[LoggedCall]:
+        """And one more than the page has room for if there are more. Raises UnknownEntry."""
+        row = CallLogRow
+        equal = {row.key_id: wanted.key_id, row.model: wanted.model, row.code: wanted.code}
+        query = select(row).where(
+            *(column == value for column, value in equal.items() if value is not None),
+            *wanted.period.bounds(row.created_at),
+        )
+        if wanted.outcome is not None:
+            query = query.where(OUTCOMES[wanted.outcome])
+        with self._database.read() as session:
+            after = session.get(row, page.after) if page.after is not None else None
+            if after is not None and wanted.key_id not in {None, after.key_id}:
+                after = None
+            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            named = select(KeyRow.id, KeyRow.name).where(KeyRow.id.in_({each.key_id for each in rows}))
+            names = dict(session.execute(named).all())
+            return [_call(each, names.get(each.key_id, "")) for each in rows]
+
+    def find(self, call_id: str, key_id: str | None = None) -> LoggedCall | None:
+        """By the request's id or the job's. `key_id` None is any key."""
+        row = CallLogRow
+        query = select(row, KeyRow.name).join(KeyRow, KeyRow.id == row.key_id)
+        query = query.where((row.id == call_id) | (row.job == call_id)).order_by(row.replayed, row.created_at)
+        if key_id is not None:
+            query = query.where(row.key_id == key_id)
+        with self._database.read() as session:
+            return next((_call(each, name) for each, name in session.execute(query.limit(1))), None)
+
+    def last_used(self) -> dict[str, float]:
+        """When each key sent its last call that is still in the log, in Unix seconds."""
+        query = select(CallLogRow.key_id, func.max(CallLogRow.created_at)).group_by(CallLogRow.key_id)
+        with self._database.read() as session:
+            return {key_id: float(at) for key_id, at in session.execute(query)}
+
+    def delete_older(self, max_age_s: float) -> int:
+        """Returns how many."""
+        old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
+        with self._database.write() as session:
+            return len(session.scalars(delete(CallLogRow).where(old).returning(CallLogRow.id)).all())
+
+    def forget_prompts(self) -> None:
+        """Remove the prompts that were kept before."""
+        with self._database.write() as session:
+            kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)
+            session.execute(update(CallLogRow).where(kept).values(prompt=None, parameters=None))
+
+
+def _call(row: CallLogRow, key_name: str) -> LoggedCall:
+    return LoggedCall(key_name=key_name, **{name: getattr(row, name) for name in COLUMNS})

@@ -1,0 +1,86 @@
+"""Operators: admin keys by name, so that the audit says who changed what. A secret is shown once."""
+
+import secrets
+import time
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from server.accounts.audit import audit
+from server.accounts.db import Database
+from server.accounts.keys import hash_secret
+from server.accounts.operator_tables import OperatorRow
+
+PREFIX = "admin-"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An admin key. Times are Unix seconds."""
+
+    id: str
+    name: str
+    tail: str
+    created_at: float
+    revoked_at: float | None
+
+
+class NameTaken(Exception):
+    """Another operator has this name."""
+
+
+def create_operator(database: Database, name: str, *, by: str) -> tuple[Operator, str]:
+    """A new operator and its secret, which can't be read again. Raises NameTaken."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    row = OperatorRow(
+        id=f"adm_{uuid.uuid4().hex[:20]}",
+        name=name,
+        secret_hash=hash_secret(secret),
+        tail=secret[-4:],
+        created_at=time.time(),
+        revoked_at=None,
+    )
+    with database.write() as session:
+        taken = select(OperatorRow.id).where(OperatorRow.name == name, OperatorRow.revoked_at.is_(None))
+        if session.scalar(taken) is not None:
+            raise NameTaken(name)
+        session.add(row)
+        audit(session, by, "operator.create", row.id, name=name)
+    return _operator(row), secret
+
+
+def authenticate_operator(database: Database, secret: str) -> Operator | None:
+    """Whose secret it is; None when it is unknown or revoked."""
+    with database.read() as session:
+        row = session.scalar(select(OperatorRow).where(OperatorRow.secret_hash == hash_secret(secret)))
+    return None if row is None or row.revoked_at is not None else _operator(row)
+
+
+def find_operator(database: Database, operator_id: str) -> Operator | None:
+    """None when it is unknown or revoked."""
+    with database.read() as session:
+        row = session.get(OperatorRow, operator_id)
+    return None if row is None or row.revoked_at is not None else _operator(row)
+
+
+def list_operators(database: Database) -> list[Operator]:
+    """Oldest first."""
+    with database.read() as session:
+        return [_operator(row) for row in session.scalars(select(OperatorRow).order_by(OperatorRow.created_at))]
+
+
+def revoke_operator(database: Database, id_or_name: str, *, by: str) -> Operator | None:
+    """None when there is no such operator that is not revoked already."""
+    with database.write() as session:
+        named = (OperatorRow.id == id_or_name) | (OperatorRow.name == id_or_name)
+        row = session.scalar(select(OperatorRow).where(named, OperatorRow.revoked_at.is_(None)))
+        if row is None:
+            return None
+        row.revoked_at = time.time()
+        audit(session, by, "operator.revoke", row.id, name=row.name)
+    return _operator(row)
+
+
+def _operator(row: OperatorRow) -> Operator:
+    return Operator(row.id, row.name, row.tail, row.created_at, row.revoked_at)
