@@ -97,6 +97,7 @@ async def serve(connection: Connection, options: argparse.Namespace) -> None:
     quiet_libraries()
 
     from pipelines.device.choice import NoDevice, choose_device, describe
+    from pipelines.device.memory import measure_memory
 
     try:
         device = choose_device(options.device)
@@ -114,7 +115,7 @@ async def serve(connection: Connection, options: argparse.Namespace) -> None:
             case Cancel(job_id):
                 engine.cancel(job_id)
             case Ping():
-                connection.send(Pong())
+                connection.send(Pong(measure_memory(device)))
             case Load(checkpoints):
                 running.add(task := asyncio.create_task(_load(connection, engine, checkpoints)))
                 task.add_done_callback(running.discard)

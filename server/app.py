@@ -20,7 +20,7 @@ from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.housekeeping import lock_home, recover_after_crash, run_maintenance
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
-from server.http.errors import error_answer
+from server.http.errors import error_answer, note_error
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DESCRIPTION, DocumentedApp
 from server.routes import (
@@ -40,6 +40,7 @@ from server.routes import (
 )
 from server.services import Services
 from server.settings import Settings
+from server.telemetry.engine_metrics import EngineReport
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
@@ -60,6 +61,7 @@ EXPOSED_HEADERS = [
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
     """The ASGI app. Raises CatalogError and StartError. `on_ready` is called once, when all workers are ready."""
     services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
+    services.metrics.track_engines(lambda: [_report(engine) for engine in _engines(services)])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -134,6 +136,19 @@ def _engines(services: Services) -> list[EngineHost[Any, Any]]:
     return [services.image_engine, *chat, *classifiers]
 
 
+def _report(engine: EngineHost[Any, Any]) -> EngineReport:
+    return EngineReport(
+        engine=engine.kind,
+        kind=engine.kind,
+        up=engine.ready,
+        waiting=engine.jobs - engine.running,
+        running=engine.running,
+        restarts=engine.restarts,
+        memory=engine.memory,
+        checkpoints={spec.name: state.state == "loaded" for spec, state in engine.checkpoints.items()},
+    )
+
+
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     """How each part stops, even if another one fails to. They stop in reverse order."""
     shutdown.callback(services.database.dispose)
@@ -173,6 +188,7 @@ def _handle_errors(app: FastAPI) -> None:
         if request.method == "OPTIONS" and isinstance(error, HTTPException) and error.status_code == 405:
             return Response(status_code=204, headers=dict(error.headers or {}))
         api_error = error if isinstance(error, ApiError) else _translate(error)
+        note_error(request.scope, api_error)
         status, body = error_answer(request.url.path, api_error)
         return JSONResponse(body, status_code=status, headers=api_error.headers)
 

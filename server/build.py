@@ -95,7 +95,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     limiter = RateLimiter(
         base.active_calls, base.active_responses, backlog, base.chat_engine, settings.max_running_per_key
     )
-    moderator = Moderator(base.policy, base.classifier_engine, base.database)
+    moderator = Moderator(base.policy, base.classifier_engine, base.database, base.metrics)
     references = ReferenceLoader(
         base.ledger, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
     )
@@ -183,10 +183,6 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         background=BackgroundTasks(),
         drain=Drain(),
     )
-    image, chat, classifier = base.image_engine, base.chat_engine, base.classifier_engine
-    base.metrics.track_worker("image", jobs=lambda: image.jobs, restarts=lambda: image.restarts)
-    base.metrics.track_worker("chat", jobs=lambda: chat.jobs, restarts=lambda: chat.restarts)
-    base.metrics.track_worker("classify", jobs=lambda: classifier.jobs, restarts=lambda: classifier.restarts)
     base.metrics.track_decoders(KILL_REASONS, base.decoders.ended)
     return base
 

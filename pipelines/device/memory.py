@@ -11,6 +11,7 @@ from typing import Self
 import torch
 
 from pipelines.protocol.images import Dtype
+from pipelines.protocol.messages import GpuMemory, WorkerMemory
 
 DEVICE_SHARE = 0.8  # of its memory for weights; the rest is for activations
 HOST_SHARE = 0.5
@@ -65,6 +66,16 @@ def host_memory_bytes(root: Path = Path("/")) -> int:
     limits = [root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes"]
     texts = [path.read_text().strip() for path in limits if path.is_file()]
     return min([physical, *(int(text) for text in texts if text.isdigit())])
+
+
+def measure_memory(device: torch.device) -> WorkerMemory:
+    """What this process and its GPU use now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    gpu = None
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        gpu = GpuMemory(total, free, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+    return WorkerMemory(pages * os.sysconf("SC_PAGE_SIZE"), gpu)
 
 
 def fence(device: torch.device) -> Callable[[], None]:

@@ -49,8 +49,28 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Of a GPU in bytes: `total` and `free` of the whole device; `allocated` by the worker, and its most so far."""
+
+    total_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """What a worker uses: resident memory of its process, and of its GPU if it has one."""
+
+    host_bytes: int
+    gpu: GpuMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Pong:
     """Worker to server: heartbeat reply."""
+
+    memory: WorkerMemory
 
 
 @dataclass(frozen=True, slots=True)

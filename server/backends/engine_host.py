@@ -38,11 +38,13 @@ from pipelines.protocol.messages import (
     Load,
     NoGpu,
     Ping,
+    Pong,
     Ready,
     Retain,
     Spec,
     Submit,
     ToWorker,
+    WorkerMemory,
     frame,
 )
 
@@ -52,6 +54,7 @@ WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
 HEALTHY_UPTIME_S = 30.0  # after which a death is not counted as a failed start
 MAX_BACKOFF_S = 10.0
+HEARTBEAT_S = 10.0  # at most, from one question whether the worker answers to the next
 SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
 STUCK_GRACE_S = 30.0  # without an event for its time limit and this, a job is stuck in native code
 INITIAL_JOB_S = 10.0  # assumed duration of a job until one has finished
@@ -86,6 +89,8 @@ class _Pending:
     events: asyncio.Queue[AnyEvent] = field(default_factory=asyncio.Queue)
     acknowledged: bool = False  # the worker has sent an event of it
     started: bool = False
+    admitted: bool = False  # a chat's prompt is built
+    on_device: bool = False
     last_event_at: float = 0.0  # by the monotonic clock
 
 
@@ -94,6 +99,8 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
 
     def __init__(self, events: asyncio.Queue[EventT]) -> None:
         self._events: asyncio.Queue[EventT] = events
+        self._submitted_at = time.monotonic()
+        self.queue_s: float | None = None  # until it started on the device; a chat's prompt is built before
         self.ended = False
 
     def __aiter__(self) -> Self:
@@ -103,6 +110,8 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
         if self.ended:
             raise StopAsyncIteration
         event = await self._events.get()
+        if isinstance(event, Started):
+            self.queue_s = time.monotonic() - self._submitted_at
         self.ended = isinstance(event, TERMINAL_EVENTS)
         return event
 
@@ -139,6 +148,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.device: str | None = None  # None until the worker is ready
         self.no_device: str | None = None  # why the last worker found none
         self.restarts = 0
+        self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
         self.checkpoints: dict[Spec, CheckpointState] = {}
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
 
@@ -146,6 +156,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def jobs(self) -> int:
         """Jobs waiting or running."""
         return len(self._pending)
+
+    @property
+    def running(self) -> int:
+        """Those of them that have started on the device."""
+        return sum(pending.on_device for pending in self._pending.values())
 
     @property
     def job_s(self) -> float:
@@ -303,6 +318,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._deliver(message.job_id, message.event)
             case CheckpointState():
                 self._handle_checkpoint_state(message)
+            case Pong():
+                self.memory = message.memory
             case NoGpu():
                 self.no_device = message.reason
             case Ready():
@@ -326,6 +343,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._send(Cancel(job_id))
             return
         pending.acknowledged = True
+        pending.admitted = pending.admitted or isinstance(event, Admitted)
+        if isinstance(event, Started):
+            pending.on_device = pending.admitted or not isinstance(pending.job, ChatJob)
         pending.started = pending.started or isinstance(event, Started | Admitted)
         pending.last_event_at = self._last_event_at = time.monotonic()
         if isinstance(event, TERMINAL_EVENTS):
@@ -338,7 +358,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         """Kill the worker when it is stuck; `_run_worker` then restarts it. Its start has no time limit."""
         while True:
             began = time.monotonic()
-            await asyncio.sleep(self._silence_s / 8)
+            await asyncio.sleep(min(self._silence_s / 8, HEARTBEAT_S))
             self._send(Ping())
             stalled = time.monotonic() - began > self._silence_s / 2  # this process itself was suspended
             if self.device is None or stalled:
@@ -362,7 +382,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def _fail_pending(self) -> None:
         """Fail every job of the dead worker."""
         self._writer = None
-        self.device = None
+        self.device = self.memory = None
         self.checkpoints.clear()
         for future in self._preparing.values():
             if not future.done():

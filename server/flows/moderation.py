@@ -21,6 +21,7 @@ from server.accounts.refusals import Refusal, record_refusals
 from server.backends.engine_host import EngineHost, QueueFull
 from server.errors import EngineFailure, ImageModerationBlocked, ModerationBlocked, Overloaded, TimedOut
 from server.moderation.policy import Classifier, Finding, Policy, Stage
+from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.moderation")
 
@@ -42,8 +43,13 @@ class Moderator:
     classifier does not answer."""
 
     def __init__(
-        self, policy: Policy, classifier_engine: EngineHost[ClassifyJob, ClassifyEvent], database: Database
+        self,
+        policy: Policy,
+        classifier_engine: EngineHost[ClassifyJob, ClassifyEvent],
+        database: Database,
+        metrics: Metrics,
     ) -> None:
+        self._metrics = metrics
         self._policy = policy
         self._engine = classifier_engine
         self._database = database
@@ -119,6 +125,8 @@ class Moderator:
         if not findings:
             return
         policies = list(dict.fromkeys(finding.policy for finding in findings))
+        for policy in policies:
+            self._metrics.moderation_refusals.labels(policy, stage).inc()
         log.warning("refused by moderation", call=context.call_id, key=context.key_id, stage=stage, policies=policies)
         now = datetime.now(UTC)
         refusals = [_refusal(context, stage, finding, now) for finding in dict.fromkeys(findings)]

@@ -10,6 +10,7 @@ from server.dialects.anthropic import errors as anthropic
 from server.dialects.gemini import errors as gemini
 from server.errors import ApiError, ModerationBlocked
 
+ERROR_CODE = "darkroom.error_code"  # in the scope of a request that was answered with an error
 GOOGLE = re.compile(r"/v1beta/|/v1/models/.*:(generateContent|streamGenerateContent|countTokens)$")
 ANTHROPIC = re.compile(r"/v1/messages(/|$)")
 
@@ -28,8 +29,14 @@ def error_answer(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
     return error.status, error_body(path, error)
 
 
+def note_error(scope: Scope, error: ApiError) -> None:
+    """Leave the error's code for the log and the metrics."""
+    scope[ERROR_CODE] = error.code or type(error).__name__
+
+
 async def send_error(error: ApiError, scope: Scope, send: Send) -> None:
     """Send an error as an ASGI response, without the web framework."""
+    note_error(scope, error)
     body = json.dumps(error_body(scope["path"], error)).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     start = {

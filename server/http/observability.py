@@ -9,12 +9,13 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import ApiError, EngineFailure, StorageFailed
-from server.http.errors import send_error
+from server.http.errors import ERROR_CODE, send_error
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+CLIENT_LEFT = 499  # before its status was known, as nginx has it
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
@@ -31,12 +32,14 @@ class ObservabilityMiddleware:
         started_at = time.perf_counter()
         request_id = f"req_{uuid.uuid4().hex}"
         status = 0
+        replayed = False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
+            nonlocal status, replayed
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
+                replayed = "idempotency-replayed" in headers
                 headers["x-request-id"] = headers["request-id"] = request_id  # OpenAI's name and Anthropic's
                 headers["openai-version"] = "2020-10-01"
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
@@ -51,13 +54,18 @@ class ObservabilityMiddleware:
                     raise
                 await send_error(_to_api_error(error, request_id), scope, send_with_headers)
             finally:
-                self._record(scope, status or 499, time.perf_counter() - started_at)
+                self._record(scope, status or CLIENT_LEFT, time.perf_counter() - started_at, replayed=replayed)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float, *, replayed: bool) -> None:
         # the raw path and arbitrary methods would make unbounded label values
         route = getattr(scope.get("route"), "path", "unknown")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.metrics.requests.labels(route, method, status).inc()
+        self.metrics.request_seconds.labels(route, method).observe(seconds)
+        if replayed:
+            self.metrics.replays.labels(route).inc()
+        if (code := scope.get(ERROR_CODE)) is not None:
+            self.metrics.count_refusal(route, code)
         if route not in {"/healthz", "/readyz", "/metrics"}:
             log.info("answer", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 3))
 

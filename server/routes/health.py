@@ -1,5 +1,7 @@
 """/healthz: the process is alive. /readyz: it takes calls, and for operators why not. /metrics: for Prometheus."""
 
+import asyncio
+import shutil
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -79,4 +81,6 @@ def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
 )
 async def metrics(services: ServicesDep) -> Response:
     """Counters and gauges in Prometheus' text format."""
+    disk = await asyncio.to_thread(shutil.disk_usage, services.settings.home)
+    services.metrics.disk_free_bytes.set(disk.free)
     return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

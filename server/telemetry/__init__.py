@@ -2,5 +2,6 @@
 
 - `logs`: structured logs on stderr and in a file
 - `metrics`: the Prometheus metrics
+- `engine_metrics`: those of the worker processes
 - `crash_points`: moments at which a test can kill the server
 """

@@ -129,7 +129,7 @@ def test_a_client_that_leaves_takes_the_decoding_with_it(server: Server, pid: in
     with server.unread_call(PATH, body(*[rgba_of_64_megapixels()] * 16, model=BETA)):
         until(lambda: any(status_bytes(one, "VmRSS") > 150_000_000 for one in _decoders(pid)))
     until(lambda: all(status_bytes(one, "VmRSS") < 150_000_000 for one in _decoders(pid)))
-    until(lambda: 'darkroom_decoders_ended{reason="abandoned"} 1.0' in _metrics(server))
+    until(lambda: 'darkroom_decoders_ended_total{reason="abandoned"} 1.0' in _metrics(server))
     assert charges(server) == before
 
 

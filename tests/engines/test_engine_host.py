@@ -48,6 +48,7 @@ async def test_a_worker_that_cannot_be_spawned_fails_its_jobs_and_is_retried(
         assert len(os.listdir("/proc/self/fd")) <= descriptors
     await asyncio.wait_for(host.wait_ready(), 120)
     assert isinstance(await last(host, job), Classified)
+    await eventually(lambda: host.memory and host.memory.host_bytes > 2**20)
 
 
 async def test_a_worker_whose_thread_hangs_is_killed_although_it_answers(

@@ -72,6 +72,7 @@ class ChatRunner:
                 if isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta) and not first_token_sent:
                     first_token_sent = True
                     first_token_s = time.perf_counter() - started_at
+                    self._metrics.queue_seconds.labels("chat", usage.model).observe(events.queue_s or 0.0)
                     self._metrics.chat_first_token_seconds.labels(usage.model).observe(first_token_s)
                 if isinstance(event, ChatFinished | PartialUsage):
                     await self.record_usage(usage, event.usage.prompt_tokens, event.usage.completion_tokens)

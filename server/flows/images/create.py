@@ -13,11 +13,11 @@ import structlog
 from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import ImageModel
-from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob
+from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob, Started
 from server.accounts.calls import CallStore, Write
 from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger, StoredResult
-from server.accounts.money import format_money
+from server.accounts.money import UNITS_PER_CNY, format_money
 from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import EngineHost, QueueFull
 from server.backends.storage import Storage
@@ -110,7 +110,7 @@ class ImageCreator:
                     BilledCall(job.id, key.id, request.endpoint, model.name, model.price), call, request.webhook
                 )
                 self._crash_points.hit("after-hold")
-                finished = await self._draw(job, call, shape_of(request, model, job))
+                finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished.merged)
@@ -144,7 +144,7 @@ class ImageCreator:
                 f"{call.model} costs {format_money(error.price)} CNY."
             ) from error
 
-    async def _draw(self, job: ImageJob, call: ActiveCall, shape: ImageShape) -> Finished:
+    async def _draw(self, job: ImageJob, model: str, call: ActiveCall, shape: ImageShape) -> Finished:
         """Run the job to its last event. If the call is cancelled, so is the job."""
         try:
             events = self._engine.submit(job)
@@ -154,6 +154,8 @@ class ImageCreator:
             call.admit(shape)
             async for event in events:
                 call.report(event)
+                if isinstance(event, Started):
+                    self._metrics.queue_seconds.labels("image", model).observe(events.queue_s or 0.0)
                 if isinstance(event, Finished):
                     self._backlog.record_unit_s(job.checkpoint, event.unit_s)
                     return event
@@ -226,6 +228,7 @@ class ImageCreator:
 
     def _count(self, model: ImageModel, finished: Finished) -> None:
         self._metrics.calls.labels(model.name, "captured").inc()
+        self._metrics.charged_cny.labels(model.name).inc(model.price / UNITS_PER_CNY)
         self._metrics.pictures.labels(model.name).inc(len(finished.images))
         self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
 

@@ -69,7 +69,7 @@ def make_moderator(
     def make(policy: str) -> Moderator:
         path = tmp_path / "policy.toml"
         path.write_text(policy)
-        return Moderator(load_policy(path, tmp_path, {"chat", "other"}), classifiers, database)
+        return Moderator(load_policy(path, tmp_path, {"chat", "other"}), classifiers, database, Metrics())
 
     return make
 

@@ -1,0 +1,101 @@
+"""The metrics of the worker processes, which are read from their hosts at each scrape."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipelines.protocol.messages import WorkerMemory
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One worker. `engine` is its name, `kind` image, chat or classify; `checkpoints` says of each whether it loaded.
+
+    `memory` is None before the worker has told it.
+    """
+
+    engine: str
+    kind: str
+    up: bool
+    waiting: int
+    running: int
+    restarts: int
+    memory: WorkerMemory | None = None
+    checkpoints: Mapping[str, bool] = field(default_factory=dict)
+
+
+class EngineCollector(Collector):
+    """Asks for the reports anew at each scrape, so that workers may come and go."""
+
+    def __init__(self, reports: Callable[[], Sequence[EngineReport]]) -> None:
+        self._reports = reports
+
+    def collect(self) -> Iterator[Metric]:
+        reports = self._reports()
+        yield _gauge("engine_up", "Whether the worker has loaded its checkpoints", reports, lambda each: each.up)
+        yield _gauge("jobs_waiting", "Jobs that have not started", reports, lambda each: each.waiting)
+        yield _gauge("jobs_running", "Jobs that have started", reports, lambda each: each.running)
+        restarts = CounterMetricFamily(
+            "darkroom_worker_restarts", "Times a worker died and was restarted", labels=["engine", "kind"]
+        )
+        for each in reports:
+            restarts.add_metric([each.engine, each.kind], each.restarts)
+        yield restarts
+        yield from _memory(reports)
+        checkpoints = GaugeMetricFamily(
+            "darkroom_checkpoint_loaded",
+            "Whether a checkpoint could be loaded, 1 or 0; absent before it was tried",
+            labels=["engine", "kind", "checkpoint"],
+        )
+        for each in reports:
+            for name, loaded in each.checkpoints.items():
+                checkpoints.add_metric([each.engine, each.kind, name], loaded)
+        yield checkpoints
+
+
+class DecoderCollector(Collector):
+    """How many picture decoders ended early, by reason."""
+
+    def __init__(self, reasons: Sequence[str], ended: Callable[[str], float]) -> None:
+        self._reasons = reasons
+        self._ended = ended
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "darkroom_decoders_ended",
+            "Picture decoders that ended before their picture was decoded",
+            labels=["reason"],
+        )
+        for reason in self._reasons:
+            family.add_metric([reason], self._ended(reason))
+        yield family
+
+
+def _gauge(name: str, what: str, reports: Sequence[EngineReport], value: Callable[[EngineReport], float]) -> Metric:
+    family = GaugeMetricFamily(f"darkroom_{name}", what, labels=["engine", "kind"])
+    for each in reports:
+        family.add_metric([each.engine, each.kind], value(each))
+    return family
+
+
+def _memory(reports: Sequence[EngineReport]) -> Iterator[Metric]:
+    """Of the worker process on the host, and of its GPU. On a CPU there is no second one."""
+    host = GaugeMetricFamily(
+        "darkroom_worker_memory_bytes", "Resident memory of a worker process", labels=["engine", "kind"]
+    )
+    device = GaugeMetricFamily(
+        "darkroom_device_memory_bytes",
+        "Memory of the worker's GPU: total and free of the whole device; allocated, and peak since its start, its own",
+        labels=["engine", "kind", "what"],
+    )
+    for each in reports:
+        if (memory := each.memory) is None:
+            continue
+        host.add_metric([each.engine, each.kind], memory.host_bytes)
+        if (gpu := memory.gpu) is not None:
+            for what in ("total", "free", "allocated", "peak"):
+                device.add_metric([each.engine, each.kind, what], getattr(gpu, f"{what}_bytes"))
+    yield host
+    yield device
