@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +17,7 @@ from pipelines.catalog.images import load_catalog
 from server.backends.engine_host import EngineHost
 from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
-from server.housekeeping import lock_home, recover_after_crash, run_maintenance
+from server.housekeeping import leave_others, lock_database, lock_home, recover_after_crash, run_maintenance
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
 from server.http.errors import error_answer, note_error
@@ -65,7 +65,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with lock_home(settings.home):
+        with lock_home(settings.home), lock_database(settings) or nullcontext():
             await services.database.in_patient_writer(services.database.migrate)
             await recover_after_crash(services)
             async with AsyncExitStack() as shutdown:
@@ -152,6 +152,7 @@ def _report(engine: EngineHost[Any, Any]) -> EngineReport:
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     """How each part stops, even if another one fails to. They stop in reverse order."""
     shutdown.callback(services.database.dispose)
+    shutdown.push_async_callback(leave_others, services)
     shutdown.push_async_callback(services.upstreams.close)
     shutdown.push_async_callback(services.background.join)
     shutdown.push_async_callback(services.classifier_engine.stop)

@@ -11,6 +11,7 @@ from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
 from server.accounts.webhooks import WebhookStore
@@ -70,6 +71,7 @@ class _Base:
     metrics: Metrics
     crash_points: CrashPoints
     database: Database
+    gateways: GatewayStore
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
@@ -119,6 +121,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         policy=base.policy,
         metrics=base.metrics,
         database=base.database,
+        gateways=base.gateways,
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
@@ -168,9 +171,10 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         metrics=Metrics(),
         crash_points=crash_points,
         database=database,
+        gateways=GatewayStore(database, owner, None, settings.lease_s),
         ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit),
         call_store=CallStore(database, owner, settings.idempotency_s),
-        response_store=ResponseStore(database, owner, settings.lease_s),
+        response_store=ResponseStore(database, owner),
         storage=Storage(settings.results),
         decoders=DecoderPool(settings.pixels),
         image_engine=_image_engine(settings, catalog, policy),

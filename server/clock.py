@@ -5,19 +5,34 @@ import time
 
 
 class Clock:
-    """Unix seconds, from the system's clock at the start of the process."""
+    """Unix seconds, from the system's clock at the start of the process; `follow` puts another clock in its place.
+
+    Servers that share a database follow the database's clock, so that their own may differ.
+    """
 
     def __init__(self) -> None:
         self._started_at = time.time() - _elapsed_s()
+        self._followed_at: float | None = None  # when the followed clock was 0, by what has elapsed
+
+    def follow(self, now: float) -> None:
+        """Another clock says `now`. Said again, it corrects what has drifted since."""
+        at = now - _elapsed_s()
+        if self._followed_at is None:
+            self._started_at = at
+        self._followed_at = at
+
+    def now(self) -> float:
+        """What the followed clock says, else the system's: for the times that are written down."""
+        return time.time() if self._followed_at is None else self._followed_at + _elapsed_s()
 
     def steady(self) -> float:
-        """Runs on whatever happens to the system's clock: for what is written and compared by this process alone."""
+        """Runs on whatever happens to the other clocks: for what is written and compared by this process alone."""
         return self._started_at + _elapsed_s()
 
     def cautious(self) -> float:
-        """The earlier of this and the system's clock: for the age of what has the system's time. A clock that was set
-        makes nothing look older than it is."""
-        return min(time.time(), self.steady())
+        """The earlier of `now` and `steady`: for the age of what was written down. A clock that was set makes nothing
+        look older than it is."""
+        return min(self.now(), self.steady())
 
 
 def _elapsed_s() -> float:

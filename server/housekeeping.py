@@ -4,12 +4,18 @@ import asyncio
 import fcntl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import structlog
+from sqlalchemy import make_url
 
+from server.accounts.db import PAGE
+from server.accounts.store import Store
+from server.errors import ApiError
 from server.services import Services
+from server.settings import Settings
 
 log = structlog.stdlib.get_logger("darkroom.housekeeping")
 
@@ -23,16 +29,27 @@ class HomeInUse(Exception):
     """Another server runs on this home."""
 
 
+class DatabaseInUse(Exception):
+    """Another server runs on this SQLite file."""
+
+
 def lock_home(home: Path) -> IO[str]:
     """Lock the home until the file is closed or the process dies. Raises HomeInUse."""
     home.mkdir(parents=True, exist_ok=True)
-    lock = (home / "lock").open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _locked(home / "lock")
     except BlockingIOError as error:
-        lock.close()
         message = f"Another Darkroom server already runs on {home}. Stop it, or set DARKROOM_HOME to another folder."
         raise HomeInUse(message) from error
+
+
+def _locked(path: Path) -> IO[str]:
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise
     return lock
 
 
@@ -45,14 +62,42 @@ def make_private(home: Path) -> None:
             log.warning("the home can't be made private: others on this machine may read it", home=str(home))
 
 
+def lock_database(settings: Settings) -> IO[str] | None:
+    """Lock the SQLite file until this is closed or the process dies: its home is not the only place from which a server
+    may use it. None for PostgreSQL. Raises DatabaseInUse."""
+    url = make_url(settings.database_url)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    path = Path(url.database)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _locked(path.with_name(f"{path.name}.server-lock"))
+    except BlockingIOError as error:
+        message = (
+            f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other "
+            "one, or use PostgreSQL (docs/cluster.md)."
+        )
+        raise DatabaseInUse(message) from error
+
+
 async def recover_after_crash(services: Services) -> None:
-    """Void the holds of dead servers. On SQLite every other owner is dead, since this server has locked the home."""
+    """Tell the others that this server runs, and give up what dead servers left."""
+    await services.gateways.in_patient_writer(services.gateways.register)
     if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
     await services.call_store.in_patient_writer(services.call_store.fail_orphans)
     if finished := await services.response_store.in_patient_writer(services.response_store.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
-    await _sweep_files(services)
+    if await services.gateways.in_reader(services.gateways.does_chores):
+        await _sweep_files(services)
+
+
+async def leave_others(services: Services) -> None:
+    """At the end: another server need not wait until this one's lease has run out."""
+    try:
+        await services.gateways.in_writer(services.gateways.leave)
+    except ApiError:  # the database is away
+        log.exception("the other servers were not told that this one stops")
 
 
 async def run_maintenance(services: Services) -> None:
@@ -76,17 +121,28 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
 
 async def _renew_leases(services: Services) -> None:
     """Renewals come first: whatever time the database was busy for, no hold of a running call is swept."""
-    ledger, calls, responses = services.ledger, services.call_store, services.response_store
+    gateways, ledger, calls, responses = (
+        services.gateways, services.ledger, services.call_store, services.response_store,
+    )  # fmt: skip
+    if not await gateways.in_patient_writer(gateways.renew):
+        log.error("this server had not renewed its lease in time: others have given up what it ran")
     await ledger.in_patient_writer(ledger.renew, services.active_calls.ids())
-    await responses.in_patient_writer(responses.renew)
-    await responses.in_patient_writer(responses.finish_orphans)
-    if lapsed := await ledger.in_patient_writer(ledger.sweep, services.active_calls.ids()):
-        log.warning("voided holds whose lease ran out", holds=lapsed)
+    if await gateways.in_reader(gateways.does_chores):
+        if dead := await gateways.in_patient_writer(gateways.remove_dead):
+            log.warning("servers have died", servers=dead)
+        await ledger.in_patient_writer(ledger.void_orphans)
+        await responses.in_patient_writer(responses.finish_orphans)
+        if lapsed := await ledger.in_patient_writer(ledger.sweep, services.active_calls.ids()):
+            log.warning("voided holds whose lease ran out", holds=lapsed)
     await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
 
 
 async def _sweep(services: Services) -> None:
-    await services.call_store.in_patient_writer(services.call_store.delete_expired)
+    """Of several servers one does this."""
+    gateways, calls = services.gateways, services.call_store
+    if not await gateways.in_reader(gateways.does_chores):
+        return
+    await _in_pages(calls, calls.delete_expired)
     await services.webhooks.remove_orphans()
     await _sweep_files(services)
 
@@ -94,11 +150,28 @@ async def _sweep(services: Services) -> None:
 async def _sweep_files(services: Services) -> None:
     settings, ledger, responses = services.settings, services.ledger, services.response_store
     max_age_s = settings.responses_keep_days * DAY_S
-    await responses.in_patient_writer(responses.delete_expired, max_age_s, settings.idempotency_s)
+    await _in_pages(responses, partial(responses.delete_expired, max_age_s, settings.idempotency_s))
     days = settings.results_keep_days
-    if days is not None and (expired := await ledger.in_patient_writer(ledger.expire_results, days * DAY_S)):
+    if days is not None and (expired := await _in_pages(ledger, partial(ledger.expire_results, days * DAY_S))):
         log.info("expired results", results=expired)
-    recorded = await ledger.in_reader(ledger.result_names) | await responses.in_reader(responses.file_names)
-    removed = await services.storage.in_thread(services.storage.sweep, recorded, settings.result_grace_s)
+    removed, storage = 0, services.storage
+    pages = storage.pages(settings.result_grace_s)
+    while (page := await storage.in_thread(next, pages, None)) is not None:
+        for start in range(0, len(page), PAGE):
+            names = page[start : start + PAGE]
+            known = await ledger.in_reader(ledger.recorded, names) | await responses.in_reader(responses.needed, names)
+            unknown = [name for name in names if name not in known]
+            await storage.in_thread(storage.delete, unknown)
+            removed += len(unknown)
     if removed:
         log.info("removed files without a record", files=removed)
+
+
+async def _in_pages(store: Store, change: Callable[[], int]) -> int:
+    """Repeat it while there is more; returns how many rows it has changed. Others write between two pages."""
+    total = 0
+    while True:
+        changed = await store.in_patient_writer(change)
+        total += changed
+        if changed < PAGE:
+            return total

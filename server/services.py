@@ -7,6 +7,7 @@ from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
 from server.backends.decoding.pool import DecoderPool
@@ -53,6 +54,7 @@ class Services:
     metrics: Metrics
 
     database: Database
+    gateways: GatewayStore
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore

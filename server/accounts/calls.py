@@ -4,7 +4,6 @@ A call is recorded in the transaction that places its hold, and its result in th
 a crash a call is either charged and replayable, or neither.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -13,7 +12,8 @@ from sqlalchemy import Select, delete, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from server.accounts.db import Database
+from server.accounts.db import PAGE, Database
+from server.accounts.gateways import live_owners
 from server.accounts.paging import Page
 from server.accounts.store import Store
 from server.accounts.tables import CallRow, HoldRow
@@ -64,6 +64,7 @@ class CallRecord:
     replayable: bool
     delivered: bool
     created_at: float
+    owner: str  # the server that runs it, or ran it
     ended_at: float | None = None
     model: str | None = None  # as its hold names it; known to `find` and `list` alone
 
@@ -165,7 +166,7 @@ class CallStore(Store):
             session.execute(
                 update(CallRow)
                 .where(CallRow.id == call_id, CallRow.state == "running")
-                .values(**values, ended_at=time.time())
+                .values(**values, ended_at=self._database.clock.now())
             )
 
         return write
@@ -183,7 +184,7 @@ class CallStore(Store):
             if row.state != "running":
                 return
             row.state, row.status, row.answer = failure.state, failure.status, dict(failure.error)
-            row.replayable, row.delivered, row.ended_at = failure.replayable, delivered, time.time()
+            row.replayable, row.delivered, row.ended_at = failure.replayable, delivered, self._database.clock.now()
             if not failure.replayable:
                 row.idempotency_key = None
 
@@ -191,7 +192,7 @@ class CallStore(Store):
         """Record a call that had no row while it ran, for retries: its answer or its error. Raises
         IdempotencyKeyInUse."""
         row = self._row(call, "succeeded" if status == 200 else "failed")
-        row.status, row.answer, row.replayable, row.ended_at = status, dict(answer), True, time.time()
+        row.status, row.answer, row.replayable, row.ended_at = status, dict(answer), True, self._database.clock.now()
         with self._database.write() as session:
             session.execute(self._free_idempotency_key(call))
             session.add(row)
@@ -206,20 +207,25 @@ class CallStore(Store):
             session.execute(update(CallRow).where(CallRow.id == call_id).values(**values))
 
     def fail_orphans(self, running: Collection[str] = ()) -> int:
-        """Record as failed each call that is marked running but no server runs: its hold is no longer held, and it is
-        not in `running`, the calls of this server. Its server died, or could not record its end. Returns how many."""
+        """Record as failed each call that is marked running but no server runs: its hold is no longer held, and its
+        server died; or it is this server's but not in `running`, since its end could not be recorded. Returns how
+        many."""
         held = select(HoldRow.call_id).where(HoldRow.call_id == CallRow.id, HoldRow.state == "held").exists()
-        orphans = (CallRow.state == "running", CallRow.id.not_in(running), ~held)
+        lost = CallRow.owner.not_in(live_owners()) | ((CallRow.owner == self._owner) & CallRow.id.not_in(running))
+        orphans = (CallRow.state == "running", lost, ~held)
         values = {"state": "failed", "status": 500, "answer": SERVER_DIED, "idempotency_key": None}
         with self._database.write() as session:
-            statement = update(CallRow).where(*orphans).values(**values, ended_at=time.time()).returning(CallRow.id)
+            now = self._database.clock.now()
+            statement = update(CallRow).where(*orphans).values(**values, ended_at=now).returning(CallRow.id)
             return len(session.scalars(statement).all())
 
-    def delete_expired(self) -> None:
-        """Delete the records that are past their retention."""
+    def delete_expired(self, limit: int = PAGE) -> int:
+        """Delete records that are past their retention; returns how many. If as many as `limit`, there may be more."""
         expired = CallRow.created_at < self._database.clock.cautious() - self._retention_s
+        page = select(CallRow.id).where(expired, CallRow.state != "running").limit(limit)
         with self._database.write() as session:
-            session.execute(delete(CallRow).where(expired, CallRow.state != "running"))
+            deleted = session.scalars(delete(CallRow).where(CallRow.id.in_(page)).returning(CallRow.id))
+            return len(deleted.all())
 
     def _select(self, *conditions: Any) -> list[CallRecord]:
         with self._database.read() as session:
@@ -248,7 +254,7 @@ class CallStore(Store):
             state=state,
             replayable=False,
             delivered=False,
-            created_at=time.time(),
+            created_at=self._database.clock.now(),
         )
 
 
@@ -281,5 +287,14 @@ def call_record(row: CallRow, model: str | None = None) -> CallRecord:
     call = CallId(row.id, row.key_id, row.endpoint, row.fingerprint, row.idempotency_key)
     state: State = row.state  # type: ignore[assignment]  # the database checks it
     return CallRecord(
-        call, state, row.status, row.answer, row.replayable, row.delivered, row.created_at, row.ended_at, model
+        call=call,
+        state=state,
+        status=row.status,
+        answer=row.answer,
+        replayable=row.replayable,
+        delivered=row.delivered,
+        created_at=row.created_at,
+        owner=row.owner,
+        ended_at=row.ended_at,
+        model=model,
     )

@@ -1,6 +1,5 @@
 """Token counts of chats, by key, model and day. Chats are not billed."""
 
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,7 +27,7 @@ def add_chat_usage(database: Database, key_id: str, model: str, prompt_tokens: i
     row = insert(ChatUsageRow).values(
         key_id=key_id,
         model=model,
-        day=datetime.fromtimestamp(time.time(), UTC).date().isoformat(),
+        day=datetime.fromtimestamp(database.clock.now(), UTC).date().isoformat(),
         chats=1,
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,

@@ -37,9 +37,11 @@ Result = TypeVar("Result")
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 8
+PAGE = 1000  # rows that a sweep changes in one transaction, so that calls do not wait for it
 REQUEST_LIMIT_S = 8.0  # a client can send its request again: it is told so soon
 PATIENT_LIMIT_S = 300.0  # a picture that was drawn, or the end of a response, would be lost
 COMMAND_LIMIT_S = 30.0
+MIGRATION_LOCK = 0x6461726B726F6F6D  # any number that no other program's advisory locks have
 ATTEMPT_S = 0.5  # of a wait; then the time is looked at
 SQLITE_FAILURES = {
     sqlite3.SQLITE_FULL,
@@ -68,7 +70,7 @@ class Database:
         self._write_threads = Threads("db-write", 1)
         self._read_threads = Threads("db-read", READERS)
         self._wait = _Wait()
-        self.clock = Clock()
+        self.clock = Clock()  # the database's own, once `lease_now` has asked it
         self._stop_waiting_at = math.inf
 
     def migrate(self) -> None:
@@ -81,8 +83,10 @@ class Database:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
         with self.write() as session:
-            if not self.is_sqlite:  # other servers may be at work in the tables
+            if not self.is_sqlite:  # other servers may be at work in the tables, or start on an empty database too
                 session.execute(text(f"SET LOCAL lock_timeout = '{COMMAND_LIMIT_S:g}s'"))
+                session.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+                self.lease_now(session)
             config.attributes["connection"] = session.connection()
             command.upgrade(config, "head")
 
@@ -140,7 +144,9 @@ class Database:
         A SQLite database has one server."""
         if self.is_sqlite:
             return self.clock.steady()
-        return float(session.scalars(select(func.extract("epoch", func.clock_timestamp()))).one())
+        now = float(session.scalars(select(func.extract("epoch", func.clock_timestamp()))).one())
+        self.clock.follow(now)
+        return now
 
     def stop_waiting(self) -> None:
         """The server ends: from now on no write waits for longer than a request's would."""

@@ -2,7 +2,6 @@
 
 import hashlib
 import secrets
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.audit import SERVER, audit
 from server.accounts.db import Database
-from server.accounts.ledger import spent_and_held
+from server.accounts.ledger import held_sum
 from server.accounts.money import format_money
 from server.accounts.tables import KeyRow
 
@@ -91,7 +90,7 @@ def create_key(
         tail=secret[-4:],
         groups=sorted(groups),
         budget=budget,
-        created_at=time.time(),
+        created_at=database.clock.now(),
         expires_at=expires_at.timestamp() if expires_at else None,
         revoked_at=None,
         max_running=None,
@@ -105,13 +104,13 @@ def create_key(
     with database.write() as session:
         session.add(row)
         audit(session, by, "key.create", row.id, **_described(row))
-    return _key(row), secret
+    return _key(row, database.clock.now()), secret
 
 
 def authenticate(database: Database, secret: str) -> Key | None:
     """The key of a secret; None when it is unknown, revoked or expired."""
     hashed = hash_secret(secret)
-    rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > time.time())
+    rotated = (KeyRow.previous_hash == hashed) & (KeyRow.previous_until > database.clock.now())
     return _find_usable(database, (KeyRow.secret_hash == hashed) | rotated)
 
 
@@ -125,15 +124,15 @@ def _find_usable(database: Database, condition: ColumnElement[bool]) -> Key | No
         row = session.scalar(select(KeyRow).where(condition))
     if row is None or row.revoked_at is not None:
         return None
-    if row.expires_at is not None and row.expires_at <= time.time():
+    if row.expires_at is not None and row.expires_at <= database.clock.now():
         return None
-    return _key(row)
+    return _key(row, database.clock.now())
 
 
 def list_keys(database: Database) -> list[Key]:
     """Oldest first."""
     with database.read() as session:
-        return [_key(row) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
+        return [_key(row, database.clock.now()) for row in session.scalars(select(KeyRow).order_by(KeyRow.created_at))]
 
 
 def find_key(database: Database, text: str) -> Key:
@@ -168,7 +167,7 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None:
             return None
-        _check_budget(session, key_id, changes.get("budget"))
+        _check_budget(session, row, changes.get("budget"))
         before = _described(row)
         for name, value in _columns(changes).items():
             setattr(row, name, value)
@@ -176,7 +175,7 @@ def update_key(database: Database, key_id: str, changes: KeyChanges, *, by: str)
         changed = {name: [before[name], after[name]] for name in after if before[name] != after[name]}
         if changed:
             audit(session, by, "key.change", key_id, **changed)
-    return _key(row)
+    return _key(row, database.clock.now())
 
 
 def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) -> tuple[Key, str] | None:
@@ -187,10 +186,10 @@ def rotate_key(database: Database, key_id: str, overlap_s: float, *, by: str) ->
         row = session.get(KeyRow, key_id, with_for_update=True)
         if row is None or row.revoked_at is not None:
             return None
-        row.previous_hash, row.previous_until = row.secret_hash, time.time() + overlap_s
+        row.previous_hash, row.previous_until = row.secret_hash, database.clock.now() + overlap_s
         row.secret_hash, row.tail = hash_secret(secret), secret[-4:]
         audit(session, by, "key.rotate", key_id, overlap_s=overlap_s)
-    return _key(row), secret
+    return _key(row, database.clock.now()), secret
 
 
 def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
@@ -200,9 +199,9 @@ def revoke_key(database: Database, key_id: str, *, by: str) -> Key | None:
         if row is None:
             return None
         if row.revoked_at is None:
-            row.revoked_at = time.time()
+            row.revoked_at = database.clock.now()
             audit(session, by, "key.revoke", key_id, name=row.name)
-    return _key(row)
+    return _key(row, database.clock.now())
 
 
 def hash_secret(secret: str) -> str:
@@ -214,8 +213,8 @@ def _new_secret() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def _check_budget(session: Session, key_id: str, budget: int | None) -> None:
-    if budget is not None and budget < (spent := spent_and_held(session, key_id)):
+def _check_budget(session: Session, row: KeyRow, budget: int | None) -> None:
+    if budget is not None and budget < (spent := row.settled + held_sum(session, row.id)):
         raise ValueError(f"This key has spent {format_money(spent)} CNY already: its budget can't be less.")
 
 
@@ -234,8 +233,8 @@ def _described(row: KeyRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in KeyChanges.__annotations__}
 
 
-def _key(row: KeyRow) -> Key:
-    rotating = row.previous_until is not None and row.previous_until > time.time()
+def _key(row: KeyRow, now: float) -> Key:
+    rotating = row.previous_until is not None and row.previous_until > now
     return Key(
         id=row.id,
         name=row.name,

@@ -4,20 +4,21 @@ A hold reserves the price of a call. Its owner (one server process) renews the h
 charge is an entry. It is written in the transaction that records the call's results and changes the hold from held to
 captured. If the hold is no longer held, another process settled the call, and nothing is written.
 
-What a key has left is its budget minus its entries and its held holds, summed in the transaction that adds a hold. That
-transaction locks the key's row (FOR UPDATE; on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend
-the last of a budget. Both sums are in one statement, so they see one snapshot: a call that is captured meanwhile is
-counted exactly once.
+What a key has left is its budget minus its settled total and its held holds. The total is the sum of its entries (and
+that of a month the sum of the month's), which the transaction that adds an entry writes with it: so a hold costs the
+same however many charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row
+before any other (on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend the last of a budget, a
+call that is captured meanwhile is counted exactly once, and no two transactions wait for each other.
 """
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Update, func, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.db import Database
+from server.accounts.db import PAGE, Database
+from server.accounts.gateways import live_owners
 from server.accounts.paging import month_start
 from server.accounts.store import Store
 from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
@@ -80,14 +81,15 @@ class Ledger(Store):
     def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         with self._database.write() as session:
-            limits = select(KeyRow.budget, KeyRow.monthly_budget).where(KeyRow.id == call.key_id).with_for_update()
-            budget, monthly_budget = session.execute(limits).one_or_none() or (None, None)
-            for limit, since in ((budget, None), (monthly_budget, month_start(time.time()))):
+            key = _lock_key(session, call.key_id)
+            held = held_sum(session, call.key_id)
+            in_month = self._settled_in_month(key)
+            for limit, spent, monthly in ((key.budget, key.settled, False), (key.monthly_budget, in_month, True)):
                 if limit is None:
                     continue
-                available = limit - spent_and_held(session, call.key_id, since)
+                available = limit - spent - held
                 if available < call.price:
-                    raise InsufficientBudget(available, call.price, monthly=since is not None)
+                    raise InsufficientBudget(available, call.price, monthly=monthly)
             session.add(
                 HoldRow(
                     call_id=call.call_id,
@@ -98,7 +100,7 @@ class Ledger(Store):
                     owner=self._owner,
                     lease_until=self._database.lease_now(session) + self._lease_s,
                     state="held",
-                    created_at=time.time(),
+                    created_at=self._database.clock.now(),
                 )
             )
             extra_writes(session)
@@ -114,14 +116,18 @@ class Ledger(Store):
         if not results:
             raise ValueError(f"{call_id} has no results, and what was not delivered is not charged")
         with self._database.write() as session:
-            now = time.time()
+            now = self._database.clock.now()
+            hold = session.get(HoldRow, call_id)
+            if hold is None:
+                raise HoldLost(call_id)
+            key = _lock_key(session, hold.key_id)
             own = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
             if _count_updated(session, update(HoldRow).where(*own).values(state="captured", settled_at=now)) != 1:
                 return _captured_price(session, call_id, results)
-            hold = session.get_one(HoldRow, call_id)
             session.add(
                 EntryRow(call_id=call_id, key_id=hold.key_id, model=hold.model, amount=hold.price, created_at=now)
             )
+            _settle(key, hold.price, now)
             for result in results:
                 session.add(_result_row(result, hold, now))
             extra_writes(session)
@@ -133,7 +139,7 @@ class Ledger(Store):
 
     def void(self, call_id: str, reason: str) -> bool:
         """Release the hold. False when this owner holds none for the call."""
-        statement = _void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
+        statement = self._void_statement(reason, HoldRow.call_id == call_id, HoldRow.owner == self._owner)
         with self._database.write() as session:
             return _count_updated(session, statement) == 1
 
@@ -158,19 +164,13 @@ class Ledger(Store):
             expired = {row.call_id: row.lease_until for row in session.execute(query)}
             dead = [call_id for call_id, until in expired.items() if self._seen_expired.get(call_id) == until]
             self._seen_expired = expired
-            return _count_updated(session, _void_statement("lease_expired", HoldRow.call_id.in_(dead)))
+            return _count_updated(session, self._void_statement("lease_expired", HoldRow.call_id.in_(dead)))
 
     def void_orphans(self) -> int:
-        """At start: void the holds that dead servers left; returns how many.
-
-        A SQLite home has one server, so every other owner is dead. With a shared PostgreSQL other servers may be alive:
-        there, an expired lease alone shows that its owner is dead.
-        """
-        dead = HoldRow.owner != self._owner
+        """Void the holds of servers that do not run any more; returns how many."""
         with self._database.write() as session:
-            if not self._database.is_sqlite:
-                dead &= HoldRow.lease_until < self._database.lease_now(session)
-            return _count_updated(session, _void_statement("server_died", dead))
+            dead = HoldRow.owner.not_in(live_owners())
+            return _count_updated(session, self._void_statement("server_died", dead))
 
     def find_result(self, name: str) -> StoredResult | None:
         """The record of a stored picture; None if there is none, or its file was deleted."""
@@ -182,27 +182,50 @@ class Ledger(Store):
             row.name, row.media_type, row.width_px, row.height_px, row.size_bytes, row.sha256, row.position
         )
 
-    def result_names(self) -> set[str]:
-        """The files that have a record and must not be deleted."""
+    def recorded(self, names: Collection[str]) -> set[str]:
+        """Which of these files have a record and must not be deleted."""
         with self._database.read() as session:
-            return set(session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))))
+            kept = (ResultRow.name.in_(names), ResultRow.deleted_at.is_(None))
+            return set(session.scalars(select(ResultRow.name).where(*kept)))
 
-    def expire_results(self, max_age_s: float) -> int:
-        """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay."""
+    def expire_results(self, max_age_s: float, limit: int = PAGE) -> int:
+        """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
+        many; if as many as `limit`, there may be more."""
         expired = (ResultRow.created_at < self._database.clock.cautious() - max_age_s, ResultRow.deleted_at.is_(None))
+        page = select(ResultRow.name).where(*expired).order_by(ResultRow.created_at).limit(limit)
         with self._database.write() as session:
-            statement = update(ResultRow).where(*expired).values(deleted_at=time.time())
+            statement = update(ResultRow).where(ResultRow.name.in_(page))
+            statement = statement.values(deleted_at=self._database.clock.now())
             return len(session.scalars(statement.returning(ResultRow.name)).all())
 
+    def _settled_in_month(self, key: KeyRow) -> int:
+        return key.settled_in_month if (key.month or 0) >= month_start(self._database.clock.now()) else 0
 
-def spent_and_held(session: Session, key_id: str, since: float | None = None) -> int:
-    """The sum of a key's charges (since then, in Unix seconds) and of the holds for its running calls, in 1/10000
-    CNY."""
+    def _void_statement(self, reason: str, *conditions: ColumnElement[bool]) -> Update:
+        statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
+        return statement.values(state="void", reason=reason[:60], settled_at=self._database.clock.now())
+
+
+def held_sum(session: Session, key_id: str) -> int:
+    """The sum of the holds for a key's running calls, in 1/10000 CNY."""
     own_held = (HoldRow.key_id == key_id, HoldRow.state == "held")
-    charges = select(func.coalesce(func.sum(EntryRow.amount), 0)).where(EntryRow.key_id == key_id)
-    spent = (charges if since is None else charges.where(EntryRow.created_at >= since)).scalar_subquery()
-    held = select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held).scalar_subquery()
-    return int(session.scalars(select(spent + held)).one())
+    return int(session.scalars(select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held)).one())
+
+
+def _lock_key(session: Session, key_id: str) -> KeyRow:
+    """The key's row, locked until the transaction ends: against all but rows that are added to refer to it."""
+    query = select(KeyRow).where(KeyRow.id == key_id).with_for_update(key_share=True)
+    return session.scalars(query.execution_options(populate_existing=True)).one()
+
+
+def _settle(key: KeyRow, price: int, now: float) -> None:
+    """Add a charge to the key's totals. That of the month begins anew with the first charge of a month."""
+    key.settled += price
+    month = month_start(now)
+    if key.month is None or key.month < month:
+        key.month, key.settled_in_month = month, 0
+    if key.month == month:
+        key.settled_in_month += price
 
 
 def _captured_price(session: Session, call_id: str, results: Sequence[StoredResult]) -> int:
@@ -211,11 +234,6 @@ def _captured_price(session: Session, call_id: str, results: Sequence[StoredResu
     if recorded != {result.name for result in results}:
         raise HoldLost(call_id)
     return session.get_one(HoldRow, call_id).price
-
-
-def _void_statement(reason: str, *conditions: ColumnElement[bool]) -> Update:
-    statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
-    return statement.values(state="void", reason=reason[:60], settled_at=time.time())
 
 
 def _count_updated(session: Session, statement: Update) -> int:

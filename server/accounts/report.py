@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session
 
-from server.accounts.db import Database
+from server.accounts.db import PAGE, Database
 from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
 
 
@@ -40,13 +40,11 @@ class Entry:
 
 def balances(database: Database) -> list[Balance]:
     """Of every key, oldest first."""
-    charges = select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id)
     holds = select(HoldRow.key_id, func.sum(HoldRow.price)).where(HoldRow.state == "held").group_by(HoldRow.key_id)
     with database.read() as session:
-        spent = {row[0]: int(row[1]) for row in session.execute(charges)}
         held = {row[0]: int(row[1]) for row in session.execute(holds)}
         rows = session.scalars(select(KeyRow).order_by(KeyRow.created_at)).all()
-    return [Balance(row.id, row.name, row.budget, spent.get(row.id, 0), held.get(row.id, 0)) for row in rows]
+    return [Balance(row.id, row.name, row.budget, row.settled, held.get(row.id, 0)) for row in rows]
 
 
 def entries(database: Database, key_id: str | None = None, limit: int = 100) -> list[Entry]:
@@ -84,11 +82,12 @@ def check(database: Database, stored: Callable[[str], bool] | None = None) -> li
             *_call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
             *_call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
             *_wrong_amounts(session),
+            *_wrong_totals(session),
             *_orphans(session),
         ]
-        names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).all()
-    if stored is not None:
-        problems += [f"result {name} has no file" for name in names if not stored(name)]
+        if stored is not None:
+            names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).yield_per(PAGE)
+            problems += [f"result {name} has no file" for name in names if not stored(name)]
     problems += [
         f"key {balance.key_id} is over its budget by {-balance.available}"
         for balance in balances(database)
@@ -105,6 +104,24 @@ def _wrong_amounts(session: Session) -> list[str]:
     different = (EntryRow.amount != HoldRow.price) | (EntryRow.key_id != HoldRow.key_id)
     query = select(EntryRow.call_id).join(HoldRow, HoldRow.call_id == EntryRow.call_id).where(different)
     return [f"call {call_id} has an entry of another price or key than its hold" for call_id in session.scalars(query)]
+
+
+def _wrong_totals(session: Session) -> list[str]:
+    """Of all charges, and of those of the month in which a key was charged last."""
+    problems = []
+    in_month = EntryRow.created_at >= KeyRow.month
+    for settled, counted, name in (
+        (KeyRow.settled, true(), "total"),
+        (KeyRow.settled_in_month, in_month, "total of the month"),
+    ):
+        charged = func.coalesce(func.sum(EntryRow.amount), 0)
+        joined = (EntryRow.key_id == KeyRow.id) & counted
+        query = select(KeyRow.id, settled, charged).outerjoin(EntryRow, joined).group_by(KeyRow.id, settled)
+        problems += [
+            f"key {key_id} has a settled {name} of {total} and charges of {int(sum_)}"
+            for key_id, total, sum_ in session.execute(query.having(settled != charged))
+        ]
+    return problems
 
 
 def _orphans(session: Session) -> list[str]:

@@ -9,7 +9,7 @@ from server.accounts.tables import AutoInteger, Base
 
 
 class ResponseRow(Base):
-    """A response. While it runs it has an owner (a server process) that renews its lease.
+    """A response. While it runs it has an owner: a server process.
 
     One that is not `stored` is there for retries only: it can't be retrieved or continued from.
     """
@@ -28,7 +28,6 @@ class ResponseRow(Base):
     previous_id: Mapped[str | None] = mapped_column(String(60))
     state: Mapped[str] = mapped_column(String(12), index=True)
     owner: Mapped[str] = mapped_column(String(40))
-    lease_until: Mapped[float] = mapped_column(Float)
     background: Mapped[bool] = mapped_column(Boolean)
     echo: Mapped[dict[str, Any]] = mapped_column(JSON)  # the request's fields that the response object repeats
     ended: Mapped[dict[str, Any] | None] = mapped_column(JSON)  # the fields that are known at its end only

@@ -4,8 +4,7 @@ A response is recorded when it begins, each output item when it is finished, and
 ended, or was cancelled, is not ended again. So after a crash, a response shows how far it came.
 """
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +12,8 @@ from sqlalchemy import ColumnElement, Select, delete, literal, or_, select, upda
 from sqlalchemy.orm import Session
 
 from server.accounts.calls import Write
-from server.accounts.db import Database
+from server.accounts.db import PAGE, Database
+from server.accounts.gateways import live_owners
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store
 
@@ -61,6 +61,7 @@ class StoredResponse:
     background: bool
     echo: Mapping[str, Any]
     created_at: int
+    owner: str = ""  # the server that runs it, or ran it
     ended: Mapping[str, Any] | None = None
     events: Sequence[Mapping[str, Any]] | None = None
     idempotency_key: str | None = None
@@ -87,10 +88,9 @@ class StoredResponse:
 class ResponseStore(Store):
     """The response records that one server process (`owner`) reads and writes."""
 
-    def __init__(self, database: Database, owner: str, lease_s: float) -> None:
+    def __init__(self, database: Database, owner: str) -> None:
         super().__init__(database)
         self._owner = owner
-        self._lease_s = lease_s
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
         """Record a response that runs, with its input items."""
@@ -100,7 +100,6 @@ class ResponseStore(Store):
             previous_id=response.previous_id,
             state=response.state,
             owner=self._owner,
-            lease_until=time.time() + self._lease_s,
             background=response.background,
             echo=dict(response.echo),
             idempotency_key=response.idempotency_key,
@@ -139,7 +138,7 @@ class ResponseStore(Store):
     def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
         """Record the end. False when it had ended before, or was deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
-        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": time.time()}
+        values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self._database.clock.now()}
         statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
             statement = statement.values(idempotency_key=None)
@@ -210,44 +209,36 @@ class ResponseStore(Store):
             _delete(session, select(ResponseRow.id).where(ResponseRow.id == response_id))
         return True
 
-    def renew(self) -> None:
-        """Extend the leases of this server's responses."""
-        own = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
-        with self._database.write() as session:
-            lease_until = self._database.lease_now(session) + self._lease_s
-            session.execute(update(ResponseRow).where(*own).values(lease_until=lease_until))
-
     def finish_orphans(self) -> int:
-        """End the responses of dead servers; returns how many. On a shared PostgreSQL, an expired lease shows that a
-        server is dead.
+        """End the responses of servers that do not run any more; returns how many.
 
         A response with a picture was charged for it, so it is completed as it is: a retry is not charged again.
         """
         pictures = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
         charged = select(ItemRow.id).where(*pictures).exists()
-        running = update(ResponseRow).where(ResponseRow.state.in_(RUNNING)).values(ended_at=time.time())
+        now = self._database.clock.now()
+        dead = (ResponseRow.state.in_(RUNNING), ResponseRow.owner.not_in(live_owners()))
+        orphans = update(ResponseRow).where(*dead).values(ended_at=now)
         with self._database.write() as session:
-            dead = ResponseRow.owner != self._owner
-            if not self._database.is_sqlite:
-                dead &= ResponseRow.lease_until < self._database.lease_now(session)
-            orphans = running.where(dead)
-            completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(time.time())})
+            completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})
             failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
             statements = (completed, failed)
             return sum(len(session.scalars(one.returning(ResponseRow.id)).all()) for one in statements)
 
-    def delete_expired(self, max_age_s: float, max_retry_age_s: float) -> None:
-        """Delete ended responses that are older than this. Those that are not `stored` have the second limit."""
+    def delete_expired(self, max_age_s: float, max_retry_age_s: float, limit: int = PAGE) -> int:
+        """Delete ended responses that are older than this; returns how many. Those that are not `stored` have the
+        second limit. If as many as `limit`, there may be more."""
         now = self._database.clock.cautious()
         for_retries = ~ResponseRow.stored & (ResponseRow.created_at < now - max_retry_age_s)
         expired = or_(ResponseRow.created_at < now - max_age_s, for_retries)
+        page = select(ResponseRow.id).where(expired, ResponseRow.state.not_in(RUNNING)).limit(limit)
         with self._database.write() as session:
-            _delete(session, select(ResponseRow.id).where(expired, ResponseRow.state.not_in(RUNNING)))
+            return _delete(session, page)
 
-    def file_names(self) -> set[str]:
-        """The files that came inside requests and that a response still needs."""
+    def needed(self, names: Collection[str]) -> set[str]:
+        """Which of these files came inside requests and are needed by a response still."""
         with self._database.read() as session:
-            return set(session.scalars(select(FileRow.name)))
+            return set(session.scalars(select(FileRow.name).where(FileRow.name.in_(names))))
 
 
 def _with_items(session: Session, *conditions: ColumnElement[bool]) -> tuple[StoredResponse, list[StoredItem]] | None:
@@ -272,13 +263,14 @@ def _chain_query(response_id: str, key_id: str) -> Select[str, ItemRow]:
     )
 
 
-def _delete(session: Session, query: Select[str]) -> None:
+def _delete(session: Session, query: Select[str]) -> int:
     ids = list(session.scalars(query))
     for start in range(0, len(ids), 500):
         batch = ids[start : start + 500]
         for table in (ItemRow, FileRow):
             session.execute(delete(table).where(table.response_id.in_(batch)))
         session.execute(delete(ResponseRow).where(ResponseRow.id.in_(batch)))
+    return len(ids)
 
 
 def _item_row(response_id: str, key_id: str, position: int, item: StoredItem) -> ItemRow:
@@ -307,6 +299,7 @@ def _response(row: ResponseRow) -> StoredResponse:
         background=row.background,
         echo=row.echo,
         created_at=int(row.created_at),
+        owner=row.owner,
         ended=row.ended,
         events=row.events,
         idempotency_key=row.idempotency_key,

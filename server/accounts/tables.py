@@ -15,6 +15,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -46,6 +47,9 @@ class KeyRow(Base):
     note: Mapped[str] = mapped_column(String(500), server_default="")
     previous_hash: Mapped[str | None] = mapped_column(String(64), index=True)  # of the secret before a rotation
     previous_until: Mapped[float | None] = mapped_column(Float)
+    settled: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # the sum of its entries
+    settled_in_month: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # of those since `month`
+    month: Mapped[float | None] = mapped_column(Float)  # in which the last entry was made: its beginning
 
 
 class HoldRow(Base):
@@ -99,7 +103,7 @@ class ResultRow(Base):
     height_px: Mapped[int] = mapped_column(Integer)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
-    created_at: Mapped[float] = mapped_column(Float)
+    created_at: Mapped[float] = mapped_column(Float, index=True)
     deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
     # the rest only while prompts are kept, and until it is deleted
     seed: Mapped[int | None] = mapped_column(BigInteger)
@@ -143,6 +147,39 @@ class CallRow(Base):
     replayable: Mapped[bool] = mapped_column("kept", Boolean)  # a retry gets this answer; `kept` on disk
     delivered: Mapped[bool] = mapped_column("heard", Boolean)  # a client was connected when it ended
     created_at: Mapped[float] = mapped_column(Float, index=True)
+    ended_at: Mapped[float | None] = mapped_column(Float)
+
+
+class GatewayRow(Base):
+    """A server that runs. What belongs to an owner without a row here has lost its server.
+
+    `url`: where the others reach it; None if it runs alone.
+    """
+
+    __tablename__ = "gateways"
+
+    owner: Mapped[str] = mapped_column(String(40), primary_key=True)
+    url: Mapped[str | None] = mapped_column(String(200))
+    started_at: Mapped[float] = mapped_column(Float)
+    lease_until: Mapped[float] = mapped_column(Float)
+
+
+class ClaimRow(Base):
+    """A call, chat or response that runs on one of several gateways, or began within the last minute.
+
+    `counted`: towards its key's limits.
+    """
+
+    __tablename__ = "claims"
+
+    id: Mapped[str] = mapped_column(String(60), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), index=True)
+    endpoint: Mapped[str] = mapped_column(String(60))
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    idempotency_key: Mapped[str | None] = mapped_column(String(255))
+    owner: Mapped[str] = mapped_column(String(40))
+    counted: Mapped[bool] = mapped_column(Boolean)
+    begun_at: Mapped[float] = mapped_column(Float)
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 

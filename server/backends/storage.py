@@ -7,7 +7,7 @@ records it afterwards; a sweep deletes files without a record.
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,23 +80,25 @@ class Storage:
     def exists(self, name: str) -> bool:
         return self.path(name) is not None
 
-    def sweep(self, known: set[str], older_than_s: float) -> int:
-        """Delete files that are not `known` and older than this; returns how many. A younger file may not be recorded
+    def pages(self, older_than_s: float) -> Iterator[list[str]]:
+        """The names of all files that are older than this, a folder at a time. A younger file may not be recorded
         yet."""
         cutoff = self._clock.cautious() - older_than_s
-        removed = 0
-        for path in self._files():
-            with suppress(FileNotFoundError):
-                if path.name not in known and path.stat().st_mtime < cutoff:
-                    path.unlink()
-                    removed += 1
-        return removed
+        for folder in self._root.glob("??"):
+            names = []
+            for path in folder.iterdir():
+                with suppress(FileNotFoundError):
+                    if path.is_file() and path.stat().st_mtime < cutoff:
+                        names.append(path.name)
+            yield names
+
+    def delete(self, names: Collection[str]) -> None:
+        """Delete these files, as far as they are there."""
+        for name in names:
+            self._path_for(name.removeprefix(".")).with_name(name).unlink(missing_ok=True)
 
     def _path_for(self, name: str) -> Path:
         return self._root / name[:2] / name
-
-    def _files(self) -> Iterator[Path]:
-        return (path for path in self._root.glob("??/*") if path.is_file())
 
 
 def _fsync_folder(folder: Path) -> None:

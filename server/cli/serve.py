@@ -5,6 +5,7 @@ import secrets
 import shlex
 import sys
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 
 import uvicorn
@@ -25,7 +26,7 @@ from server.cli.connection_limits import (
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
 from server.errors import StartError
-from server.housekeeping import HomeInUse, lock_home, make_private
+from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services
 from server.settings import Settings
 from server.telemetry.logs import configure_logs
@@ -39,8 +40,9 @@ def run(settings: Settings) -> None:
     catalog = read_catalog(settings)
     _require_checkpoints(settings, catalog)
     try:
-        lock_home(settings.home).close()  # for an early, readable error; the server itself takes the lock again
-    except (HomeInUse, OSError) as error:
+        with lock_home(settings.home), lock_database(settings) or nullcontext():
+            pass  # for an early, readable error; the server itself takes the locks again
+    except (DatabaseInUse, HomeInUse, OSError) as error:
         raise StartError(str(error)) from error
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     make_private(settings.home)

@@ -5,7 +5,6 @@ import base64
 import hashlib
 import hmac
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -48,7 +47,7 @@ class Webhooks:
 
     async def deliver_due(self, now: float | None = None) -> None:
         """One attempt for each that is due."""
-        now = time.time() if now is None else now
+        now = self._store.now() if now is None else now
         if not await self._store.in_reader(self._store.any_due, now):
             return
         due = await self._store.in_patient_writer(self._store.claim_due, now, AT_ONCE)

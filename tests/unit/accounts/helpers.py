@@ -2,6 +2,7 @@
 
 from server.accounts import report
 from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import BilledCall, StoredResult
 
 GROUPS = frozenset({"alpha", "beta"})
@@ -13,6 +14,13 @@ def result(name: str) -> StoredResult:
 
 def call(call_id: str, key_id: str, price: int = 1000) -> BilledCall:
     return BilledCall(call_id, key_id, "images.generations", "alpha", price)
+
+
+def server(database: Database, owner: str, url: str | None = None, lease_s: float = 60) -> GatewayStore:
+    """A server that runs."""
+    gateway = GatewayStore(database, owner, url, lease_s)
+    gateway.register()
+    return gateway
 
 
 def clean(database: Database) -> bool:

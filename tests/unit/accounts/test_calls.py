@@ -10,7 +10,7 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import HoldLost, Ledger
 from server.accounts.tables import CallRow
-from tests.unit.accounts.helpers import GROUPS, call, clean, result
+from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
 
 REFUSAL = Failure("failed", 400, {"message": "no", "type": "t", "param": None, "code": "c"}, replayable=True)
 ENGINE_FAILURE = Failure("failed", 500, {"message": "oh"}, replayable=False)
@@ -119,6 +119,7 @@ def test_an_expired_idempotency_key_is_free_and_expired_records_are_deleted(data
 def test_the_calls_of_a_dead_server_fail_and_are_not_charged(database: Database, key_id: str) -> None:
     begin(database, CallStore(database, "dead", 60), make_id(key_id), owner="dead", lease_s=0)
     store = CallStore(database, "next", 60)
+    server(database, "next")
     assert store.fail_orphans() == 0  # its hold is held, so its server may be alive
     assert Ledger(database, "next").void_orphans() == 1
     assert store.fail_orphans() == 1
@@ -139,7 +140,9 @@ def test_an_answer_that_is_replayable_once_is_replayed_once(database: Database, 
 
 
 def record(name: str, *, replayable: bool, delivered: bool) -> CallRecord:
-    return CallRecord(make_id("key", name), "succeeded" if replayable else "failed", 200, {}, replayable, delivered, 0)
+    return CallRecord(
+        make_id("key", name), "succeeded" if replayable else "failed", 200, {}, replayable, delivered, 0, "me"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,6 +168,7 @@ def test_a_retry_is_for_the_call_whose_answer_was_not_delivered(
 
 def test_a_call_whose_end_could_not_be_recorded_fails_once_its_hold_is_void(database: Database, key_id: str) -> None:
     store = CallStore(database, "me", 60)
+    server(database, "me")
     begin(database, store, make_id(key_id), owner="me")
     Ledger(database, "me").void("img_1", "test")
     assert store.fail_orphans({"img_1"}) == 0  # it runs

@@ -87,10 +87,18 @@ def test_calls_are_read(database: Database) -> None:
     endpoint = "images.generations"
     first, second = (CallId(name, "key_1", endpoint, "f", key) for name, key in (("c1", None), ("c2", "k")))
     succeeded = CallRecord(
-        first, "succeeded", 200, {"data": []}, replayable=True, delivered=False, created_at=NOW, ended_at=NOW
+        first,
+        "succeeded",
+        200,
+        {"data": []},
+        replayable=True,
+        delivered=False,
+        created_at=NOW,
+        owner="old",
+        ended_at=NOW,
     )
     failed = CallRecord(
-        second, "failed", 200, {"data": []}, replayable=False, delivered=True, created_at=NOW, ended_at=NOW
+        second, "failed", 200, {"data": []}, replayable=False, delivered=True, created_at=NOW, owner="old", ended_at=NOW
     )
     assert store.find("c1", "key_1") == replace(succeeded, model="m")
     assert store.find_keyed("key_1", endpoint, "k") == failed
@@ -98,10 +106,10 @@ def test_calls_are_read(database: Database) -> None:
 
 
 def test_responses_are_read(database: Database) -> None:
-    store = ResponseStore(database, "new", 60)
+    store = ResponseStore(database, "new")
     expected = StoredResponse(
         "r1", "key_1", None, "completed", True, {"model": "m"}, NOW, ended={"completed_at": 2}, events=[{"type": "e"}],
-        fingerprint="f", stored=True, delivered=True,
+        fingerprint="f", stored=True, delivered=True, owner="old",
     )  # fmt: skip
     items = [StoredItem("input", {"id": "item"}), StoredItem("output", {"id": "item"}, "a.png")]
     assert store.find("r1", "key_1") == (expected, items)
@@ -111,7 +119,7 @@ def test_responses_are_read(database: Database) -> None:
         "r1": True,
         "r2": False,
     }
-    assert store.file_names() == {"b.png"}
+    assert store.needed(["a.png", "b.png"]) == {"b.png"}
 
 
 def test_keys_and_money_are_read(database: Database) -> None:
@@ -131,7 +139,7 @@ def test_chat_usage_and_refusals_are_read(database: Database) -> None:
 
 def test_delivery_is_written_to_the_columns_on_disk(database: Database) -> None:
     CallStore(database, "new", DAY_S).mark_delivered("c1", still_replayable=False)
-    ResponseStore(database, "new", 60).redeliver("r2")
+    ResponseStore(database, "new").redeliver("r2")
     with database.read() as session:
         assert session.execute(text("SELECT kept, heard FROM calls WHERE id = 'c1'")).one() == (False, True)
         assert session.scalar(text("SELECT heard FROM responses WHERE id = 'r2'"))

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import text
 
-from server.accounts import keys as key_store
-from server.accounts import ledger as ledger_module
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.call_log import CallFilter, CallLog, LoggedCall
 from server.accounts.chat_usage import add_chat_usage
@@ -46,7 +44,7 @@ def test_a_rotated_key_has_two_secrets_until_the_overlap_ends(
     assert renewed.rotating_until is not None
     assert {found.id for secret in (old, new) if (found := authenticate(database, secret))} == {key.id}
     later = datetime.now(UTC).timestamp() + 61
-    monkeypatch.setattr(key_store.time, "time", lambda: later)
+    monkeypatch.setattr(database.clock, "now", lambda: later)
     assert authenticate(database, old) is None
     found = authenticate(database, new)
     assert found is not None
@@ -110,7 +108,7 @@ def test_a_monthly_budget_is_free_again_in_the_next_month(database: Database, mo
     now = datetime.now(UTC)
     next_month = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC).timestamp()
     assert months_spent(database, next_month - 1) == {key.id: 1000}
-    monkeypatch.setattr(ledger_module.time, "time", lambda: next_month + 1)
+    monkeypatch.setattr(database.clock, "now", lambda: next_month + 1)
     ledger.hold(call("c3", key.id))
     assert months_spent(database, next_month) == {}
 
@@ -125,7 +123,7 @@ def test_usage_has_equal_sums_however_it_is_grouped(database: Database, monkeypa
     ledger = Ledger(database, "me")
     days = [datetime(2026, 10, 31, 23, 59, 59, 500_000, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)]
     for number, (key, day) in enumerate([(first, days[0]), (first, days[1]), (second, days[1])]):
-        monkeypatch.setattr(ledger_module.time, "time", day.timestamp)
+        monkeypatch.setattr(database.clock, "now", day.timestamp)
         ledger.hold(call(f"c{number}", key.id, 1000 * (number + 1)))
         ledger.capture(f"c{number}", [result(f"p{number}{n}") for n in range(number + 1)])
     monkeypatch.undo()

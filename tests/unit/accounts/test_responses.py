@@ -9,7 +9,7 @@ from sqlalchemy import event
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
-from tests.unit.accounts.helpers import GROUPS
+from tests.unit.accounts.helpers import GROUPS, server
 
 ROUNDS = 50
 
@@ -21,7 +21,7 @@ def key(database: Database) -> str:
 
 @pytest.fixture
 def store(database: Database) -> ResponseStore:
-    return ResponseStore(database, "me", 60)
+    return ResponseStore(database, "me")
 
 
 def response(number: int, key_id: str, previous: str | None = None, state: str = "in_progress") -> StoredResponse:
@@ -83,9 +83,10 @@ def test_a_response_ends_once(store: ResponseStore, key: str) -> None:
 
 
 def test_the_responses_of_a_dead_server_fail_with_an_error(database: Database, store: ResponseStore, key: str) -> None:
-    dead = ResponseStore(database, "dead", 0)
+    dead = ResponseStore(database, "dead")
     dead.begin(response(0, key), [item("in_0")])
     dead.add_output(response(0, key), 1, item("out_0", "output"))
+    server(database, "me")
     store.begin(response(1, key), [item("in_1")])
     assert store.finish_orphans() == 1
     loaded = store.find("resp_0", key)
@@ -104,9 +105,9 @@ def test_deleting_a_response_deletes_its_items_and_pictures(store: ResponseStore
     for number in range(2):  # the second was sent an item of the first
         store.begin(response(number, key), [item("in_0", picture="a.png")])
     assert store.delete("resp_0", key)
-    assert store.file_names() == {"a.png"}
+    assert store.needed(["a.png", "b.png"]) == {"a.png"}
     assert store.delete("resp_1", key)
-    assert store.file_names() == set()
+    assert store.needed(["a.png"]) == set()
     assert store.find_items(["in_0"], key) == {}
     assert store.find_chain("resp_0", key) is None
 
@@ -134,7 +135,7 @@ def test_an_idempotency_key_finds_its_response_until_that_fails(store: ResponseS
 def test_a_charged_picture_is_delivered_after_its_server_died(
     database: Database, store: ResponseStore, key: str
 ) -> None:
-    dead = ResponseStore(database, "dead", 0)
+    dead = ResponseStore(database, "dead")
     stored = replace(response(0, key), idempotency_key="k", fingerprint="f")
     dead.begin(stored, [item("in_0")])
     dead.add_output(stored, 1, item("out_0", "output", "a.png"))

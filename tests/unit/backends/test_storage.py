@@ -29,14 +29,16 @@ def test_invalid_names_have_no_path(storage: Storage, name: str) -> None:
     assert storage.path(name) is None
 
 
-def test_the_sweep_deletes_old_files_without_a_record_only(storage: Storage, tmp_path: Path) -> None:
+def test_old_files_are_found_with_what_a_crash_left_and_deleted(storage: Storage, tmp_path: Path) -> None:
     known, unknown = storage.new_name("png"), storage.new_name("png")
     storage.write(known, b"1")
     storage.write(unknown, b"2")
     partial = tmp_path / "results" / unknown[:2] / f".{unknown}.tmp"
     partial.write_bytes(b"partial")
-    assert storage.sweep({known}, older_than_s=3600) == 0
-    assert storage.sweep({known}, older_than_s=-1) == 2
+    assert [name for page in storage.pages(older_than_s=3600) for name in page] == []
+    old = {name for page in storage.pages(older_than_s=-1) for name in page}
+    assert old == {known, unknown, partial.name}
+    storage.delete(old - {known})
     assert storage.exists(known)
     assert not storage.exists(unknown)
     assert not partial.exists()
