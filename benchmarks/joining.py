@@ -29,11 +29,6 @@ class BareSteps:
     step_s: dict[int, float]
     other_s: float
 
-    @property
-    def gain(self) -> float:
-        """What the device gains from batches of four: pictures a second over those of one after another."""
-        return 4 * self.step_s[1] / self.step_s[4]
-
     def best_s(self) -> float:
         """Seconds of the four callers: in the best possible batch, which each leaves after its steps, or alone."""
         ends = sorted(STEPS)
@@ -44,11 +39,17 @@ class BareSteps:
 
 @dataclass(frozen=True, slots=True)
 class Staggered:
-    """Seconds of the four callers together, and from each newcomer's arrival to its first step."""
+    """Seconds of the four callers together, and from each one's arrival to its first step, in order of arrival."""
 
     bare: BareSteps
     all_s: float
     first_step_s: list[float]
+
+    @property
+    def slowest_join(self) -> tuple[float, float]:
+        """A newcomer's time to its first step and the bare step that it shares, where their ratio is largest."""
+        joins = [(self.first_step_s[rows - 1], self.bare.step_s[rows]) for rows in (2, 3, 4)]
+        return max(joins, key=lambda join: join[0] / join[1])
 
 
 def measure_bare_steps(model: ImageModel, side_px: int) -> BareSteps:
@@ -65,24 +66,29 @@ def measure_bare_steps(model: ImageModel, side_px: int) -> BareSteps:
 
 
 def staggered(model: ImageModel, side_px: int) -> Staggered:
-    """Four calls of other step counts, half a step apart. The second round counts; the first learns the limits."""
+    """Four calls of other step counts, half a step apart, drawn at `side_px` as the bare pipeline draws. The last round
+    counts; those before it learn the limits."""
     bare = measure_bare_steps(model, side_px)
 
     async def measure() -> tuple[float, list[float]]:
         engine = ImageEngine(DEVICE)
-        jobs = [bench_job(model.name, side_px, side_px, steps) for steps in STEPS]
+        jobs = [_drawn_at_its_size(bench_job(model.name, side_px, side_px, steps)) for steps in STEPS]
         for _ in range(3):
-            first_step_s: list[float] = []
             began = time.perf_counter()
             calls = []
             for number, job in enumerate(jobs):
-                calls.append(asyncio.create_task(_follow(engine, replace(job, id=str(number)), first_step_s)))
+                calls.append(asyncio.create_task(_follow(engine, replace(job, id=str(number)))))
                 await asyncio.sleep(bare.step_s[1] / 2)
-            await asyncio.gather(*calls)
+            first_step_s = await asyncio.gather(*calls)
             all_s = time.perf_counter() - began
-        return all_s, first_step_s[1:]
+        return all_s, first_step_s
 
     return Staggered(bare, *asyncio.run(measure()))
+
+
+def _drawn_at_its_size(job: ImageJob) -> ImageJob:
+    """Not at the checkpoint's native size and reduced."""
+    return replace(job, checkpoint=replace(job.checkpoint, native_area_px=job.width_px * job.height_px))
 
 
 def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
@@ -98,11 +104,11 @@ def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
 
     async def one_by_one(engine: ImageEngine, job: ImageJob, turn: asyncio.Lock, began: float) -> float:
         async with turn:
-            await _follow(engine, job, [])
+            await _follow(engine, job)
         return time.perf_counter() - began
 
     async def at_once(engine: ImageEngine, job: ImageJob, began: float) -> float:
-        await _follow(engine, job, [])
+        await _follow(engine, job)
         return time.perf_counter() - began
 
     async def measure() -> tuple[list[float], list[float]]:
@@ -123,11 +129,11 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
     return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
 
 
-async def _follow(engine: ImageEngine, job: ImageJob, first_step_s: list[float]) -> None:
-    """Draw a picture, and note how long its first step took to come."""
-    arrived, stepped = time.perf_counter(), False
+async def _follow(engine: ImageEngine, job: ImageJob) -> float:
+    """Draw a picture. Returns the seconds from its arrival to the end of its first step."""
+    arrived, first_step_s = time.perf_counter(), 0.0
     async for event in engine.submit(job):
-        if isinstance(event, Progress) and not stepped:
-            stepped = True
-            first_step_s.append(time.perf_counter() - arrived)
+        if isinstance(event, Progress) and not first_step_s:
+            first_step_s = time.perf_counter() - arrived
         assert not isinstance(event, Failed), event.detail
+    return first_step_s
