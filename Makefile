@@ -26,7 +26,8 @@ serve: $(STAMP) ## run the server with the starter checkpoints
 test: check clients ## every test, real server and SDK included
 	@$(BIN)/pytest tests/starters tests/e2e tests/engines tests/gpu --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-nightly: $(STAMP) ## every family of checkpoints, on the oldest and the newest diffusers that pyproject.toml allows
+nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
+	@$(BIN)/pytest tests -m nightly --ignore tests/engines/test_families.py
 	@for wanted in '==0.38.0' ''; do \
 		folder=.nightly/diffusers$$wanted; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $$folder "diffusers$$wanted"; \

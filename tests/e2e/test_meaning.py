@@ -98,7 +98,7 @@ def test_an_instruction_changes_one_thing(client: OpenAI) -> None:
     ("model", "size"),
     [
         ("alpha-image-2-hd-count", "2048x2048"),
-        ("alpha-image-2-4k-count", "16:9"),
+        pytest.param("alpha-image-2-4k-count", "16:9", marks=pytest.mark.nightly),  # the same way with more tiles
     ],
 )
 def test_larger_tiers_are_sharper_than_a_resize(client: OpenAI, model: str, size: str) -> None:

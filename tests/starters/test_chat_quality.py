@@ -39,6 +39,7 @@ def test_the_folder_is_small_and_in_half_precision() -> None:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"F16"}  # noqa: SIM118
 
 
+@pytest.mark.nightly  # the checkpoint is frozen, and the engine's own tests see whether it is read rightly
 @pytest.mark.parametrize(
     ("figure", "floor"),
     [

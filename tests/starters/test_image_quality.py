@@ -38,11 +38,13 @@ def test_the_folder_is_small(name: str) -> None:
     assert sum(file.stat().st_size for file in files) <= LARGEST_BYTES
 
 
+@pytest.mark.nightly  # the checkpoints are frozen, and tests/e2e/test_meaning.py sees whether they are drawn rightly
 @pytest.mark.parametrize("name", FLOORS)
 def test_its_codec_keeps_pictures(measured: Mapping[str, Measured], name: str) -> None:
     assert measured[name].psnr_db >= LEAST_DB[name]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "what"), [(name, what) for name, floors in FLOORS.items() for what in floors])
 def test_it_draws_what_was_asked(measured: Mapping[str, Measured], name: str, what: str) -> None:
     assert measured[name].shares[what].value >= FLOORS[name][what]
