@@ -1,0 +1,137 @@
+"""The files in deploy/ parse, and agree with the server's settings and with each other."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import crossplane
+import pytest
+import yaml
+
+from server.settings import REPOSITORY, Settings
+
+DEPLOY = REPOSITORY / "deploy"
+DOCKERFILE = (REPOSITORY / "Dockerfile.cuda").read_text()
+
+
+@pytest.fixture(scope="module")
+def defaults() -> Settings:
+    return Settings.model_construct()
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return loaded
+
+
+def setting_names() -> set[str]:
+    return {f"DARKROOM_{name.upper()}" for name in Settings.model_fields}
+
+
+def directives(block: list[dict[str, Any]], name: str) -> list[list[str]]:
+    """The arguments of each directive of that name, at any depth."""
+    found = [each["args"] for each in block if each["directive"] == name]
+    for each in block:
+        found += directives(each.get("block", []), name)
+    return found
+
+
+def test_the_unit_waits_for_the_drain_and_restarts(defaults: Settings) -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "darkroom.service")
+    service = unit["Service"]
+    assert float(service["TimeoutStopSec"]) >= defaults.drain_s + 30
+    assert (service["KillSignal"], service["Restart"], service["UMask"]) == ("SIGTERM", "on-failure", "0077")
+    assert service["ExecStart"].endswith("/darkroom serve")
+    assert service["User"] == "darkroom"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_knows_every_line_of_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "darkroom.service"
+    text = (DEPLOY / "darkroom.service").read_text()
+    unit.write_text(re.sub(r"ExecStart=.*", "ExecStart=/bin/true", text))
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_nginx_parses_and_does_not_buffer_or_time_out_first(tmp_path: Path, defaults: Settings) -> None:
+    main = tmp_path / "nginx.conf"
+    main.write_text(f"events {{}}\nhttp {{ include {DEPLOY / 'nginx.conf'}; }}\n")
+    parsed = crossplane.parse(str(main), strict=True, combine=True)
+    assert parsed["errors"] == []
+    block = parsed["config"][0]["parsed"]
+    assert directives(block, "proxy_buffering") == [["off"], ["off"]]
+    waits = [float(arguments[0].removesuffix("s")) for arguments in directives(block, "proxy_read_timeout")]
+    assert min(waits) > defaults.job_time_limit_s
+    assert directives(block, "client_max_body_size") == [["860m"]]
+    assert ["deny", "all"] in [["deny", *arguments] for arguments in directives(block, "deny")]
+    assert directives(block, "proxy_next_upstream") == [["off"]]
+
+
+def test_caddy_has_the_same_limits(defaults: Settings) -> None:
+    text = "\n".join(line for line in (DEPLOY / "Caddyfile").read_text().splitlines() if not line.startswith("#"))
+    assert text.count("{") == text.count("}")
+    assert "max_size 860MiB" in text
+    assert "flush_interval -1" in text
+    (wait,) = re.findall(r"response_header_timeout (\d+)s", text)
+    assert float(wait) > defaults.job_time_limit_s
+
+
+def test_compose_is_open_on_this_machine_alone_and_comes_back(compose: dict[str, Any], defaults: Settings) -> None:
+    for name, service in compose["services"].items():
+        assert service["restart"] == "unless-stopped", name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert re.search(r":v?\d+\.\d+", service["image"]), f"{name} has no pinned version"
+    darkroom = compose["services"]["darkroom"]
+    assert float(darkroom["stop_grace_period"].removesuffix("s")) >= defaults.drain_s + 30
+    assert darkroom["environment"].keys() <= setting_names()
+    (gpu,) = darkroom["deploy"]["resources"]["reservations"]["devices"]
+    assert gpu["capabilities"] == ["gpu"]
+
+
+def test_what_compose_mounts_is_there(compose: dict[str, Any]) -> None:
+    mounts = [volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]]
+    named = compose["volumes"].keys()
+    for source in mounts:
+        if source.startswith("./"):
+            assert (DEPLOY / source).is_file(), source
+        else:
+            assert source.startswith("/srv/") or source in named, source
+
+
+def test_prometheus_scrapes_the_server_and_reads_the_alerts(compose: dict[str, Any]) -> None:
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    host, port = target.split(":")
+    assert job["job_name"] == "darkroom"
+    assert host in compose["services"]
+    assert int(port) == Settings.model_fields["port"].default
+    assert all((DEPLOY / file).is_file() for file in config["rule_files"])
+
+
+def test_the_image_installs_dependencies_before_the_code_and_is_pinned() -> None:
+    lines = DOCKERFILE.splitlines()
+    install = next(number for number, line in enumerate(lines) if "--constraint constraints.txt ${TORCH_INDEX" in line)
+    assert install < lines.index("COPY server server")
+    assert re.search(r"^ARG BASE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
+    run = DOCKERFILE[DOCKERFILE.index("docker run") : DOCKERFILE.index("docker exec")]
+    assert "--restart unless-stopped" in run
+    assert "--publish 127.0.0.1:8080:8080" in run
+    copied = {line.split()[1] for line in lines if line.startswith("COPY") and "--chown" not in line}
+    copied |= {line.split()[2] for line in lines if line.startswith("COPY --chown")}
+    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied <= allowed
+
+
+def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> None:
+    pyproject = (REPOSITORY / "pyproject.toml").read_text()
+    (version,) = re.findall(r'^version = "(.*)"', pyproject, re.M)
+    assert compose["services"]["darkroom"]["image"] == f"darkroom:{version}"
+    assert f"docker build -f Dockerfile.cuda -t darkroom:{version} ." in DOCKERFILE
