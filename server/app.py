@@ -24,6 +24,7 @@ from server.http.errors import error_answer, note_error
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DESCRIPTION, DocumentedApp
 from server.routes import (
+    account,
     admin,
     chat,
     checkpoints,
@@ -35,7 +36,10 @@ from server.routes import (
     images,
     messages,
     models,
+    operator_keys,
+    operator_reports,
     responses,
+    results,
     unsupported,
 )
 from server.services import Services
@@ -107,6 +111,10 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         console,
         admin,
         checkpoints,
+        account,
+        results,
+        operator_keys,
+        operator_reports,
         unsupported,
     ):
         app.include_router(module.router)

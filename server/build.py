@@ -9,11 +9,13 @@ from pipelines.catalog.memory import worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
+from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
+from server.accounts.results import ResultStore
 from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
@@ -125,6 +127,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
+        call_log=CallLog(base.database),
+        results=ResultStore(base.database),
         storage=base.storage,
         decoders=base.decoders,
         image_engine=base.image_engine,

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import Event, ImageJob
+from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore
+from server.accounts.results import ResultStore
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
@@ -58,6 +60,8 @@ class Services:
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
+    call_log: CallLog
+    results: ResultStore
     storage: Storage
     decoders: DecoderPool
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
 from server.accounts.operator_tables import AuditRow
-from server.accounts.paging import ALWAYS, Page, Period, read_page
+from server.accounts.paging import ALWAYS, Page, Period, read_numbered
 
 SERVER = "server"  # what the server did by itself, such as making the first key
 
@@ -58,10 +58,7 @@ def list_changes(database: Database, wanted: AuditFilter, page: Page) -> list[Au
         *wanted.period.bounds(AuditRow.created_at),
     )
     with database.read() as session:
-        number = page.after if page.after is not None and page.after.isdecimal() else None
-        after = session.get(AuditRow, int(number)) if number is not None else None
-        rows = read_page(session, query, [AuditRow.id], page, after)
-        return [_entry(row) for row in rows]
+        return [_entry(row) for row in read_numbered(session, query, AuditRow, page)]
 
 
 def _entry(row: AuditRow) -> AuditEntry:

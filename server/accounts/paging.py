@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 RowT = TypeVar("RowT")
+Order = Literal["asc", "desc"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Page:
     """A part of a list: after the entry with this id."""
 
     limit: int
-    order: Literal["asc", "desc"]
+    order: Order
     after: str | None
 
 
@@ -60,6 +61,13 @@ def read_page(
         query = query.where(tuple_(*age) < here if page.order == "desc" else tuple_(*age) > here)
     ordered = query.order_by(*(column.desc() if page.order == "desc" else column for column in age))
     return list(session.scalars(ordered.limit(page.limit + 1)))
+
+
+def read_numbered(session: Session, query: Select[RowT], table: type[RowT], page: Page) -> list[RowT]:
+    """As `read_page`, by the number that is the table's primary key `id`."""
+    number: InstrumentedAttribute[Any] = table.id  # type: ignore[attr-defined]  # which no protocol says of a table
+    known = page.after is not None and page.after.isdecimal() and len(page.after) < 19
+    return read_page(session, query, [number], page, session.get(table, int(page.after or 0)) if known else None)
 
 
 def month_start(now_s: float) -> float:

@@ -1,12 +1,13 @@
 """What the moderation policy refused, for the operator to review."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sqlalchemy import select
 
 from server.accounts.db import Database
+from server.accounts.paging import Order, Page, read_numbered
 from server.accounts.tables import RefusalRow
 
 MAX_EVIDENCE = 200
@@ -14,7 +15,8 @@ MAX_EVIDENCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One breach of one policy. `evidence` is the text that matched, or a classifier's score."""
+    """One breach of one policy. `evidence` is the text that matched, or a classifier's score. `id` is 0 until it is
+    recorded."""
 
     call_id: str
     key_id: str
@@ -25,6 +27,7 @@ class Refusal:
     category: str
     evidence: str
     created_at: datetime
+    id: int = field(default=0, compare=False)
 
 
 def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
@@ -32,13 +35,21 @@ def record_refusals(database: Database, refusals: Sequence[Refusal]) -> None:
         session.add_all(_row(refusal) for refusal in refusals)
 
 
-def list_refusals(database: Database, key_id: str | None = None, limit: int = 100) -> list[Refusal]:
-    """Newest first."""
-    query = select(RefusalRow).order_by(RefusalRow.id.desc()).limit(limit)
+def list_refusals(
+    database: Database,
+    key_id: str | None = None,
+    limit: int = 100,
+    *,
+    order: Order = "desc",
+    after: str | None = None,
+) -> list[Refusal]:
+    """At most `limit`, newest first unless asked otherwise. Raises UnknownEntry."""
+    query = select(RefusalRow)
     if key_id is not None:
         query = query.where(RefusalRow.key_id == key_id)
     with database.read() as session:
-        return [_refusal(row) for row in session.scalars(query)]
+        rows = read_numbered(session, query, RefusalRow, Page(limit, order, after))
+    return [_refusal(row) for row in rows[:limit]]
 
 
 def _row(refusal: Refusal) -> RefusalRow:
@@ -66,4 +77,5 @@ def _refusal(row: RefusalRow) -> Refusal:
         category=row.category,
         evidence=row.evidence,
         created_at=datetime.fromtimestamp(row.created_at, UTC),
+        id=row.id,
     )

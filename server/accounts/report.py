@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, func, select, true
 from sqlalchemy.orm import Session
 
 from server.accounts.db import PAGE, Database
+from server.accounts.paging import ALWAYS, Order, Page, Period, read_numbered
 from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
 
 
@@ -31,6 +32,7 @@ class Balance:
 class Entry:
     """One charge."""
 
+    id: int
     call_id: str
     key_id: str
     model: str
@@ -47,16 +49,26 @@ def balances(database: Database) -> list[Balance]:
     return [Balance(row.id, row.name, row.budget, row.settled, held.get(row.id, 0)) for row in rows]
 
 
-def entries(database: Database, key_id: str | None = None, limit: int = 100) -> list[Entry]:
-    """Newest first."""
-    query = select(EntryRow).order_by(EntryRow.id.desc()).limit(limit)
-    if key_id is not None:
-        query = query.where(EntryRow.key_id == key_id)
+def entries(
+    database: Database,
+    key_id: str | None = None,
+    limit: int = 100,
+    *,
+    model: str | None = None,
+    period: Period = ALWAYS,
+    order: Order = "desc",
+    after: str | None = None,
+) -> list[Entry]:
+    """At most `limit` charges, newest first unless asked otherwise. Raises UnknownEntry."""
+    query = select(EntryRow).where(*period.bounds(EntryRow.created_at))
+    for column, value in ((EntryRow.key_id, key_id), (EntryRow.model, model)):
+        query = query if value is None else query.where(column == value)
     with database.read() as session:
-        return [
-            Entry(row.call_id, row.key_id, row.model, row.amount, datetime.fromtimestamp(row.created_at, UTC))
-            for row in session.scalars(query)
-        ]
+        rows = read_numbered(session, query, EntryRow, Page(limit, order, after))
+    return [
+        Entry(row.id, row.call_id, row.key_id, row.model, row.amount, datetime.fromtimestamp(row.created_at, UTC))
+        for row in rows[:limit]
+    ]
 
 
 def last_charges(database: Database) -> dict[str, float]:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from server.accounts.calls import Write
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
+from server.accounts.paging import Page, read_page
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store
 
@@ -154,6 +155,25 @@ class ResponseStore(Store):
     def find(self, response_id: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """A stored response of this key, with all its items in order."""
         return self._find(ResponseRow.id == response_id, ResponseRow.key_id == key_id, ResponseRow.stored.is_(True))
+
+    def page(self, key_id: str, page: Page, *, roots_only: bool) -> list[tuple[StoredResponse, list[StoredItem]]]:
+        """This key's stored responses with their inputs, and one more than the page has room for if there are more.
+        Raises UnknownEntry."""
+        row = ResponseRow
+        query = select(row).where(row.key_id == key_id, row.stored)
+        if roots_only:
+            query = query.where(row.previous_id.is_(None))
+        with self._database.read() as session:
+            after = session.get(row, page.after) if page.after is not None else None
+            if after is not None and after.key_id != key_id:
+                after = None
+            rows = read_page(session, query, [row.created_at, row.id], page, after)
+            ids = [each.id for each in rows]
+            items = select(ItemRow).where(ItemRow.response_id.in_(ids), ItemRow.side == "input").order_by(ItemRow.id)
+            inputs: dict[str, list[StoredItem]] = {each: [] for each in ids}
+            for item in session.scalars(items):
+                inputs[item.response_id].append(_item(item))
+            return [(_response(each), inputs[each.id]) for each in rows]
 
     def find_keyed(self, idempotency_key: str, key_id: str) -> tuple[StoredResponse, list[StoredItem]] | None:
         """A response by its Idempotency-Key, stored or not."""

@@ -43,7 +43,7 @@ class RateLimiter:
     def check(self, key: Key) -> None:
         """Count one more call of the key. Raises RateLimited."""
         limit = self.max_running(key)
-        if self._running(key) >= limit:
+        if self.running(key) >= limit:
             raise RateLimited(
                 f"This key has {limit} calls running, which is its limit. Wait for one of them to end, or ask the "
                 "operator for a higher limit (darkroom keys set --max-running).",
@@ -83,9 +83,10 @@ class RateLimiter:
             return _headers(key.per_minute, self._rate.remaining(key.id, key.per_minute), self._rate.reset_s(key.id))
         limit = self.max_running(key)
         chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
-        return _headers(limit, max(0, limit - self._running(key)), max(self._backlog.remaining_s(key.id), chat_s))
+        return _headers(limit, max(0, limit - self.running(key)), max(self._backlog.remaining_s(key.id), chat_s))
 
-    def _running(self, key: Key) -> int:
+    def running(self, key: Key) -> int:
+        """How many calls this key has now."""
         return self._calls.count(key.id) + self._chats(key)
 
     def _chats(self, key: Key) -> int:

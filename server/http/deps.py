@@ -1,9 +1,6 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
-import asyncio
-import hashlib
 import re
-import secrets
 from collections.abc import Iterable
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -18,7 +15,6 @@ from server.services import Services
 
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
-OPERATOR_COOKIE = "darkroom-operator"
 KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
 KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
@@ -34,7 +30,7 @@ ServicesDep = Annotated[Services, Depends(services)]
 
 async def caller(request: Request, services: ServicesDep) -> Key:
     """The key whose secret the request has or, without one, of the console's session. Raises Unauthorized."""
-    named = "authorization" in request.headers or _find_secret(request) is not None
+    named = "authorization" in request.headers or find_secret(request) is not None
     if not named and (key := await _session_key(request, services)):
         return key
     secret = bearer(request)
@@ -54,7 +50,7 @@ Caller = Annotated[Key, Depends(caller)]
 def bearer(request: Request) -> str:
     """The caller's secret: of the Authorization header, else of another protocol's place for it. Raises
     Unauthorized."""
-    secret = _find_secret(request)
+    secret = find_secret(request)
     if secret is None:
         raise Unauthorized(
             "You didn't provide an API key. Send it in the Authorization header: 'Authorization: Bearer YOUR_KEY'."
@@ -62,24 +58,8 @@ def bearer(request: Request) -> str:
     return secret
 
 
-async def is_operator(request: Request, services: Services) -> bool:
-    """Whether the request has the admin key of the server's home or, without a key, the console's session of it."""
-    secret = _find_secret(request)
-    owner = services.operator_sessions.owner(request.cookies.get(OPERATOR_COOKIE, ""))
-    if secret is None and (owner is None or not _is_of_console(request)):
-        return False
-    admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
-    if secret is None:
-        return owner == operator_owner(admin_key)
-    return secrets.compare_digest(secret.encode(), admin_key.encode())
-
-
-def operator_owner(admin_key: str) -> str:
-    """Who owns a session that this admin key opened: nobody, once the key has changed."""
-    return hashlib.sha256(admin_key.encode()).hexdigest()
-
-
-def _find_secret(request: Request) -> str | None:
+def find_secret(request: Request) -> str | None:
+    """Of the Authorization header, else of another protocol's place for it."""
     scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
     sent = [secret if scheme.lower() == "bearer" else "", *(request.headers.get(name, "") for name in KEY_HEADERS)]
     if request.url.path.startswith(KEY_QUERY_PATHS):
@@ -89,13 +69,13 @@ def _find_secret(request: Request) -> str | None:
 
 async def _session_key(request: Request, services: Services) -> Key | None:
     """The key of the console's session."""
-    if not _is_of_console(request):
+    if not is_of_console(request):
         return None
     key_id = services.console_sessions.owner(request.cookies.get(SESSION_COOKIE, ""))
     return await services.database.in_reader(find_usable_key, services.database, key_id) if key_id else None
 
 
-def _is_of_console(request: Request) -> bool:
+def is_of_console(request: Request) -> bool:
     """Whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it is on
     the same machine: so what changes something is taken from the console's own page only."""
     return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")

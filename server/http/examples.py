@@ -149,6 +149,13 @@ COMPACT: Examples = {
 SWAP: Examples = {
     "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
 }
+CREATE_KEY: Examples = {
+    "a team with a monthly budget": {"name": "design team", "monthly_budget": "500.00", "days": 365, "per_minute": 60},
+    "every model, no limit": {"name": "web shop"},
+}
+CHANGE_KEY: Examples = {"a budget, and no expiry": {"budget": "100.00", "expires_at": None}}
+ROTATE_KEY: Examples = {"an hour to change over": {"overlap_s": 3600}}
+CREATE_OPERATOR: Examples = {"a colleague": {"name": "anna"}}
 INSPECT: Examples = {"a folder": {"checkpoint": "starter-beta"}}
 ADD: Examples = {
     "other weights beside the models that are there": {

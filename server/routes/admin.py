@@ -5,24 +5,14 @@ They need the admin key.
 
 from fastapi import APIRouter, Depends, Request
 
-from server.errors import Unauthorized
 from server.http import examples
-from server.http.deps import ServicesDep, bearer, is_operator
+from server.http.deps import ServicesDep
 from server.http.openapi import answer, json_body, openapi
+from server.http.operators import operator
 from server.schemas.admin import CatalogChange, SwapRequest
 from server.schemas.validation import parse_json, validate
 
-
-async def require_admin(request: Request, services: ServicesDep) -> None:
-    """Raises Unauthorized without the admin key of the server's home, or the console's session of it."""
-    if not await is_operator(request, services):
-        bearer(request)
-        raise Unauthorized(
-            "This needs the admin key, which is in the file 'admin-key' of the server's home.", code="invalid_api_key"
-        )
-
-
-router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
+router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 
 
 @router.post(

@@ -14,7 +14,7 @@ from server.flows.proof import Recipe
 from server.http import examples
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, json_body, openapi
-from server.routes.admin import require_admin
+from server.http.operators import operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
     MAX_CELLS,
@@ -35,7 +35,7 @@ from server.schemas.checkpoints import (
 from server.schemas.validation import parse_json, validate
 from server.services import Services
 
-router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(require_admin)])
+router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
 @router.get(

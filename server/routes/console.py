@@ -1,7 +1,6 @@
 """/console: pages to work with the server in a browser. They call the same routes as other clients, with the cookie of
 a session in place of the key, which no script of the pages can read."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from server.errors import Unauthorized
-from server.http.deps import (
-    OPERATOR_COOKIE,
-    SESSION_COOKIE,
-    ServicesDep,
-    caller,
-    is_operator,
-    operator_owner,
-)
+from server.http.deps import SESSION_COOKIE, ServicesDep, caller
+from server.http.operators import OPERATOR_COOKIE, find_operator_of
 from server.state.console_sessions import LIFETIME_S
 
 router = APIRouter(include_in_schema=False)
@@ -47,16 +40,15 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
         key = None
     return {
         "key": {"id": key.id, "name": key.name} if key else None,
-        "operator": await is_operator(request, services),
+        "operator": await find_operator_of(request, services) is not None,
     }
 
 
 @router.post("/console/session", status_code=204)
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """A session for the key of this request, which may be the admin key. A browser may have one of each."""
-    if await is_operator(request, services):
-        admin_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
-        name, value = OPERATOR_COOKIE, services.operator_sessions.open(operator_owner(admin_key))
+    if operator := await find_operator_of(request, services):
+        name, value = OPERATOR_COOKIE, services.operator_sessions.open(operator.session)
     else:
         key = await caller(request, services)
         name, value = SESSION_COOKIE, services.console_sessions.open(key.id)

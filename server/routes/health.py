@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from server.backends.engine_host import EngineHost
-from server.http.deps import ServicesDep, is_operator
+from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi, schema_of
+from server.http.operators import is_operator
 from server.schemas.health import Liveness, Readiness, ReadinessDetails, WorkerState
 
 router = APIRouter()

@@ -20,6 +20,10 @@ from tests.support.harness import Server
 from tests.support.openapi import Json, check, operations, response
 
 BODIES: dict[str, Examples] = {
+    "/admin/keys": examples.CREATE_KEY,
+    "/admin/keys/{key}": examples.CHANGE_KEY,
+    "/admin/keys/{key}/rotate": examples.ROTATE_KEY,
+    "/admin/operators": examples.CREATE_OPERATOR,
     "/admin/checkpoints/inspect": examples.INSPECT,
     "/admin/checkpoints/add": examples.ADD,
     "/admin/checkpoints/verify": examples.VERIFY,
@@ -38,6 +42,13 @@ BODIES: dict[str, Examples] = {
     "/v1/responses/compact": examples.COMPACT,
     "/v1/responses/input_tokens": examples.RESPONSE,
 }
+ADMIN_LISTS = [
+    f"/admin/{name}"
+    for name in (
+        "audit", "calls", "checkpoints", "checkpoints/adapters", "keys", "ledger", "operators", "refusals", "usage",
+    )
+]  # fmt: skip
+OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]
 CHAT: Json = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 DRAW: Json = {"prompt": "a red boat", "size": "256x256", "quality": "low"}
 REFUSED: list[tuple[str, Json, dict[str, str], int]] = [
@@ -124,6 +135,10 @@ def upload(value: Json) -> dict[str, Any]:
     return {"data": texts, "files": files}
 
 
+def takes_body(operation: Json) -> bool:
+    return "requestBody" in operation
+
+
 def test_the_document_has_these_examples(document: Json) -> None:
     described = {
         path: {name: example["value"] for name, example in content["examples"].items()}
@@ -137,11 +152,14 @@ def test_the_document_has_these_examples(document: Json) -> None:
 def test_an_example_is_answered_as_described(responses_server: Server, document: Json, path: str, name: str) -> None:
     value = BODIES[path][name]
     sent = upload(value) if path == "/v1/images/edits" else {"json": value}
+    method = next(method for method, each, operation in operations(document) if each == path and takes_body(operation))
     with client(responses_server, path) as http:
-        answer = http.post(path.replace("{model}", "gemini-2.5-flash-image"), **sent)
+        key = http.post("/admin/keys", json={"name": name}).json()["id"] if "{key}" in path else ""
+        url = path.replace("{model}", "gemini-2.5-flash-image").replace("{key}", key)
+        answer = http.request(method, url, **sent)
     submitted = path.startswith("/v1/images/") and value.get("background") is True
     assert answer.status_code == (202 if submitted else 200), answer.text
-    described = check_answer(document, "POST", path, answer)
+    described = check_answer(document, method, path, answer)
     streams = value.get("stream", False) and path != "/v1/responses/input_tokens"
     media_type = "image/png" if path.endswith("/proof") else "application/json"
     assert answer.headers["content-type"].startswith("text/event-stream" if streams else media_type)
@@ -200,7 +218,12 @@ def test_the_operators_routes_answer_as_described(responses_server: Server, docu
     with client(responses_server, "/admin") as http:
         check_answer(document, "GET", "/readyz", http.get("/readyz"))
         check_answer(document, "POST", "/admin/reload", http.post("/admin/reload"))
-        for path in ("/admin/checkpoints", "/admin/checkpoints/adapters"):
+        for path in ADMIN_LISTS:
+            for query in ("", "?format=csv"):
+                check_answer(document, "GET", path, http.get(path + query))
+        check_answer(document, "POST", "/admin/ledger/check", http.post("/admin/ledger/check"))
+    with client(responses_server) as http:
+        for path in OWN_LISTS:
             check_answer(document, "GET", path, http.get(path))
 
 

@@ -1,21 +1,24 @@
 """Responses by id: the object, its inputs, its stream once more, cancel, delete; and the response of a retry."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Literal, cast
 
 from server.accounts.calls import match_retry
 from server.accounts.keys import Key
+from server.accounts.paging import Page
 from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
 from server.backends.storage import Storage
 from server.errors import BadRequest, Conflict, NotFound
 from server.flows.responses.items import render, with_pictures
 from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
+from server.schemas.usage import ResponseSummary
 from server.state.active_calls import RETRY_WINDOW_S
 from server.state.active_responses import ENDPOINT, TERMINAL, ActiveResponse, ActiveResponses
 from server.state.expected_retries import CallIdentity, ExpectedRetries
 
 Order = Literal["asc", "desc"]
+TITLE_LENGTH = 120
 LOST_STREAM = 10**6  # sequence number of the only event of a stream that was lost with its server
 
 
@@ -37,6 +40,11 @@ class Responses:
             return running.object()
         record, items = await self._find(key, response_id)
         return await self._storage.in_thread(self._object, record, items)
+
+    def summaries(self, key_id: str, page: Page, *, roots_only: bool) -> list[ResponseSummary]:
+        """This key's stored responses, and one more than the page has room for if there are more. Blocks. Raises
+        UnknownEntry."""
+        return [_summary(*found) for found in self._store.page(key_id, page, roots_only=roots_only)]
 
     async def stream(self, key: Key, response_id: str, after: int) -> AsyncIterator[Json]:
         """The events of a background response after the one with that number, also those to come.
@@ -162,3 +170,24 @@ async def _events_after(events: Sequence[Json], after: int) -> AsyncIterator[Jso
     for event in events:
         if event["sequence_number"] > after:
             yield event
+
+
+def _summary(record: StoredResponse, inputs: Sequence[StoredItem]) -> ResponseSummary:
+    said = (text for item in inputs if item.body.get("role") == "user" for text in _texts(item.body.get("content")))
+    model = record.echo.get("model")
+    return ResponseSummary(
+        id=record.id,
+        model=model if isinstance(model, str) else None,
+        status=record.state,
+        created_at=record.created_at,
+        previous_response_id=record.previous_id,
+        title=" ".join(next(said, "").split())[:TITLE_LENGTH],
+    )
+
+
+def _texts(content: object) -> Iterator[str]:
+    """Of a message's content: a string, or parts."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        yield from (str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)

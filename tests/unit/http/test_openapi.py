@@ -29,6 +29,7 @@ from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import NotFound
 from server.flows.chat.completion import CompletionHead, chunks, collect
 from server.routes import (
+    account,
     admin,
     chat,
     checkpoints,
@@ -39,18 +40,27 @@ from server.routes import (
     images,
     messages,
     models,
+    operator_keys,
+    operator_reports,
     responses,
+    results,
 )
 from server.schemas.admin import SwapRequest
 from server.schemas.chat import ChatBody
 from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
 from server.schemas.images import EditForm, GenerationBody
+from server.schemas.keys import ChangeKey, CreateKey, RotateKey
+from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
 from server.settings import REPOSITORY, Settings
 from tests.support.openapi import Json, check, operations, response
 
 BODIES: dict[str, type[BaseModel]] = {
+    "/admin/keys": CreateKey,
+    "/admin/keys/{key}": ChangeKey,
+    "/admin/keys/{key}/rotate": RotateKey,
+    "/admin/operators": CreateOperator,
     "/admin/checkpoints/add": AddRequest,
     "/admin/checkpoints/inspect": InspectRequest,
     "/admin/checkpoints/proof": ProofRequest,
@@ -78,6 +88,10 @@ STREAMS = {
     "/v1beta/models/{model}:streamGenerateContent",
     "/v1/responses/{response_id}",
 }
+ROUTES = (
+    account, admin, chat, checkpoints, files, gemini, health, image_jobs, images, messages, models, operator_keys,
+    operator_reports, responses, results,
+)  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
 
@@ -111,7 +125,7 @@ def test_every_route_is_there(document: Json) -> None:
     found = {(method, path) for method, path, _ in operations(document)}
     served = {
         (method, route.path.replace(":path}", "}"))
-        for module in (admin, chat, checkpoints, files, gemini, health, image_jobs, images, messages, models, responses)
+        for module in ROUTES
         for route in module.router.routes
         if isinstance(route, APIRoute) and route.include_in_schema
         for method in route.methods

@@ -1,0 +1,6 @@
+"""What operators do and read, and what a key reads of itself: the same for HTTP and the command line.
+
+- `keys`: API keys with their limits and money
+- `reports`: usage, calls, charges, refusals and the audit, as rows
+- `csv_text`: rows as CSV
+"""

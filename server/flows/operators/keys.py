@@ -1,0 +1,193 @@
+"""API keys for operators: their fields from what was sent, and their state with their money. All functions block."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from server.accounts import report
+from server.accounts.call_log import CallLog
+from server.accounts.db import Database
+from server.accounts.keys import (
+    Key,
+    KeyChanges,
+    KeyNotFound,
+    create_key,
+    find_key,
+    list_keys,
+    revoke_key,
+    rotate_key,
+    update_key,
+)
+from server.accounts.money import format_money, parse_money
+from server.accounts.report import Balance
+from server.accounts.usage import months_spent
+from server.errors import BadRequest, Conflict, NotFound
+from server.schemas.keys import CreateKey, KeyEntry, KeyFields, KeyWithSecret, OwnKey
+
+MONEY_FIELDS = ("budget", "monthly_budget")
+PLAIN_FIELDS = ("max_running", "per_minute", "keepalive", "note", "name")
+CLEARABLE = ("budget", "monthly_budget", "expires_at", "max_running", "per_minute")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMoney:
+    """A key's money in 1/10000 CNY, and when it was used last, in Unix seconds."""
+
+    balance: Balance
+    spent_this_month: int
+    last_used_at: float | None
+
+    def available(self, key: Key) -> int | None:
+        """The least that its budgets leave; None is no limit."""
+        monthly = None if key.monthly_budget is None else key.monthly_budget - self.spent_this_month - self.balance.held
+        limits = [limit for limit in (self.balance.available, monthly) if limit is not None]
+        return min(limits, default=None)
+
+
+class KeyAdmin:
+    """Creates and changes keys. `groups` are those of the catalog: a key can't be given others."""
+
+    def __init__(self, database: Database, groups: Collection[str]) -> None:
+        self._database = database
+        self._groups = groups
+
+    def list_all(self) -> list[KeyEntry]:
+        """Oldest first."""
+        money = read_money(self._database)
+        return [key_entry(key, money[key.id]) for key in list_keys(self._database)]
+
+    def show(self, text: str) -> KeyEntry:
+        """By id, name or unique prefix. Raises NotFound."""
+        return self._entry(self.find(text))
+
+    def find(self, text: str) -> Key:
+        """By id, name or unique prefix. Raises NotFound."""
+        try:
+            return find_key(self._database, text)
+        except KeyNotFound as error:
+            raise NotFound(str(error), param="key", code="key_not_found") from error
+
+    def create(self, body: CreateKey, *, by: str) -> KeyWithSecret:
+        """Raises BadRequest."""
+        changes = self._changes(body, {})
+        groups = changes.pop("groups", frozenset(self._groups))
+        budget, expires_at = changes.pop("budget", None), changes.pop("expires_at", None)
+        key, secret = create_key(self._database, body.name, groups, budget, expires_at, limits=changes, by=by)
+        return _with_secret(self._entry(key), secret)
+
+    def change(self, text: str, body: KeyFields, sent: Mapping[str, Any], *, by: str) -> KeyEntry:
+        """`sent` are the fields as they were sent: null takes a limit away. Raises NotFound, BadRequest."""
+        changes = self._changes(body, sent)
+        try:
+            changed = update_key(self._database, self.find(text).id, changes, by=by)
+        except ValueError as error:
+            raise BadRequest(str(error), param="budget") from error
+        if changed is None:
+            raise NotFound(f"There is no key '{text[:60]}'.", param="key", code="key_not_found")
+        return self._entry(changed)
+
+    def rotate(self, text: str, overlap_s: float, *, by: str) -> KeyWithSecret:
+        """Raises NotFound, and Conflict for a revoked key."""
+        key = self.find(text)
+        rotated = rotate_key(self._database, key.id, overlap_s, by=by)
+        if rotated is None:
+            raise Conflict(f"{key.id} ({key.name}) is revoked: it can't get a new secret.", 1, code="key_revoked")
+        renewed, secret = rotated
+        return _with_secret(self._entry(renewed), secret)
+
+    def revoke(self, text: str, *, by: str) -> KeyEntry:
+        """Raises NotFound."""
+        revoked = revoke_key(self._database, self.find(text).id, by=by)
+        if revoked is None:
+            raise NotFound(f"There is no key '{text[:60]}'.", param="key", code="key_not_found")
+        return self._entry(revoked)
+
+    def _entry(self, key: Key) -> KeyEntry:
+        return key_entry(key, read_money(self._database)[key.id])
+
+    def _changes(self, body: KeyFields, sent: Mapping[str, Any]) -> KeyChanges:
+        changes: dict[str, Any] = {name: None for name in CLEARABLE if name in sent and sent[name] is None}
+        for name in PLAIN_FIELDS:
+            if (value := getattr(body, name, None)) is not None:
+                changes[name] = value
+        for name in MONEY_FIELDS:
+            if (amount := getattr(body, name)) is not None:
+                changes[name] = _money(name, amount)
+        if body.groups is not None:
+            changes["groups"] = self._known(body.groups)
+        if body.days is not None and body.expires_at is not None:
+            raise BadRequest("Send 'days' or 'expires_at', not both.", param="days")
+        if body.expires_at is not None:
+            changes["expires_at"] = datetime.fromtimestamp(body.expires_at, UTC)
+        if body.days is not None:
+            changes["expires_at"] = datetime.now(UTC) + timedelta(days=body.days)
+        typed: KeyChanges = changes  # type: ignore[assignment]  # the names are those of KeyChanges
+        return typed
+
+    def _known(self, groups: Collection[str]) -> frozenset[str]:
+        if unknown := sorted(set(groups) - set(self._groups)):
+            known = ", ".join(sorted(self._groups))
+            raise BadRequest(f"Unknown group {', '.join(unknown)}. The catalog has: {known}.", param="groups")
+        return frozenset(groups)
+
+
+def read_money(database: Database) -> Mapping[str, KeyMoney]:
+    """Of every key, by id."""
+    months, used = months_spent(database, time.time()), CallLog(database).last_used()
+    balances = report.balances(database)
+    return {each.key_id: KeyMoney(each, months.get(each.key_id, 0), used.get(each.key_id)) for each in balances}
+
+
+def key_entry(key: Key, money: KeyMoney) -> KeyEntry:
+    """As operators see it."""
+    revoked_at, rotating = key.revoked_at, key.rotating_until
+    return KeyEntry(
+        **_shared(key, money),
+        tail=key.tail,
+        state=key.state,
+        revoked_at=revoked_at.timestamp() if revoked_at else None,
+        rotating_until=rotating.timestamp() if rotating else None,
+        max_running=key.max_running,
+        note=key.note,
+    )
+
+
+def own_key(key: Key, money: KeyMoney, max_running: int, running: int) -> OwnKey:
+    """As its owner sees it."""
+    return OwnKey(**_shared(key, money), max_running=max_running, running=running)
+
+
+def _shared(key: Key, money: KeyMoney) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "groups": sorted(key.groups),
+        "created_at": key.created_at.timestamp(),
+        "expires_at": key.expires_at.timestamp() if key.expires_at else None,
+        "budget": _optional_money(key.budget),
+        "monthly_budget": _optional_money(key.monthly_budget),
+        "spent": format_money(money.balance.spent),
+        "spent_this_month": format_money(money.spent_this_month),
+        "held": format_money(money.balance.held),
+        "available": _optional_money(money.available(key)),
+        "per_minute": key.per_minute,
+        "last_used_at": money.last_used_at,
+        "keepalive": key.keepalive,
+    }
+
+
+def _with_secret(entry: KeyEntry, secret: str) -> KeyWithSecret:
+    return KeyWithSecret(**entry.model_dump(), secret=secret)
+
+
+def _optional_money(amount: int | None) -> str | None:
+    return None if amount is None else format_money(amount)
+
+
+def _money(name: str, text: str) -> int:
+    try:
+        return parse_money(text)
+    except ValueError as error:
+        raise BadRequest(f"Invalid '{name}': {error}.", param=name) from error

@@ -1,0 +1,67 @@
+"""Which operator a request is from: by an admin key, or by the console's session of one."""
+
+import asyncio
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from server.accounts.operators import PREFIX, authenticate_operator, find_operator
+from server.errors import Unauthorized
+from server.http.deps import ServicesDep, bearer, find_secret, is_of_console
+from server.services import Services
+
+OPERATOR_COOKIE = "darkroom-operator"
+HOME_KEY = "admin"  # the operator's name that the key in the server's home stands for
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOf:
+    """Who it is: `name` for the audit, `session` for a cookie, which ends when the key is changed or revoked."""
+
+    name: str
+    session: str
+
+
+async def find_operator_of(request: Request, services: Services) -> OperatorOf | None:
+    """None for everybody else."""
+    home_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
+    home = OperatorOf(HOME_KEY, hashlib.sha256(home_key.encode()).hexdigest())
+    database, secret = services.database, find_secret(request)
+    if secret is not None:
+        if secrets.compare_digest(secret.encode(), home_key.encode()):
+            return home
+        if not secret.startswith(PREFIX):
+            return None
+        found = await database.in_reader(authenticate_operator, database, secret)
+        return OperatorOf(found.name, found.id) if found else None
+    owner = services.operator_sessions.owner(request.cookies.get(OPERATOR_COOKIE, ""))
+    if owner is None or not is_of_console(request):
+        return None
+    if owner == home.session:
+        return home
+    found = await database.in_reader(find_operator, database, owner)
+    return OperatorOf(found.name, found.id) if found else None
+
+
+async def is_operator(request: Request, services: Services) -> bool:
+    """Whether the request is an operator's."""
+    return await find_operator_of(request, services) is not None
+
+
+async def operator(request: Request, services: ServicesDep) -> str:
+    """The operator's name. Raises Unauthorized."""
+    found = await find_operator_of(request, services)
+    if found is None:
+        bearer(request)
+        message = (
+            "This needs an admin key: that in the file 'admin-key' of the server's home, or one of `darkroom operators "
+            "create`."
+        )
+        raise Unauthorized(message, code="invalid_api_key")
+    return found.name
+
+
+OperatorName = Annotated[str, Depends(operator)]

@@ -1,0 +1,104 @@
+"""API keys as their owners and operators see them. Money is text in CNY, times are Unix seconds; null is no limit."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.schemas.listing import Listed, Listing
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Amount = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,4})?$")]
+MAX_OVERLAP_S = 90 * 86_400.0
+
+
+class OwnKey(Listed):
+    """A key, its limits and its money. `available` is the least that its budgets leave."""
+
+    object: Literal["key"] = "key"
+    name: str
+    groups: list[str]
+    created_at: float
+    expires_at: float | None
+    budget: str | None
+    monthly_budget: str | None
+    spent: str
+    spent_this_month: str
+    held: str
+    available: str | None
+    max_running: int
+    running: int
+    per_minute: int | None
+    last_used_at: float | None
+    keepalive: bool
+
+
+class KeyEntry(Listed):
+    """A key as operators see it. `max_running` null is the server's default; `rotating_until`: the secret before the
+    last rotation works until then."""
+
+    object: Literal["key"] = "key"
+    name: str
+    tail: str
+    state: Literal["valid", "expired", "revoked"]
+    groups: list[str]
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+    rotating_until: float | None
+    budget: str | None
+    monthly_budget: str | None
+    spent: str
+    spent_this_month: str
+    held: str
+    available: str | None
+    max_running: int | None
+    per_minute: int | None
+    last_used_at: float | None
+    keepalive: bool
+    note: str
+
+
+class KeyList(Listing[KeyEntry]):
+    """All keys, oldest first."""
+
+
+class KeyWithSecret(KeyEntry):
+    """A new or rotated key. The secret is shown only now: the database stores its hash."""
+
+    secret: str
+
+
+class KeyFields(BaseModel):
+    """What can be set of a key. Of `expires_at` (Unix seconds) and `days` (from now) one may be sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    groups: Annotated[list[str], Field(min_length=1)] | None = None
+    budget: Amount | None = None
+    monthly_budget: Amount | None = None
+    expires_at: Annotated[float, Field(gt=0, lt=1e11)] | None = None
+    days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    max_running: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    keepalive: bool | None = None
+    note: Annotated[str, Field(max_length=500)] | None = None
+
+
+class CreateKey(KeyFields):
+    """POST /admin/keys. Without `groups` the key may use every model."""
+
+    name: Name
+
+
+class ChangeKey(KeyFields):
+    """PATCH /admin/keys/{key}. What is not sent stays; null takes a limit away."""
+
+    name: Name | None = None
+
+
+class RotateKey(BaseModel):
+    """POST /admin/keys/{key}/rotate. The old secret works for `overlap_s` more."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    overlap_s: Annotated[float, Field(ge=0, le=MAX_OVERLAP_S)] = 86_400.0

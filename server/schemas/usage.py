@@ -1,0 +1,119 @@
+"""What a key has used, its calls and its pictures. Money is text in CNY, times are Unix seconds."""
+
+from typing import Any, Literal
+
+from server.schemas.answer import Answer, OmittedIfNone
+from server.schemas.listing import Listed, Listing
+
+
+class UsageSums(Answer):
+    """Calls, images and their amount are of charged image calls; chats and tokens are not billed."""
+
+    calls: int
+    images: int
+    amount: str
+    chats: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class UsageRow(UsageSums):
+    """The sums of one group: it has the keys that were asked for with `by`."""
+
+    key_id: OmittedIfNone[str] = None
+    key_name: OmittedIfNone[str] = None
+    month: OmittedIfNone[str] = None
+    day: OmittedIfNone[str] = None
+    model: OmittedIfNone[str] = None
+
+
+class UsageReport(Answer):
+    """The groups that have any, and the sum of them all."""
+
+    object: Literal["list"] = "list"
+    data: list[UsageRow]
+    total: UsageSums
+
+
+class CallEntry(Listed):
+    """A request that ran a model, or was refused. `job` is the image call or response that it began or found.
+
+    `queue_s` and `run_s` are of its job; `price` is what this request was charged; `replayed`: it got the answer of an
+    earlier request.
+    """
+
+    object: Literal["call"] = "call"
+    job: str | None
+    key_id: str
+    key_name: str
+    endpoint: str
+    model: str | None
+    status: int
+    code: str | None
+    created_at: float
+    seconds: float
+    queue_s: float | None
+    run_s: float | None
+    price: str
+    images: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    replayed: bool
+
+
+class CallList(Listing[CallEntry]):
+    """A page of calls."""
+
+
+class CallDetails(CallEntry):
+    """With what was asked for, while the server keeps that."""
+
+    prompt: str | None
+    parameters: dict[str, Any] | None
+
+
+class ResultEntry(Listed):
+    """A stored picture. What it was made from is null unless the server keeps prompts; `parents` are the ids of results
+    among its references."""
+
+    object: Literal["result"] = "result"
+    url: str
+    thumbnail: str
+    call_id: str
+    model: str
+    created_at: float
+    width: int
+    height: int
+    media_type: str
+    bytes: int
+    seed: int | None
+    prompt: str | None
+    parameters: dict[str, Any] | None
+    parents: list[str]
+
+
+class ResultList(Listing[ResultEntry]):
+    """A page of pictures."""
+
+
+class DeletedResult(Answer):
+    """The picture is gone; its charge stays."""
+
+    object: Literal["result.deleted"] = "result.deleted"
+    id: str
+    deleted: Literal[True] = True
+
+
+class ResponseSummary(Listed):
+    """A stored response. `title` is the beginning of what the user said."""
+
+    object: Literal["response.summary"] = "response.summary"
+    model: str | None
+    status: str
+    created_at: float
+    previous_response_id: str | None
+    title: str
+
+
+class ResponseSummaryList(Listing[ResponseSummary]):
+    """A page of responses."""
