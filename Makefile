@@ -69,8 +69,8 @@ gpu: $(STAMP) ## on a machine with a GPU: its tests, then its speed by random we
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less
 	@$(BIN)/python -m benchmarks.soak $(or $(MINUTES),30)
 
-chaos: $(STAMP) ## kills of all processes under traffic, then a recount of the charges; KILLS=100 for fewer than 1,000
-	@$(BIN)/python -m benchmarks.chaos $(or $(KILLS),1000)
+chaos: $(STAMP) ## kills of all processes under traffic, then a recount of the charges; KILLS=100 for fewer than 1,000, WORKERS=real
+	@$(BIN)/python -m benchmarks.chaos $(or $(KILLS),1000) $(or $(WORKERS),plain)
 
 fuzz: $(STAMP) ## mutated requests to every route; REQUESTS=1000 for fewer than 10,000
 	@$(BIN)/python -m benchmarks.fuzz $(or $(REQUESTS),10000)

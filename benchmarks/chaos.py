@@ -4,6 +4,9 @@ KILLS times, one process of the server dies by SIGKILL: the API server, the imag
 pg_ctl is installed) PostgreSQL. After each death of the API server and of the database, and at the end, the charges are
 recounted: every picture that was answered is charged once and on the disk, no failure is charged, no keyed call twice,
 no budget is exceeded, and nothing is left unsettled.
+
+The workers are plain ones (`benchmarks.plain_worker`), which start at once: it is the books that are tried, and a
+thousand kills take an hour instead of four. `real` has the workers of `darkroom serve`.
 """
 
 import base64
@@ -191,8 +194,9 @@ def _picture(rng: random.Random) -> bytes:
 
 
 def main() -> None:
-    """Kill as often as the first argument says. Exits with 1 if there are problems."""
+    """Kill as often as the first argument says, with `real` or `plain` workers. Exits with 1 if there are problems."""
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    program = "server" if sys.argv[2:] == ["real"] else "benchmarks.plain_server"
     console = Console(highlight=False, soft_wrap=True)
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Cluster.temporary() as cluster:
@@ -202,7 +206,7 @@ def main() -> None:
                 continue
             url = {"database": database.new("template0")} if database else {}
             (Path(folder) / name).mkdir()
-            server = tiny_server(Path(folder) / name, **SETTINGS, **url).start()
+            server = tiny_server(Path(folder) / name, program, **SETTINGS, **url).start()
             chaos = Chaos(server, database)
             try:
                 chaos.run(kills // 2 if cluster else kills, report=lambda line: console.print(line, end="\r"))

@@ -11,11 +11,14 @@ import signal
 import socket
 import threading
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from pipelines.device.offline import quiet_libraries
-from pipelines.protocol.engine import Engine
+from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
     AnyEvent,
@@ -33,6 +36,7 @@ from pipelines.protocol.messages import (
     Spec,
     Submit,
     ToWorker,
+    WorkerMemory,
     frame,
     read_frame,
 )
@@ -42,6 +46,18 @@ if TYPE_CHECKING:
 
 # Each worker has one kind of engine, and its host sends it jobs and specs of that kind only.
 AnyEngine = Engine[Any, Any, AnyEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """What a worker serves, how it announces itself, and what memory it has."""
+
+    engine: AnyEngine
+    ready: Ready
+    measure_memory: Callable[[], WorkerMemory]
+
+
+StartEngine = Callable[[argparse.Namespace], Hosted]
 
 
 class Connection:
@@ -82,7 +98,7 @@ class Connection:
             os._exit(0)
 
 
-async def serve(connection: Connection, options: argparse.Namespace) -> None:
+async def serve(connection: Connection, options: argparse.Namespace, start: StartEngine) -> None:
     """Handle messages until the process exits."""
     inbox: asyncio.Queue[ToWorker] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -94,18 +110,13 @@ async def serve(connection: Connection, options: argparse.Namespace) -> None:
 
     threading.Thread(target=read, name="connection", daemon=True).start()
 
-    quiet_libraries()
-
-    from pipelines.device.choice import NoDevice, choose_device, describe
-    from pipelines.device.memory import measure_memory
-
     try:
-        device = choose_device(options.device)
+        hosted = start(options)
     except NoDevice as error:
         connection.send_last(NoGpu(str(error)))
         return
-    engine = _create_engine(options, device)
-    connection.send(Ready(describe(device), is_gpu=device.type == "cuda"))
+    engine = hosted.engine
+    connection.send(hosted.ready)
     running: set[asyncio.Task[None]] = set()
     while True:
         match await inbox.get():
@@ -115,12 +126,24 @@ async def serve(connection: Connection, options: argparse.Namespace) -> None:
             case Cancel(job_id):
                 engine.cancel(job_id)
             case Ping():
-                connection.send(Pong(measure_memory(device)))
+                connection.send(Pong(hosted.measure_memory()))
             case Load(checkpoints):
                 running.add(task := asyncio.create_task(_load(connection, engine, checkpoints)))
                 task.add_done_callback(running.discard)
             case Retain(checkpoints):
                 engine.retain(checkpoints)
+
+
+def start_engine(options: argparse.Namespace) -> Hosted:
+    """The engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
+    quiet_libraries()
+
+    from pipelines.device.choice import choose_device, describe
+    from pipelines.device.memory import measure_memory
+
+    device = choose_device(options.device)
+    ready = Ready(describe(device), is_gpu=device.type == "cuda")
+    return Hosted(_create_engine(options, device), ready, partial(measure_memory, device))
 
 
 def _create_engine(options: argparse.Namespace, device: "torch.device") -> AnyEngine:
@@ -169,7 +192,8 @@ def _set_environment(kernel_cache: Path | None) -> None:
         os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))
 
 
-def main() -> None:
+def main(start: StartEngine = start_engine) -> None:
+    """Serve with the engine that `start` makes."""
     # Ctrl-C and service managers signal the whole process group; the server drains first, and then stops the worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -183,7 +207,7 @@ def main() -> None:
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     options = parser.parse_args()
     _set_environment(options.kernel_cache)
-    asyncio.run(serve(Connection(options.socket), options))
+    asyncio.run(serve(Connection(options.socket), options, start))
 
 
 if __name__ == "__main__":

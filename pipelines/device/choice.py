@@ -2,11 +2,8 @@
 
 import torch
 
+from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice
-
-
-class NoDevice(Exception):
-    """The device that was asked for is not there; the message says why."""
 
 
 def choose_device(choice: DeviceChoice) -> torch.device:

@@ -10,6 +10,10 @@ SpecT = TypeVar("SpecT", contravariant=True)
 EventT = TypeVar("EventT", covariant=True)
 
 
+class NoDevice(Exception):
+    """The device that was asked for is not there; the message says why."""
+
+
 class Engine(Protocol[JobT, SpecT, EventT]):
     """Runs jobs of one kind. All calls are made on one event loop."""
 

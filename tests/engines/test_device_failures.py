@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 import torch
 
-from pipelines.device.choice import NoDevice, choose_device
+from pipelines.device.choice import choose_device
 from pipelines.device.failures import answers, is_device_error, is_out_of_memory
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
+from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import Ready
 from server.backends import engine_host

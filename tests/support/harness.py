@@ -56,12 +56,13 @@ class Server:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     descriptors: int | None = None  # as many as `ulimit -n` allows it
+    program: str = "server"  # the module with the `darkroom` command
 
     def start(self, *, wait: bool = True) -> "Server":
         self.port = free_port()
         self.home.mkdir(parents=True, exist_ok=True)
         log = (self.home / "server.log").open("ab")
-        command = [sys.executable, "-m", "server", "serve"]
+        command = [sys.executable, "-m", self.program, "serve"]
         if self.descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self.descriptors} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, cwd=REPOSITORY)

@@ -45,12 +45,14 @@ def write_tiny_catalog(configs: Path, *, chat: bool = False) -> Path:
     return configs
 
 
-def tiny_server(folder: Path, **settings: str) -> Server:
-    """A server with both models, not yet started. All its files are in the folder."""
+def tiny_server(folder: Path, program: str = "server", **settings: str) -> Server:
+    """A server with both models, not yet started. All its files are in the folder. `program` is the module that
+    serves."""
     from tests.support.tiny_chat_checkpoints import make_qwen
     from tests.support.tiny_checkpoints import make_sd
 
     make_sd(folder / "weights" / "tiny")
     make_qwen(folder / "weights" / "tiny-qwen")
     (folder / "configs").mkdir()
-    return Server(folder / "home", folder / "weights", write_tiny_catalog(folder / "configs", chat=True), settings)
+    configs = write_tiny_catalog(folder / "configs", chat=True)
+    return Server(folder / "home", folder / "weights", configs, settings, program=program)

@@ -1,0 +1,145 @@
+"""`python -m benchmarks.plain_worker FD KIND`: a worker with engines that need no torch, so that it starts in half a
+second. It speaks the real protocol over the real connection: pictures are of one colour, texts are always the same.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from pipelines import worker
+from pipelines.images.encode import encode
+from pipelines.protocol.chat import (
+    Admitted,
+    ChatEvent,
+    ChatFinished,
+    ChatJob,
+    ChatSpec,
+    ChatUsage,
+    ChoiceFinished,
+    Counted,
+    CountJob,
+    TextDelta,
+    ToolCallDelta,
+)
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    EncodedImage,
+    Event,
+    Failed,
+    Finished,
+    ImageJob,
+    Preview,
+    Progress,
+    Queued,
+    Started,
+)
+from pipelines.protocol.messages import Abilities, Ready, WorkerMemory
+
+STEP_S = 0.04
+TOKEN_S = 0.01
+WORDS = ("The ", "colour ", "is ", "plain", ".")
+CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
+
+
+class PlainImages:
+    """Draws one job at a time, in the steps that it asks for."""
+
+    def __init__(self) -> None:
+        self._device = asyncio.Lock()
+        self._waiting: set[str] = set()  # jobs that are not cancelled
+
+    async def submit(self, job: ImageJob) -> AsyncIterator[Event]:
+        """The job's events, up to the last one."""
+        self._waiting.add(job.id)
+        yield Queued()
+        async with self._device:
+            yield Started()
+            for step in range(job.sampling.steps):
+                if job.id not in self._waiting:
+                    yield CANCELLED
+                    return
+                await asyncio.sleep(STEP_S)
+                yield Progress(step + 1, job.sampling.steps)
+            for number in range(job.previews):
+                yield Preview(0, number, _picture(job, 0))
+            pictures = [await asyncio.to_thread(_picture, job, index) for index in range(job.n)]
+        self._waiting.discard(job.id)
+        yield Finished(tuple(pictures), run_s=STEP_S * job.sampling.steps, unit_s=STEP_S)
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job at its next step."""
+        self._waiting.discard(job_id)
+
+    async def prepare(self, spec: CheckpointSpec) -> Abilities:
+        """It can do everything."""
+        return Abilities(
+            text=True,
+            references=spec.max_references,
+            mask=True,
+            second_pass=True,
+            negative_prompt=True,
+            guidance=True,
+            any_steps=True,
+            unit_s=STEP_S,
+        )
+
+    def retain(self, specs: Sequence[CheckpointSpec]) -> None:
+        """Nothing is in memory."""
+
+
+class PlainChats:
+    """Says the same to everybody, or calls the first tool that it must call."""
+
+    def __init__(self) -> None:
+        self._running: set[str] = set()
+
+    async def submit(self, job: ChatJob | CountJob) -> AsyncIterator[ChatEvent]:
+        """The job's events, up to the last one."""
+        yield Queued()
+        yield Started()
+        if isinstance(job, CountJob):
+            yield Counted(len(job.messages))
+            return
+        yield Admitted(prompt_tokens=len(job.messages))
+        self._running.add(job.id)
+        for index, word in enumerate(WORDS[: job.max_tokens]):
+            await asyncio.sleep(TOKEN_S)
+            if job.id not in self._running:
+                yield CANCELLED
+                return
+            if job.tool_choice != "required":
+                yield TextDelta(0, word)
+            elif index == 0:
+                name = job.allowed_tools[0] if job.allowed_tools else job.tools[0]["function"]["name"]
+                yield ToolCallDelta(0, 0, '{"prompt": "a plain colour"}', f"call_{job.id}", name)
+        self._running.discard(job.id)
+        yield ChoiceFinished(0, "tool_calls" if job.tool_choice == "required" else "stop")
+        yield ChatFinished(ChatUsage(len(job.messages), len(WORDS)), run_s=TOKEN_S * len(WORDS))
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job at its next word."""
+        self._running.discard(job_id)
+
+    async def prepare(self, spec: ChatSpec) -> None:
+        """Nothing is loaded."""
+
+    def retain(self, specs: Sequence[ChatSpec]) -> None:
+        """Nothing is in memory."""
+
+
+def _picture(job: ImageJob, index: int) -> EncodedImage:
+    seed = (job.seed + index) % 2**63
+    colour = np.array([seed % 256, seed // 256 % 256, len(job.prompt) % 256], np.uint8)
+    pixels = np.broadcast_to(colour, (job.height_px, job.width_px, 3))
+    return encode(np.ascontiguousarray(pixels), job.encoding, job.metadata, seed)
+
+
+def _start(options: argparse.Namespace) -> worker.Hosted:
+    engine: worker.AnyEngine = PlainImages() if options.kind == "image" else PlainChats()
+    return worker.Hosted(engine, Ready("no device", is_gpu=False), lambda: WorkerMemory(host_bytes=0))
+
+
+if __name__ == "__main__":
+    worker.main(_start)
