@@ -116,7 +116,9 @@ class Chaos:
         books = read_books(self._database_url)
         self.recounts += 1
         found = recount(books, self.server.home / "results", delivered, self.delivered | self.unknown)
-        self.problems += [line for line in found if line not in self.problems]
+        new = [line for line in found if line not in self.problems]
+        self.problems += new
+        print(*new, sep="\n", end="\n" if new else "", file=sys.stderr)
         return unsettled(books)
 
     def _settle(self) -> None:
@@ -136,7 +138,7 @@ class Chaos:
         rng = random.Random(seed)
         calls = (self._image, self._image, self._image, self._edit, self._stream, self._chat, self._response)
         while not self._ended.is_set():
-            call, key = rng.choice(calls), rng.choice(self._keys)
+            call, (key,) = rng.choice(calls), rng.choices(self._keys, (7, 1))
             try:
                 with httpx.Client(base_url=self.server.base, timeout=CALL_LIMIT_S, trust_env=False) as client:
                     client.headers["Authorization"] = f"Bearer {key}"

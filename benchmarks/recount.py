@@ -33,8 +33,13 @@ class Books:
 
 
 def read_books(database_url: str) -> Books:
+    """All tables as of one moment, since calls go on."""
     engine = create_engine(database_url)
     with contextlib.closing(engine.connect()) as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN")  # Python's driver begins a transaction only before it writes
+        else:
+            connection.execution_options(isolation_level="REPEATABLE READ")
         books = Books(
             [dict(row) for row in connection.execute(text(CHARGES)).mappings()],
             [dict(row) for row in connection.execute(text("SELECT * FROM results")).mappings()],

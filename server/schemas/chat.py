@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel, Message
 from server.schemas.hosted_fields import HostedFields
@@ -48,7 +48,7 @@ def _as_list(value: object) -> object:
 def _string_or_object(value: object) -> str | None:
     if isinstance(value, str):
         return "string"
-    return "object" if isinstance(value, dict) else None
+    return "object" if isinstance(value, dict | BaseModel) else None
 
 
 class ChatStreamOptions(LenientModel):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
@@ -101,7 +101,7 @@ class AllowedTools(LenientModel):
 def _word_or_object(value: object) -> str | None:
     if isinstance(value, str):
         return "word"
-    return "object" if isinstance(value, dict) else None
+    return "object" if isinstance(value, dict | BaseModel) else None
 
 
 ToolChoice = Annotated[
