@@ -1,4 +1,8 @@
-"""Grammars for constrained decoding with llguidance: JSON of a schema, tool calls, or text with calls in it."""
+"""Grammars for constrained decoding with llguidance: JSON of a schema, tool calls, or text with calls in it.
+
+The input of a tool with a grammar of its own is written as it is, not as a JSON string: {"name": "patch", "input": and
+then what that grammar allows, up to the end of the call.
+"""
 
 import json
 from collections.abc import Mapping
@@ -36,40 +40,52 @@ def build_grammar(table: TokenTable, job: ChatJob, call_format: ToolCallFormat |
     max_string = job.checkpoint.max_string
     schema = None if job.format is None else tighten(job.format.schema or {"type": "object"}, max_string)
     if schema is not None:
-        _check(table, f"start: {_json(schema)}", "response_format")
+        _check(table, _lark(f"start: {_json(schema)}"), "response_format")
     if not job.tools or job.tool_choice == "none":
         return None if schema is None else Grammar(_lark(f"start: {_json(schema)}"))
     if call_format is None:
         if job.tool_choice == "auto":
             return None
         call_format = BARE
-    rules = _call_rules(table, job, call_format)
+    rules, inputs = _call_rules(table, job, call_format), _input_grammars(job)
     several = job.parallel_tool_calls and call_format.repeats
     calls = f'call ("\\n" call){{0,{MAX_CALLS - 1}}}' if several else "call"
     if job.tool_choice == "required":
-        return Grammar(_lark(f"start: {calls}", *rules))
+        return Grammar(_lark(f"start: {calls}", *rules, **inputs))
     if schema is not None:
         rules += [f"calls: {calls}", f"answer: {_json(schema)}"]
-        return Grammar(_lark("start: calls | answer", *rules))
-    return Grammar(_lark(*_text_with_calls(table, job, call_format), *rules), has_text=True)
+        return Grammar(_lark("start: calls | answer", *rules, **inputs))
+    return Grammar(_lark(*_text_with_calls(table, job, call_format), *rules, **inputs), has_text=True)
+
+
+def _input_grammars(job: ChatJob) -> dict[str, str]:
+    """By the names that `_call_rules` has for them."""
+    names = [tool["function"]["name"] for tool in job.tools]
+    return {f"input_{names.index(name)}": grammar for name, grammar in job.input_grammars.items()}
 
 
 def _call_rules(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
     """`call` is one whole call, `rest` what follows its opening delimiter."""
     rules, names = [], []
+    opening, closing = _delimiter(table, call_format.opening), _delimiter(table, call_format.closing)
+    space = json.dumps(call_format.space) if call_format.space else ""
     for index, tool in enumerate(job.tools):
         function = tool["function"]
         if job.allowed_tools and function["name"] not in job.allowed_tools:
             continue
+        names.append(f"tool_{index}")
+        name = json.dumps(function["name"], ensure_ascii=False)
+        if grammar := job.input_grammars.get(function["name"]):
+            _check(table, _lark("start: @input", input=grammar), f"tools[{index}].format.definition", "grammar")
+            head = f'{{"name": {name}, "input": '
+            rules.append(f"tool_{index}: {json.dumps(head)} @input_{index}")
+            continue
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         schema = tighten_parameters(parameters, job.checkpoint.max_string)
-        _check(table, f"start: {_json(schema)}", f"tools[{index}].function.parameters")
-        names.append(f"tool_{index}")
-        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{call_format.arguments}": '
-        rules.append(f'tool_{index}: {json.dumps(head)} {_json(schema)} "}}"')
-    opening, closing = _delimiter(table, call_format.opening), _delimiter(table, call_format.closing)
-    space = json.dumps(call_format.space) if call_format.space else ""
-    return [*rules, f"call: {opening} rest", f"rest: {space} ({' | '.join(names)}) {space} {closing}"]
+        _check(table, _lark(f"start: {_json(schema)}"), f"tools[{index}].function.parameters")
+        head = f'{{"name": {name}, "{call_format.arguments}": '
+        rules.append(f'tool_{index}: {json.dumps(head)} {_json(schema)} "}}" {space}')
+    return [*rules, f"call: {opening} rest", f"rest: {space} ({' | '.join(names)}) {closing}"]
 
 
 def _text_with_calls(table: TokenTable, job: ChatJob, call_format: ToolCallFormat) -> list[str]:
@@ -97,12 +113,14 @@ def _json(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': JSON_STYLE}, ensure_ascii=False)}"
 
 
-def _lark(*rules: str) -> str:
-    return str(LLMatcher.grammar_from_lark("\n".join(rules)))
+def _lark(*rules: str, **others: str) -> str:
+    """The grammar of these rules, which may refer to the `others` by name."""
+    named = [{"name": name, "lark_grammar": text} for name, text in others.items()]
+    return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *named]})
 
 
-def _check(table: TokenTable, rule: str, param: str) -> None:
-    failed, messages = LLMatcher.validate_grammar_with_warnings(_lark(rule), table.grammar)
+def _check(table: TokenTable, grammar: str, param: str, what: str = "JSON schema") -> None:
+    failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, table.grammar)
     if failed:
         reason = messages[0].strip().splitlines()[0]
-        raise InvalidRequest(Failed("invalid_value", f"This JSON schema can't be enforced: {reason}.", param=param))
+        raise InvalidRequest(Failed("invalid_value", f"This {what} can't be enforced: {reason}.", param=param))

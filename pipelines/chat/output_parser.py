@@ -11,6 +11,7 @@ from transformers.utils.chat_parsing import ResponseParser
 from pipelines.chat.tool_syntax import ParserFields
 
 CALL_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+INPUT_HEAD = re.compile(r'\s*\{"name": ("(?:[^"\\]|\\.)*"), "input": ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ Piece = TextPiece | ReasoningPiece | ToolCallPiece
 
 
 class ToolCallParser:
-    """One call, while its JSON comes in."""
+    """One call, while it comes in. The input of the tools `by_grammar` is no JSON, and passed on as {"input": ...}."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, by_grammar: frozenset[str]) -> None:
         self._index = index
+        self._by_grammar = by_grammar
+        self._is_input = False
         self._text = ""  # of the call so far
         self._parsed = 0  # characters of it were passed on or precede the arguments
         self._depth = 0  # of open brackets in the arguments
@@ -50,6 +53,14 @@ class ToolCallParser:
 
     def feed(self, text: str) -> list[Piece]:
         self._text += text
+        if self._is_input:
+            return [ToolCallPiece(self._index, _inside_json(text))]
+        if self._by_grammar and not self.has_name and (head := INPUT_HEAD.match(self._text)):
+            name = json.loads(head[1])
+            self._is_input = name in self._by_grammar
+            if self._is_input:
+                start = '{"input": "' + _inside_json(self._text[head.end() :])
+                return [self._begin(name), ToolCallPiece(self._index, start)]
         pieces: list[Piece] = []
         if not self.has_name and (head := CALL_HEAD.match(self._text)):
             self._parsed, self.has_name = head.end(), True
@@ -60,6 +71,8 @@ class ToolCallParser:
 
     def finish(self, value: Any = None) -> list[Piece]:
         """The call has ended. One in another shape is parsed as a whole, here or as `value`; other JSON is text."""
+        if self._is_input:
+            return [ToolCallPiece(self._index, '"}')]
         if self.has_name:
             return []
         call = _name_and_arguments(value) or _name_and_arguments(_json_or_none(self._text))
@@ -97,8 +110,17 @@ class ToolCallParser:
 class OutputParser:
     """One choice's output, through transformers' response parser."""
 
-    def __init__(self, fields: ParserFields, anchor: dict[str, Any], prefix: str, tools: list[Any]) -> None:
-        """`prefix` is the prompt; the parser starts behind the last anchor in it."""
+    def __init__(
+        self,
+        fields: ParserFields,
+        anchor: dict[str, Any],
+        prefix: str,
+        tools: list[Any],
+        by_grammar: frozenset[str] = frozenset(),
+    ) -> None:
+        """`prefix` is the prompt; the parser starts behind the last anchor in it. `by_grammar` names the tools whose
+        input has a grammar."""
+        self._by_grammar = by_grammar
         template = {"fields": fields, **(anchor or {"start_anchor": "\0"})}
         self._parser = ResponseParser(template, prefix=prefix, tools=tools)
         self._call: ToolCallParser | None = None
@@ -142,7 +164,7 @@ class OutputParser:
 
     def _handle_call(self, kind: str, event: dict[str, Any]) -> list[Piece]:
         if kind == "region_open" or self._call is None:
-            self._call = ToolCallParser(self.call_count)
+            self._call = ToolCallParser(self.call_count, self._by_grammar)
         if kind == "region_chunk":
             return self._call.feed(event["text"])
         return self._close(event["value"]) if kind == "region_close" else []
@@ -153,6 +175,11 @@ class OutputParser:
         self._after_call = bool(call and call.has_name)
         self.call_count += self._after_call
         return pieces
+
+
+def _inside_json(text: str) -> str:
+    """As it stands in a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _json_or_none(text: str) -> Any:

@@ -70,7 +70,8 @@ def _output(request: Request, choice: int, prompt_text: str) -> ChoiceOutput:
         return ChoiceOutput(choice, checkpoint.tokens, job.stop)
     if not checkpoint.syntax.anchor:
         prompt_text = THINK_BEGIN if prompt_text.rstrip().endswith(THINK_BEGIN) else ""
-    parser = OutputParser(fields, checkpoint.syntax.anchor, prompt_text, list(job.tools))
+    by_grammar = frozenset(job.input_grammars)
+    parser = OutputParser(fields, checkpoint.syntax.anchor, prompt_text, list(job.tools), by_grammar)
     max_calls = None if job.parallel_tool_calls else 1
     return ChoiceOutput(choice, checkpoint.tokens, job.stop, parser, _parsed_tokens(checkpoint, fields), max_calls)
 

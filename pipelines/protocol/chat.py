@@ -78,6 +78,7 @@ class ChatJob:
     top_logprobs: int = 0
     truncate: bool = False  # drop whole turns, the oldest first, until the rest fits; otherwise fail
     template_options: Mapping[str, Any] = field(default_factory=dict)  # further variables of the chat template
+    input_grammars: Mapping[str, str] = field(default_factory=dict)  # tool -> Lark grammar of its argument `input`
 
 
 @dataclass(frozen=True, slots=True)

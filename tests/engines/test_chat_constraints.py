@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,12 @@ TOOLS = (
 )
 TOOL_CALL_ID = TOKENIZER.convert_tokens_to_ids("<tool_call>")
 SCHEMAS = {"get_weather": CITY, "forecast": DAYS}
+INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+PATCH = ({"type": "function", "function": {"name": "patch", "parameters": INPUT}}, TOOLS[0])
+PATCH_GRAMMAR = """
+start: "*** Begin\\n" line{1,3} "*** End \\"{}\\""
+line: /[+-][a-z ]{1,8}/ "\\n"
+"""
 
 
 def random_schema(rng: random.Random, depth: int = 2) -> dict[str, Any]:
@@ -167,3 +174,25 @@ async def test_a_schema_that_can_not_be_enforced_is_refused(
     failed = (await run(chat_engine, chat_job(tools=(TOOLS[0], tool))))[-1]
     assert isinstance(failed, Failed)
     assert failed.param == "tools[1].function.parameters"
+
+
+@pytest.mark.parametrize("model", ["qwen", "llama"])
+async def test_the_input_of_a_tool_follows_its_own_grammar(chat_engine: ChatEngine, chat_job: Job, model: str) -> None:
+    """No JSON: line ends and quotes are written as they are, and end up in the arguments as JSON has them."""
+    for seed in range(4):
+        options = {"tools": PATCH, "input_grammars": {"patch": PATCH_GRAMMAR}, "tool_choice": "required"}
+        job = chat_job("Hi", model, **options, allowed_tools=("patch",), sampling=RANDOM, seed=seed, max_tokens=200)
+        events = await run(chat_engine, job)
+        (name, arguments), *_ = calls(events)
+        written = json.loads(arguments)["input"]
+        assert name == "patch"
+        assert re.fullmatch(r'\*\*\* Begin\n([+-][a-z ]{1,8}\n){1,3}\*\*\* End "\{\}"', written), written
+
+
+async def test_a_grammar_that_is_none_is_refused(chat_engine: ChatEngine, chat_job: Job) -> None:
+    events = await run(chat_engine, chat_job("Hi", tools=PATCH, input_grammars={"patch": "start: unknown_rule"}))
+    failed = events[-1]
+    assert isinstance(failed, Failed)
+    assert failed.code == "invalid_value"
+    assert failed.param == "tools[0].format.definition"
+    assert "This grammar can't be enforced: " in failed.message
