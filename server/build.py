@@ -105,7 +105,14 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     )
     runner = ChatRunner(base.chat_engine, base.metrics, base.database, base.background)
     upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
-    completions = ChatCompletions(base.catalog, moderator, references, runner, time_limit_s=settings.job_time_limit_s)
+    completions = ChatCompletions(
+        base.catalog,
+        moderator,
+        references,
+        runner,
+        time_limit_s=settings.job_time_limit_s,
+        leave_out_pictures=settings.leave_out_pictures,
+    )
     active_chats = ActiveChats()
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
@@ -262,6 +269,7 @@ def _response_creator(
         limiter=limiter,
         drain=base.drain,
         retry_grace_s=base.settings.retry_grace_s,
+        leave_out_pictures=base.settings.leave_out_pictures,
     )
 
 

@@ -54,6 +54,11 @@ class Settings(BaseSettings):
     json_edits: bool = Field(
         False, description="Whether /v1/images/edits takes a JSON body with 'images', as OpenAI's does, beside a form."
     )
+    leave_out_pictures: bool = Field(
+        False,
+        description="Whether pictures for a chat model that does not see are left out and named in x-darkroom-ignored, "
+        "instead of a 400.",
+    )
     max_queue: int = Field(64, ge=1, description="Maximum number of image jobs waiting or running; one more gets 503.")
     max_queue_s: float = Field(
         900, gt=0, description="Maximum estimated device time of those jobs, in seconds; more gets 503."

@@ -41,7 +41,8 @@ async def keyed_chat(
         items = partial(_upstream_items, services, model, model.source, values, key)
     else:
         chat = await asyncio.to_thread(parse_chat, values)
-        headers, streams = ignored_header(ineffective_fields(values)), chat.stream
+        chat, unseen = services.chat_completions.leave_out_unseen(chat, model.source)
+        headers, streams = ignored_header([*ineffective_fields(values), *unseen]), chat.stream
         items = partial(_local_items, services, chat, model, model.source, key)
     sent = {name: value for name, value in values.items() if value is not None}
     retry = read_retry_info(request, await asyncio.to_thread(fingerprint, sent, ()))

@@ -85,7 +85,8 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
         respond = _respond_upstream_stream if values.get("stream") is True else _respond_upstream
         return CancelOnDisconnect(partial(respond, services, model.source, values, UsageContext(key, model.name)))
     chat = await asyncio.to_thread(parse_chat, values)
-    headers, keepalive = ignored_header(ineffective_fields(values)), wants_keepalive(request, key)
+    chat, unseen = services.chat_completions.leave_out_unseen(chat, model.source)
+    headers, keepalive = ignored_header([*ineffective_fields(values), *unseen]), wants_keepalive(request, key)
     return CancelOnDisconnect(partial(_respond, services, chat, model, model.source, key, headers, keepalive))
 
 

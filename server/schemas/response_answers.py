@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from server.schemas.errors import ErrorDetail
 from server.schemas.response_object import ResponseStatus
-from server.schemas.response_tools import AllowedTools, HostedTool, NamedFunction, Tool
+from server.schemas.response_tools import AllowedTools, HostedTool, NamedCustomTool, NamedFunction, Tool
 from server.schemas.responses import JsonObject, JsonSchema, PlainText
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -55,6 +55,19 @@ class FunctionCall(TypedDict):
     call_id: str
     name: str
     arguments: str
+    namespace: NotRequired[str]
+
+
+class CustomToolCall(TypedDict):
+    """A call of one of the request's custom tools. `input` is text, by the tool's grammar if it has one."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: NotRequired[str]
 
 
 class ReasoningPart(TypedDict):
@@ -92,7 +105,9 @@ class ImageCall(TypedDict):
     error: NotRequired[ErrorDetail]
 
 
-OutputItem = Annotated[OutputMessage | FunctionCall | ReasoningOutput | ImageCall, Field(discriminator="type")]
+OutputItem = Annotated[
+    OutputMessage | FunctionCall | CustomToolCall | ReasoningOutput | ImageCall, Field(discriminator="type")
+]
 
 
 class ResponseError(TypedDict):
@@ -175,7 +190,7 @@ class ResponseObject(TypedDict):
     store: bool
     temperature: float
     text: TextSettings
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | HostedTool | AllowedTools
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | NamedCustomTool | HostedTool | AllowedTools
     tools: list[Tool]
     top_logprobs: int
     top_p: float
@@ -231,10 +246,10 @@ class SentMessage(TypedDict):
 
 
 class FunctionOutput(TypedDict):
-    """What the caller's function returned."""
+    """What the caller's function or custom tool returned."""
 
     id: str
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     status: ItemStatus
     call_id: str
     output: str | list[Annotated[SentText | SentImage, Field(discriminator="type")]]
@@ -249,7 +264,8 @@ class Compaction(TypedDict):
 
 
 InputItem = Annotated[
-    SentMessage | FunctionCall | FunctionOutput | ReasoningOutput | ImageCall | Compaction, Field(discriminator="type")
+    SentMessage | FunctionCall | CustomToolCall | FunctionOutput | ReasoningOutput | ImageCall | Compaction,
+    Field(discriminator="type"),
 ]
 
 

@@ -97,6 +97,20 @@ class ArgumentsDoneEvent(_ItemEvent):
     arguments: str
 
 
+class CustomInputDeltaEvent(_ItemEvent):
+    """New text of a custom tool call's input."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class CustomInputDoneEvent(_ItemEvent):
+    """The input of a custom tool call is complete."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 class ImageCallEvent(_ItemEvent):
     """How far a call of the image tool is."""
 
@@ -141,6 +155,8 @@ class ResponseEvent(
             | ReasoningDoneEvent
             | ArgumentsDeltaEvent
             | ArgumentsDoneEvent
+            | CustomInputDeltaEvent
+            | CustomInputDoneEvent
             | ImageCallEvent
             | ImagePreviewEvent
             | ResponseErrorEvent,

@@ -61,14 +61,27 @@ class FunctionCallItem(LenientModel):
     call_id: Id
     name: Annotated[str, Field(min_length=1)]
     arguments: BoundedText
+    namespace: str | None = None
+    id: Id | None = None
+    status: Status | None = None
+
+
+class CustomCallItem(LenientModel):
+    """A call of a client's custom tool, made by the model in an earlier round."""
+
+    type: Literal["custom_tool_call"]
+    call_id: Id
+    name: Annotated[str, Field(min_length=1)]
+    input: BoundedText
+    namespace: str | None = None
     id: Id | None = None
     status: Status | None = None
 
 
 class FunctionOutputItem(LenientModel):
-    """The result of a function call."""
+    """The result of a function's or a custom tool's call."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: Id
     output: Annotated[Text | Annotated[list[OutputPart], Field(min_length=1), Tag("parts")], TEXT_OR_PARTS]
     id: Id | None = None
@@ -120,6 +133,7 @@ Item = Annotated[
     Annotated[
         MessageItem
         | FunctionCallItem
+        | CustomCallItem
         | FunctionOutputItem
         | ImageCallItem
         | ReasoningItem

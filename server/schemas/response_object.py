@@ -53,16 +53,22 @@ def text_part(text: str, logprobs: Sequence[Json] = ()) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
 
 
-def function_item(item_id: str, status: str, call_id: str, name: str, arguments: str) -> Json:
+def function_item(
+    item_id: str, status: str, call_id: str, name: str, arguments: str, namespace: str | None = None
+) -> Json:
     """A call of a client's function."""
-    return {
-        "id": item_id,
-        "type": "function_call",
-        "status": status,
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-    }
+    called = {"call_id": call_id, "name": name, "arguments": arguments}
+    return {"id": item_id, "type": "function_call", "status": status, **called, **_namespace(namespace)}
+
+
+def custom_item(item_id: str, status: str, call_id: str, name: str, text: str, namespace: str | None = None) -> Json:
+    """A call of a client's custom tool."""
+    called = {"call_id": call_id, "name": name, "input": text}
+    return {"id": item_id, "type": "custom_tool_call", "status": status, **called, **_namespace(namespace)}
+
+
+def _namespace(namespace: str | None) -> Json:
+    return {} if namespace is None else {"namespace": namespace}
 
 
 def reasoning_item(item_id: str, status: str, text: str) -> Json:

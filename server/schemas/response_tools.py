@@ -1,4 +1,4 @@
-"""The tools of a response: functions of the client, and the image tool."""
+"""The tools of a response: functions and custom tools of the client, namespaces of them, and the image tool."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 
-TOOLS = ("function", "image_generation")
+TOOLS = ("function", "custom", "namespace", "image_generation")
 HOSTED = {  # tools of the hosted service -> what this server does not do
     "web_search": "does not search the web",
     "file_search": "stores no files",
@@ -45,6 +45,40 @@ class FunctionTool(LenientModel):
     strict: bool | None = None
 
 
+class FreeText(LenientModel):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class Grammar(LenientModel):
+    """Text by a grammar. Local models can't write anything else."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Field(min_length=1, max_length=100_000)]
+
+
+class CustomTool(LenientModel):
+    """A tool of the client that takes a text instead of JSON."""
+
+    type: Literal["custom"]
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: BoundedText | None = None
+    format: Annotated[FreeText | Grammar, Field(discriminator="type")] | None = None
+
+
+class NamespaceTool(LenientModel):
+    """Tools of the client under one name, which its calls repeat."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
+    description: BoundedText | None = None
+    tools: Annotated[
+        list[Annotated[FunctionTool | CustomTool, Field(discriminator="type")]], Field(min_length=1, max_length=128)
+    ]
+
+
 class Mask(LenientModel):
     """The mask of an edit."""
 
@@ -71,7 +105,7 @@ class ImageTool(LenientModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
-Tool = Annotated[FunctionTool | ImageTool, Field(discriminator="type")]
+Tool = Annotated[FunctionTool | CustomTool | NamespaceTool | ImageTool, Field(discriminator="type")]
 
 
 class NamedFunction(LenientModel):
@@ -79,6 +113,15 @@ class NamedFunction(LenientModel):
 
     type: Literal["function"]
     name: str
+    namespace: str | None = None
+
+
+class NamedCustomTool(LenientModel):
+    """A tool choice: this custom tool."""
+
+    type: Literal["custom"]
+    name: str
+    namespace: str | None = None
 
 
 class HostedTool(LenientModel):
@@ -87,7 +130,7 @@ class HostedTool(LenientModel):
     type: Literal["image_generation"]
 
 
-NamedTool = Annotated[NamedFunction | HostedTool, Field(discriminator="type")]
+NamedTool = Annotated[NamedFunction | NamedCustomTool | HostedTool, Field(discriminator="type")]
 
 
 class AllowedTools(LenientModel):
@@ -106,15 +149,24 @@ def _word_or_object(value: object) -> str | None:
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
-    | Annotated[Annotated[NamedFunction | HostedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
+    | Annotated[
+        Annotated[NamedFunction | NamedCustomTool | HostedTool | AllowedTools, Field(discriminator="type")],
+        Tag("object"),
+    ],
     Discriminator(_word_or_object, custom_error_type="string_or_object", custom_error_message="a word or an object"),
 ]
 
 
-def echo_tool(tool: FunctionTool | ImageTool) -> dict[str, Any]:
+def echo_tool(tool: FunctionTool | CustomTool | NamespaceTool | ImageTool) -> dict[str, Any]:
     """The tool as the response object repeats it: with the defaults that OpenAI fills in."""
-    if isinstance(tool, FunctionTool):
-        fields = tool.model_dump()
-        return {**fields, "strict": True if tool.strict is None else tool.strict}
-    defaults = {"background": "auto", "moderation": "auto", "n": 1, "output_compression": 100, "output_format": "png"}
-    return {**defaults, "quality": "auto", "size": "auto", **tool.model_dump(exclude_none=True)}
+    match tool:
+        case FunctionTool():
+            return {**tool.model_dump(), "strict": True if tool.strict is None else tool.strict}
+        case CustomTool():
+            return {"format": {"type": "text"}, **tool.model_dump(exclude_none=True)}
+        case NamespaceTool():
+            return {**tool.model_dump(), "tools": [echo_tool(inner) for inner in tool.tools]}
+        case ImageTool():
+            defaults = {"background": "auto", "moderation": "auto", "n": 1, "output_compression": 100}
+            named = {"output_format": "png", "quality": "auto", "size": "auto"}
+            return {**defaults, **named, **tool.model_dump(exclude_none=True)}

@@ -165,10 +165,21 @@ def test_responses_have_the_upstreams_tools_and_formats(gateway: Server) -> None
     assert json.loads(chosen.output_text)["city"] in {"Wien", "Graz"}
 
 
+def test_what_an_upstream_can_only_be_told_is_named(gateway: Server) -> None:
+    numbers = {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}
+    tools = [{"type": "custom", "name": "dial", "format": numbers}]
+    choice = {"type": "custom", "name": "dial"}
+    body = {"model": "far", "input": "dial", "tools": tools, "tool_choice": choice, "truncation": "auto"}
+    with gateway.http() as client:
+        answer = client.post("/v1/responses", json={**body, "max_output_tokens": 64})
+    assert answer.headers["x-darkroom-ignored"] == "tools[0].format, truncation"
+    (call,) = answer.json()["output"]
+    assert (call["type"], call["name"]) == ("custom_tool_call", "dial")
+
+
 def test_an_upstream_refusal_names_the_responses_field(gateway: Server) -> None:
     for body, status, param in (
         ({**TEXT, "input": "x" * 600}, 400, "input"),
-        ({**TEXT, "truncation": "auto"}, 400, "truncation"),
         ({**TEXT, "model": "gone"}, 503, None),
     ):
         for stream in (False, True):

@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, TextDelta
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, ChatUsage, ChoiceFinished, TextDelta, ToolCallDelta
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Preview, Progress, Queued, Started
 from pipelines.protocol.messages import AnyEvent
 from server.accounts.keys import create_key
@@ -41,6 +41,7 @@ class Workers:
     queues: dict[str, asyncio.Queue[AnyEvent]] = field(default_factory=dict)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     text: tuple[str, ...] = ("Hel", "lo")  # of every chat
+    call: tuple[str, str] | None = None  # the tool that every chat calls instead, and its arguments
     fails: bool = False  # every chat, before its first word
 
     def submit(self, job: Any) -> JobEvents[Any]:
@@ -70,9 +71,17 @@ class Workers:
         self.send(job, Admitted(3), Started())
         if self.fails:
             self.send(job, Failed("engine_failed", "The engine failed."))
-        self.send(job, *(TextDelta(0, piece) for piece in self.text))
+        if self.call is None:
+            self.send(job, *(TextDelta(0, piece) for piece in self.text))
+        else:
+            name, arguments = self.call
+            self.send(job, ToolCallDelta(0, 0, "", "call_1", name), ToolCallDelta(0, 0, arguments))
         await self.gate.wait()
-        self.send(job, ChoiceFinished(0, "stop"), ChatFinished(ChatUsage(3, len(self.text)), run_s=0.1))
+        self.send(
+            job,
+            ChoiceFinished(0, "stop" if self.call is None else "tool_calls"),
+            ChatFinished(ChatUsage(3, len(self.text)), run_s=0.1),
+        )
 
 
 @dataclass

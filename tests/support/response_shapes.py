@@ -14,6 +14,7 @@ USAGE = {"input_tokens", "input_tokens_details", "output_tokens", "output_tokens
 ITEMS = {
     "message": {"id", "status", "role", "content"},
     "function_call": {"id", "status", "call_id", "name", "arguments"},
+    "custom_tool_call": {"id", "status", "call_id", "name", "input"},
     "image_generation_call": {"id", "status", "result"},
     "reasoning": {"id", "summary"},
 }
@@ -37,6 +38,8 @@ EVENTS = {
     "response.reasoning_text.done": PART_POSITION | {"text"},
     "response.function_call_arguments.delta": ITEM_POSITION | {"delta"},
     "response.function_call_arguments.done": ITEM_POSITION | {"name", "arguments"},
+    "response.custom_tool_call_input.delta": ITEM_POSITION | {"delta"},
+    "response.custom_tool_call_input.done": ITEM_POSITION | {"input"},
     "response.image_generation_call.in_progress": ITEM_POSITION,
     "response.image_generation_call.generating": ITEM_POSITION,
     "response.image_generation_call.partial_image": ITEM_POSITION | {"partial_image_index", "partial_image_b64"},

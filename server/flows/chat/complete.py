@@ -13,7 +13,7 @@ from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
 from server.accounts.keys import Key
 from server.flows.chat.completion import CompletionHead
 from server.flows.chat.moderation import chat_moderation_context, chat_texts
-from server.flows.chat.request import ChatRequest, build_job, check_abilities
+from server.flows.chat.request import ChatRequest, build_job, check_abilities, without_pictures
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.moderation import Moderator
 from server.flows.references import ReferenceLoader
@@ -49,12 +49,20 @@ class ChatCompletions:
         runner: ChatRunner,
         *,
         time_limit_s: float,
+        leave_out_pictures: bool,
     ) -> None:
         self._catalog = catalog
         self._moderator = moderator
         self._references = references
         self._runner = runner
         self._time_limit_s = time_limit_s
+        self._leave_out_pictures = leave_out_pictures
+
+    def leave_out_unseen(self, request: ChatRequest, spec: ChatSpec) -> tuple[ChatRequest, list[str]]:
+        """The request without pictures that the model does not see, if the operator allows that; and their paths."""
+        if spec.vision or not self._leave_out_pictures:
+            return request, []
+        return without_pictures(request), [image.field for image in request.images]
 
     async def stream(
         self, request: ChatRequest, model: ChatModel, spec: ChatSpec, head: CompletionHead, key: Key

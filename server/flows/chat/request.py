@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pipelines.catalog.images import Catalog
@@ -57,6 +57,19 @@ def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> N
     if len(request.images) > MAX_IMAGES:
         text = f"Invalid 'messages': too many images. Expected at most {MAX_IMAGES}, but got {len(request.images)}."
         raise BadRequest(text, param="messages", code="array_above_max_length")
+
+
+def without_pictures(request: ChatRequest) -> ChatRequest:
+    """The same with a mark in the place of each picture."""
+    return replace(request, messages=tuple(_marked(message) for message in request.messages), images=())
+
+
+def _marked(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    mark = {"type": "text", "text": "[image]"}
+    return {**message, "content": [mark if part["type"] == "image_url" else part for part in content]}
 
 
 def build_job(

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.protocol.image_tool import IMAGE_TOOL
 from server.accounts.responses import StoredItem
 from server.flows.responses.items import read_summary
+from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.response_object import Json
 
-IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
 SUMMARY = "Summary of our conversation so far:\n"
 IMAGE_TOOL_SUCCESS = "The picture is done."  # the image tool's result, as the model reads it
 
@@ -43,8 +42,13 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 pictures += shown if vision else []
                 messages.append({"role": body["role"], "content": _content(body["content"], vision=vision)})
             case "function_call":
-                _add_call(messages, body["call_id"], body["name"], body["arguments"])
-            case "function_call_output":
+                name = function_name(body["name"], body.get("namespace"))
+                _add_call(messages, body["call_id"], name, body["arguments"])
+            case "custom_tool_call":
+                name = function_name(body["name"], body.get("namespace"))
+                arguments = json.dumps({"input": body["input"]}, ensure_ascii=False)
+                _add_call(messages, body["call_id"], name, arguments)
+            case "function_call_output" | "custom_tool_call_output":
                 output = body["output"]
                 text = output if isinstance(output, str) else _content(output, vision=False)
                 messages.append({"role": "tool", "tool_call_id": body["call_id"], "content": text})

@@ -10,7 +10,8 @@ from server.flows.models import find_chat_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
-from server.flows.responses.planner import Planner, chat_tools
+from server.flows.responses.planner import Planner
+from server.flows.responses.tools import read_tools
 from server.schemas.responses import ResponseBody
 from server.state.served_catalog import ServedCatalog
 
@@ -42,7 +43,7 @@ class TokenCounter:
             checkpoint=spec,
             messages=context.messages,
             images=await self._planner.decode(key, context.pictures),
-            tools=chat_tools(body),
+            tools=read_tools(body.tools, body.tool_choice).functions,
         )
         with self._limiter.slot(key):
             return (await self._runner.count_tokens(job)).tokens

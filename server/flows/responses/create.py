@@ -4,6 +4,8 @@ import time
 import uuid
 from dataclasses import replace
 
+from pipelines.catalog.chat import Upstream
+from pipelines.protocol.chat import ChatSpec
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
@@ -11,6 +13,7 @@ from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
+from server.flows.responses.left_out import leave_out_pictures, unenforced_grammars
 from server.flows.responses.planner import Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
@@ -40,6 +43,7 @@ class ResponseCreator:
         limiter: RateLimiter,
         drain: Drain,
         retry_grace_s: float,
+        leave_out_pictures: bool,
     ) -> None:
         self._catalog = catalog
         self._history = history
@@ -52,19 +56,28 @@ class ResponseCreator:
         self._limiter = limiter
         self._drain = drain
         self._retry_grace_s = retry_grace_s
+        self._leave_out_pictures = leave_out_pictures
 
     def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
-        """The body without options of the image tool that the served model does not know, if the caller did not choose
-        that model; and the options' paths. Raises ApiError."""
+        """The body without what its models do not know and the caller need not know either, and the paths of that:
+        options of the image tool whose model the caller did not choose, pictures for a model that does not see (with
+        `truncation: "auto"`, or if a setting allows it). Raises ApiError."""
+        catalog = self._catalog.current
+        chat = find_chat_model(catalog, body.model, key.groups)
         tools, left_out = list(body.tools), []
         for index, tool in enumerate(tools):
             if isinstance(tool, ImageTool) and tool.model is None:
-                catalog = self._catalog.current
-                chat = find_chat_model(catalog, body.model, key.groups)
                 fitted, names = fit_tool(tool, find_image_model(catalog, chat.image_model, key.groups))
                 tools[index] = fitted
                 left_out += [f"tools[{index}].{name}" for name in names]
-        return body.model_copy(update={"tools": tools}), left_out
+        body = body.model_copy(update={"tools": tools})
+        if isinstance(chat.source, Upstream):
+            left_out += [*unenforced_grammars(body), *(["truncation"] if body.truncation == "auto" else [])]
+        sees = isinstance(chat.source, ChatSpec) and chat.source.vision
+        if not sees and (self._leave_out_pictures or body.truncation == "auto"):
+            body, paths = leave_out_pictures(body)
+            left_out += paths
+        return body, left_out
 
     async def find_or_start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
         """The response to follow. Raises ApiError, and then nothing runs and nothing is recorded."""

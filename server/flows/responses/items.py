@@ -14,6 +14,7 @@ from server.backends.storage import Storage
 from server.errors import BadRequest
 from server.schemas.response_items import (
     CompactionItem,
+    CustomCallItem,
     FunctionCallItem,
     FunctionOutputItem,
     ImageCallItem,
@@ -29,6 +30,8 @@ PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
     "reasoning": "rs",
     "image_generation_call": "ig",
     "compaction": "cmp",
@@ -53,7 +56,7 @@ def to_stored(item: Item) -> StoredItem:
         read_summary(item.encrypted_content)
     body = item.model_dump(exclude_none=True, exclude={"result"})
     body["id"] = item.id or new_id(item.type)
-    if isinstance(item, FunctionCallItem | FunctionOutputItem | ImageCallItem):
+    if isinstance(item, FunctionCallItem | CustomCallItem | FunctionOutputItem | ImageCallItem):
         body["status"] = "completed"
     if isinstance(item, ImageCallItem) and item.result:
         body["image_url"] = f"data:image/png;base64,{item.result}"

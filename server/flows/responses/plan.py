@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pipelines.catalog.chat import Upstream
 from pipelines.catalog.images import ImageModel
@@ -13,11 +13,9 @@ from server.accounts.responses import StoredItem
 from server.flows.chat.run import UsageContext
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference
-from server.flows.responses.context import IMAGE_FUNCTION
+from server.flows.responses.tools import IMAGE_FUNCTION, ResponseTools, ToolMode
 from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
-
-ToolMode = Literal["none", "auto", "required"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +45,7 @@ class ResponsePlan:
     new_texts: tuple[str, ...]  # new in this round, to be moderated
     new_pictures: tuple[Picture, ...]
     image: ImagePlan | None
-    tools: tuple[Mapping[str, Any], ...]  # in the shape of chat completions, the image tool included
-    tool_choice: ToolMode
-    allowed_tools: tuple[str, ...]
+    tools: ResponseTools
     parallel_tool_calls: bool
     max_tool_calls: int | None
     format: JsonFormat | None
@@ -64,9 +60,9 @@ class ResponsePlan:
     @property
     def image_required(self) -> bool:
         """Whether the response must contain a picture, whatever the model generates."""
-        is_only_choice = self.allowed_tools == (IMAGE_FUNCTION,)
-        is_only_tool = len(self.tools) == 1 and self.image is not None
-        return self.image is not None and self.tool_choice == "required" and (is_only_choice or is_only_tool)
+        is_only_choice = self.tools.allowed == (IMAGE_FUNCTION,)
+        is_only_tool = len(self.tools.functions) == 1 and self.image is not None
+        return self.image is not None and self.tools.mode == "required" and (is_only_choice or is_only_tool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,30 +4,29 @@ Whatever can be known to fail before the chat model runs fails here.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pipelines.catalog.chat import ChatModel, Upstream
 from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
-from pipelines.protocol.image_tool import IMAGE_TOOL
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.responses import StoredItem
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
 from server.flows.chat.run import UsageContext
-from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
+from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference, ReferenceLoader
-from server.flows.responses.context import IMAGE_FUNCTION, PictureRef, build_context, newest_picture, pictures_of
+from server.flows.responses.context import PictureRef, build_context, newest_picture, pictures_of
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import request_from_tool
-from server.flows.responses.plan import ImagePlan, ResponsePlan, ToolMode
+from server.flows.responses.plan import ImagePlan, ResponsePlan
+from server.flows.responses.tools import read_tools
 from server.schemas.local_models import template_options
-from server.schemas.response_tools import AllowedTools, FunctionTool, HostedTool, ImageTool, NamedFunction
+from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
 
@@ -66,7 +65,6 @@ class Planner:
         context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
         new_pictures = await self._new_pictures(key, body, inputs, vision=vision)
         image = await self._image_plan(key, model, body, chain, inputs, results_base)
-        mode, allowed = _tool_choice(body)
         logprobs = "message.output_text.logprobs" in body.include
         return ResponsePlan(
             key=key,
@@ -79,9 +77,7 @@ class Planner:
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, inputs)),
             new_pictures=new_pictures,
             image=image,
-            tools=chat_tools(body),
-            tool_choice=mode,
-            allowed_tools=allowed,
+            tools=read_tools(body.tools, body.tool_choice),
             parallel_tool_calls=body.parallel_tool_calls,
             max_tool_calls=body.max_tool_calls,
             format=_format(body),
@@ -159,9 +155,6 @@ def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
     if body.stream_options is not None and not body.stream:
         message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
-    if body.truncation == "auto" and isinstance(source, Upstream):
-        message = "'truncation': 'auto' is not supported with this model: it runs on another server. Leave it out."
-        raise BadRequest(message, param="truncation", code="unsupported_parameter")
     if body.tools and not _abilities(source)[0]:
         raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
     if not body.input and body.previous_response_id is None:
@@ -169,15 +162,10 @@ def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
         raise BadRequest(message, param="input", code="string_below_min_length")
 
 
-def chat_tools(body: ResponseBody) -> tuple[Mapping[str, Any], ...]:
-    """The tools as chat completions have them. Raises BadRequest for a function with an invalid schema."""
-    return tuple(_chat_tool(tool, index) for index, tool in enumerate(body.tools))
-
-
 def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
     """The texts of this round, for moderation."""
     new = build_context(inputs, body.instructions, tools=True, vision=False)
-    tools = [tool.model_dump() for tool in body.tools if isinstance(tool, FunctionTool)]
+    tools = [tool.model_dump() for tool in body.tools if not isinstance(tool, ImageTool)]
     effort = body.reasoning.effort if body.reasoning else None
     return chat_texts(new.messages, [*tools, template_options(effort, body.text.verbosity, body.chat_template_kwargs)])
 
@@ -186,30 +174,6 @@ def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
     """Whether the model calls tools, and whether it sees pictures. An upstream checks tools itself and gets no
     pictures."""
     return (True, False) if isinstance(source, Upstream) else (source.tools, source.vision)
-
-
-def _tool_choice(body: ResponseBody) -> tuple[ToolMode, tuple[str, ...]]:
-    names = [tool.name if isinstance(tool, FunctionTool) else IMAGE_FUNCTION for tool in body.tools]
-    check_unique_names(names, "tools[{}]")
-    match body.tool_choice:
-        case AllowedTools(mode=mode, tools=tools):
-            return mode, tuple(require_known_tool(_name(tool), names) for tool in tools)
-        case NamedFunction() | HostedTool():
-            return "required", (require_known_tool(_name(body.tool_choice), names),)
-        case "required":
-            require_tools(names)
-    return body.tool_choice, ()
-
-
-def _name(tool: NamedFunction | HostedTool) -> str:
-    return tool.name if isinstance(tool, NamedFunction) else IMAGE_FUNCTION
-
-
-def _chat_tool(tool: FunctionTool | ImageTool, index: int) -> dict[str, Any]:
-    if isinstance(tool, ImageTool):
-        return IMAGE_TOOL
-    param = f"tools[{index}].parameters"
-    return function_tool(tool.name, tool.description, tool.parameters, strict=tool.strict, param=param)
 
 
 def _sampling(body: ResponseBody) -> ChatSampling:

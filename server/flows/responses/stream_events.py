@@ -1,6 +1,6 @@
 """From the deltas of a chat model to output items and stream events. One writer for each turn of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,18 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
-from server.flows.responses.context import IMAGE_FUNCTION
+from server.flows.responses.custom_input import CustomInput
 from server.flows.responses.items import new_id
-from server.schemas.response_object import Json, function_item, image_item, message_item, reasoning_item, text_part
+from server.flows.responses.tools import IMAGE_FUNCTION, CalledTool
+from server.schemas.response_object import (
+    Json,
+    custom_item,
+    function_item,
+    image_item,
+    message_item,
+    reasoning_item,
+    text_part,
+)
 from server.state.active_responses import ActiveResponse
 
 
@@ -28,11 +37,13 @@ class ToolCall:
     call_id: str
     name: str
     arguments: str = ""
+    namespace: str | None = None
+    custom: CustomInput | None = None  # of a custom tool
 
     @property
     def is_image_call(self) -> bool:
         """Whether it is for the image tool."""
-        return self.name == IMAGE_FUNCTION
+        return self.name == IMAGE_FUNCTION and self.namespace is None
 
 
 @dataclass(slots=True)
@@ -49,8 +60,17 @@ class _Open:
 class EventWriter:
     """`write` deltas as they come, then `close`. Image calls are opened here and closed by the tool loop."""
 
-    def __init__(self, response: ActiveResponse, *, hosted: bool, max_image_calls: int, logprobs: bool) -> None:
+    def __init__(
+        self,
+        response: ActiveResponse,
+        *,
+        hosted: bool,
+        max_image_calls: int,
+        logprobs: bool,
+        called: Mapping[str, CalledTool],
+    ) -> None:
         self._response = response
+        self._called = called
         self._hosted = hosted
         self._max_image_calls = max_image_calls
         self._logprobs = logprobs
@@ -81,7 +101,7 @@ class EventWriter:
         self._close_text(status)
         for call in self.calls.values():
             if not self._is_image_call(call):
-                self._close_function(call, status)
+                self._close_call(call, status)
 
     @property
     def image_calls(self) -> list[ToolCall]:
@@ -90,7 +110,7 @@ class EventWriter:
 
     @property
     def function_calls(self) -> list[ToolCall]:
-        """The calls of the client's functions."""
+        """The calls of the client's functions and custom tools."""
         return [call for call in self.calls.values() if not self._is_image_call(call)]
 
     def _is_image_call(self, call: ToolCall) -> bool:
@@ -145,8 +165,14 @@ class EventWriter:
             self.calls[delta.index] = call
         call.arguments += delta.arguments
         if delta.arguments and not self._is_image_call(call):
-            fields = {"item_id": call.item_id, "output_index": call.index, "delta": delta.arguments}
-            self._response.emit("response.function_call_arguments.delta", **fields)
+            self._write_arguments(call, delta.arguments)
+
+    def _write_arguments(self, call: ToolCall, arguments: str) -> None:
+        fields = {"item_id": call.item_id, "output_index": call.index}
+        if call.custom is None:
+            self._response.emit("response.function_call_arguments.delta", **fields, delta=arguments)
+        elif text := call.custom.feed(arguments):
+            self._response.emit("response.custom_tool_call_input.delta", **fields, delta=text)
 
     def _begin_call(self, name: str, call_id: str) -> ToolCall | None:
         """None for an image call beyond max_tool_calls, which is ignored."""
@@ -158,14 +184,29 @@ class EventWriter:
             fields = {"item_id": item_id, "output_index": index}
             self._response.emit("response.image_generation_call.in_progress", **fields)
             return ToolCall(index, item_id, call_id, name)
-        item_id = new_id("function_call")
-        index = self._add_item(function_item(item_id, "in_progress", call_id, name, ""))
-        return ToolCall(index, item_id, call_id, name)
+        tool = self._called.get(name, CalledTool(name, None, is_custom=False, path="tools"))
+        custom = CustomInput() if tool.is_custom else None
+        call = ToolCall(
+            index=len(self._response.output),
+            item_id=new_id("custom_tool_call" if tool.is_custom else "function_call"),
+            call_id=call_id,
+            name=tool.name,
+            namespace=tool.namespace,
+            custom=custom,
+        )
+        self._add_item(_call_item(call, "in_progress"))
+        return call
 
-    def _close_function(self, call: ToolCall, status: str) -> None:
-        fields = {"item_id": call.item_id, "output_index": call.index, "name": call.name, "arguments": call.arguments}
-        self._response.emit("response.function_call_arguments.done", **fields)
-        self._end_item(call.index, function_item(call.item_id, status, call.call_id, call.name, call.arguments))
+    def _close_call(self, call: ToolCall, status: str) -> None:
+        fields = {"item_id": call.item_id, "output_index": call.index}
+        if call.custom is None:
+            done = {"name": call.name, "arguments": call.arguments}
+            self._response.emit("response.function_call_arguments.done", **fields, **done)
+        else:
+            if text := call.custom.finish():
+                self._response.emit("response.custom_tool_call_input.delta", **fields, delta=text)
+            self._response.emit("response.custom_tool_call_input.done", **fields, input=call.custom.text)
+        self._end_item(call.index, _call_item(call, status))
 
     def _add_item(self, item: Json) -> int:
         self._response.output.append(item)
@@ -177,6 +218,12 @@ class EventWriter:
         self._response.output[index] = item
         self.completed_items.append((index, item))
         self._response.emit("response.output_item.done", output_index=index, item=item)
+
+
+def _call_item(call: ToolCall, status: str) -> Json:
+    if call.custom is not None:
+        return custom_item(call.item_id, status, call.call_id, call.name, call.custom.text, call.namespace)
+    return function_item(call.item_id, status, call.call_id, call.name, call.arguments, call.namespace)
 
 
 def _logprob(token: TokenLogprob) -> Json:

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,11 +37,12 @@ from server.flows.chat.request import MAX_RANDOM_SEED
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.moderation import Moderator
-from server.flows.responses.context import IMAGE_FUNCTION, add_image_call, image_call_arguments, last_user_text
+from server.flows.responses.context import add_image_call, image_call_arguments, last_user_text
 from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.items import with_pictures
 from server.flows.responses.plan import ResponsePlan, Turn
 from server.flows.responses.stream_events import EventWriter, ToolCall
+from server.flows.responses.tools import IMAGE_FUNCTION
 from server.flows.responses.upstream_turn import run_upstream_turn
 from server.schemas.response_object import Json, ResponseStatus, usage_object
 from server.state.active_responses import ActiveResponse, Phase
@@ -134,7 +135,11 @@ class ToolLoop:
             calls_left = min(MAX_IMAGE_CALLS, plan.max_tool_calls or MAX_IMAGE_CALLS) - state.image_calls
             turn = next_turn(plan, state, number, calls_left)
             writer = EventWriter(
-                response, hosted=plan.image is not None, max_image_calls=calls_left, logprobs=plan.logprobs
+                response,
+                hosted=plan.image is not None,
+                max_image_calls=calls_left,
+                logprobs=plan.logprobs,
+                called=plan.tools.called,
             )
             reason = await self._run_turn(plan, response, turn, writer, state)
             for index, item in writer.completed_items:
@@ -168,6 +173,7 @@ class ToolLoop:
                             state.usage = _add_usage(state.usage, event.usage)
         except BadRequest as error:
             rename_field(error, FIELDS)
+            error.param = plan.tools.request_path(error.param)
             raise
         if plan.image_required and state.image_calls == 0 and not writer.image_calls:
             writer.force_image_call()  # the model's call was cut off, or its engine can't be held to one
@@ -246,11 +252,11 @@ class ToolLoop:
 
 def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int) -> Turn:
     """The caller's tool choice holds for the first turn. Then the model is free, while it may still draw."""
-    choice, allowed = plan.tool_choice, plan.allowed_tools
+    choice, allowed = plan.tools.mode, plan.tools.allowed
     if number > 0 and choice == "required":
         choice, allowed = ("none", ()) if plan.image_required else ("auto", allowed)
     if calls_left <= 0 or number == MAX_TURNS - 1:
-        names = plan.allowed_tools or tuple(map(_name, plan.tools))
+        names = plan.tools.allowed or tuple(plan.tools.called)
         allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
     limit, spent = plan.max_output_tokens, state.usage.completion_tokens
@@ -265,7 +271,8 @@ def _job(plan: ResponsePlan, turn: Turn, spec: ChatSpec) -> ChatJob:
         seed=secrets.randbelow(MAX_RANDOM_SEED),
         time_limit_s=plan.time_limit_s,
         images=plan.pictures,
-        tools=plan.tools,
+        tools=plan.tools.functions,
+        input_grammars=plan.tools.grammars,
         tool_choice=turn.tool_choice,
         allowed_tools=turn.allowed_tools,
         parallel_tool_calls=plan.parallel_tool_calls,
@@ -296,10 +303,6 @@ def _finished_item(item: Json) -> Json:
 
 def _error(failure: ApiError) -> Json:
     return {"code": ERROR_CODES.get(failure.code or "", "server_error"), "message": failure.message}
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    return str(tool["function"]["name"])
 
 
 def _add_usage(one: ChatUsage, other: ChatUsage) -> ChatUsage:

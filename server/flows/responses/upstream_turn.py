@@ -20,7 +20,11 @@ def run_upstream_turn(
 
 def to_body(plan: ResponsePlan, turn: Turn) -> Json:
     """The chat completion that asks for this turn. Unset fields are left out: not every server knows all of them."""
-    tools = [tool for tool in plan.tools if not turn.allowed_tools or tool["function"]["name"] in turn.allowed_tools]
+    tools = [
+        tool
+        for tool in plan.tools.functions
+        if not turn.allowed_tools or tool["function"]["name"] in turn.allowed_tools
+    ]
     body: Json = {
         "messages": list(turn.messages),
         "stream": True,

@@ -45,7 +45,9 @@ def test_a_picture_may_be_longer() -> None:
 )
 def test_a_tool_of_the_hosted_service_is_refused_with_what_there_is(kind: str, what: str) -> None:
     function = {"type": "function", "name": "f"}
-    with pytest.raises(BadRequest, match=f"{what}.*Tools here: function, image_generation") as raised:
+    with pytest.raises(
+        BadRequest, match=f"{what}.*Tools here: function, custom, namespace, image_generation"
+    ) as raised:
         refuse_hosted_tools([function, {"type": kind}])
     assert (raised.value.param, raised.value.code) == ("tools[1].type", "invalid_value")
     for tools in ([function, {"type": "image_generation"}], None, "x", [3], [{"type": 7}], [{"type": "novel"}]):

@@ -5,6 +5,7 @@ from typing import Any
 from pipelines.protocol.chat import ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
 from server.accounts.responses import StoredResponse
 from server.flows.responses.stream_events import EventWriter
+from server.flows.responses.tools import CalledTool
 from server.state.active_responses import ActiveResponse
 from tests.support.response_shapes import check_event
 
@@ -15,7 +16,8 @@ def new_response() -> ActiveResponse:
 
 
 def event_writer(response: ActiveResponse, max_image_calls: int = 10, **options: Any) -> EventWriter:
-    return EventWriter(response, **{"hosted": True, "max_image_calls": max_image_calls, "logprobs": False, **options})
+    fields: dict[str, Any] = {"hosted": True, "logprobs": False, "called": {}, **options}
+    return EventWriter(response, max_image_calls=max_image_calls, **fields)
 
 
 def kinds(response: ActiveResponse) -> list[str]:
@@ -133,3 +135,28 @@ async def test_listeners_get_every_event_whenever_they_come() -> None:
     assert [event["sequence_number"] async for event in response.follow()] == [0, 1]
     assert [event["sequence_number"] async for event in response.follow(0)] == [1]
     assert response.object()["completed_at"] == 1
+
+
+async def test_a_custom_tool_gets_its_text_as_it_is() -> None:
+    response = new_response()
+    called = {"crm__patch": CalledTool("patch", "crm", is_custom=True, path="tools[0].tools[0]")}
+    writer = event_writer(response, called=called)
+    writer.write(ToolCallDelta(0, 0, "", call_id="call_1", name="crm__patch"))
+    for piece in ('{"inp', 'ut": "+ a\\', "n- b \\u00e9", '"}'):
+        writer.write(ToolCallDelta(0, 0, piece))
+    writer.close("tool_calls")
+    assert kinds(response) == [
+        "output_item.added",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.done",
+        "output_item.done",
+    ]
+    for event in response.events:
+        check_event(event)
+    (item,) = response.output
+    assert [event["delta"] for event in response.events if "delta" in event] == ["+ a", "\n- b é"]
+    assert (item["type"], item["name"], item["namespace"], item["input"]) == (
+        "custom_tool_call", "patch", "crm", "+ a\n- b é",
+    )  # fmt: skip
+    assert writer.function_calls

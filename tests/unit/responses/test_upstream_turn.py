@@ -22,6 +22,7 @@ from pipelines.protocol.chat import (
 from server.backends.upstream import UpstreamResponse
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.responses.plan import Turn
+from server.flows.responses.tools import ResponseTools
 from server.flows.responses.upstream_turn import run_upstream_turn, to_body
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
@@ -32,7 +33,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details"
 def plan(**changes: Any) -> Any:
     values = {
         "usage_context": None,
-        "tools": (),
+        "tools": ResponseTools(),
         "parallel_tool_calls": True,
         "format": None,
         "sampling": ChatSampling(),
@@ -122,7 +123,7 @@ def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
 
 
 def test_only_tools_that_may_be_called_are_sent() -> None:
-    asked = plan(tools=(tool("look"), tool("draw")), parallel_tool_calls=False)
+    asked = plan(tools=ResponseTools((tool("look"), tool("draw"))), parallel_tool_calls=False)
     body = to_body(asked, Turn(TURN.messages, "required", ("draw",), 16))
     assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([tool("draw")], "required", False)
     assert body["max_tokens"] == 16

@@ -1,0 +1,33 @@
+"""Parts of a request that the model behind it can't use, left out. Pure; each returns the paths, to be named."""
+
+from server.schemas.response_items import InputImage, InputText, MessageItem
+from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
+from server.schemas.responses import ResponseBody
+
+MARK = "[image]"  # in a picture's place: the model may say that it saw none
+
+
+def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
+    """For a model that does not see. The image tool still could."""
+    if isinstance(body.input, str) or any(isinstance(tool, ImageTool) for tool in body.tools):
+        return body, []
+    items, paths = list(body.input), []
+    for index, item in enumerate(items):
+        if isinstance(item, MessageItem) and not isinstance(item.content, str):
+            shown = [number for number, part in enumerate(item.content) if isinstance(part, InputImage)]
+            parts = [InputText(type="input_text", text=MARK) if n in shown else p for n, p in enumerate(item.content)]
+            items[index] = item.model_copy(update={"content": parts})
+            paths += [f"input[{index}].content[{number}]" for number in shown]
+    return (body.model_copy(update={"input": items}), paths) if paths else (body, [])
+
+
+def unenforced_grammars(body: ResponseBody) -> list[str]:
+    """The grammars that a model on another server can only be told."""
+    paths = []
+    for index, tool in enumerate(body.tools):
+        inner = enumerate(tool.tools) if isinstance(tool, NamespaceTool) else ()
+        tools = [(f"tools[{index}]", tool), *((f"tools[{index}].tools[{number}]", one) for number, one in inner)]
+        paths += [
+            f"{path}.format" for path, one in tools if isinstance(one, CustomTool) and isinstance(one.format, Grammar)
+        ]
+    return paths

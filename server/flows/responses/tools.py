@@ -1,0 +1,141 @@
+"""The tools of a response as a chat model gets them: all are functions.
+
+A custom tool takes one argument, the text `input`. A tool of a namespace has the namespace before its name. Pure.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pipelines.protocol.image_tool import IMAGE_TOOL
+from server.flows.chat.tools import check_unique_names, function_tool, require_known_tool, require_tools
+from server.schemas.response_tools import (
+    AllowedTools,
+    CustomTool,
+    FunctionTool,
+    Grammar,
+    HostedTool,
+    ImageTool,
+    NamedCustomTool,
+    NamedFunction,
+    NamespaceTool,
+    Tool,
+    ToolChoice,
+)
+
+IMAGE_FUNCTION: str = IMAGE_TOOL["function"]["name"]
+MAX_NAME = 64  # characters, of a function's name in OpenAI's protocol
+ENGINE_PATH = re.compile(r"tools\[(\d+)\](?:\.function)?")
+ToolMode = Literal["none", "auto", "required"]
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """What the client declared under a function's name."""
+
+    name: str
+    namespace: str | None
+    is_custom: bool
+    path: str  # in the request
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTools:
+    """All tools of a request, and which of them may be called."""
+
+    functions: tuple[Mapping[str, Any], ...] = ()  # in the shape of chat completions, the image tool included
+    called: Mapping[str, CalledTool] = field(default_factory=dict)  # by the functions' names, in their order
+    grammars: Mapping[str, str] = field(default_factory=dict)  # by the functions' names, in Lark: of custom tools
+    mode: ToolMode = "auto"
+    allowed: tuple[str, ...] = ()  # functions' names; empty for all
+
+    def request_path(self, param: str | None) -> str | None:
+        """Where the request has what an engine calls `tools[i].function...`."""
+        paths = [tool.path for tool in self.called.values()]
+        found = ENGINE_PATH.match(param or "")
+        if param is None or found is None or int(found[1]) >= len(paths):
+            return param
+        return paths[int(found[1])] + param[found.end() :]
+
+
+def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
+    """Raises BadRequest for a schema, a name or a choice that is not valid."""
+    declared = list(_declared(tools))
+    names = [_function_name(tool, called) for tool, called in declared]
+    check_unique_names(names, "tools[{}]")
+    mode, allowed = _choice(choice, names)
+    return ResponseTools(
+        functions=tuple(_function(tool, called, name) for (tool, called), name in zip(declared, names, strict=True)),
+        called={name: called for (_, called), name in zip(declared, names, strict=True)},
+        grammars={
+            name: tool.format.definition
+            for (tool, _), name in zip(declared, names, strict=True)
+            if isinstance(tool, CustomTool) and isinstance(tool.format, Grammar) and tool.format.syntax == "lark"
+        },
+        mode=mode,
+        allowed=allowed,
+    )
+
+
+def function_name(name: str, namespace: str | None) -> str:
+    """The name that the model reads and writes. Of one that is too long, the end says more."""
+    if namespace is None:
+        return name
+    return f"{namespace.removesuffix('__')}__{name}"[-MAX_NAME:]
+
+
+def _declared(tools: Sequence[Tool]) -> Iterator[tuple[FunctionTool | CustomTool | ImageTool, CalledTool]]:
+    for index, tool in enumerate(tools):
+        path = f"tools[{index}]"
+        if isinstance(tool, NamespaceTool):
+            for number, inner in enumerate(tool.tools):
+                yield inner, _called(inner, f"{path}.tools[{number}]", tool.name)
+        else:
+            yield tool, _called(tool, path, None)
+
+
+def _called(tool: FunctionTool | CustomTool | ImageTool, path: str, namespace: str | None) -> CalledTool:
+    name = IMAGE_FUNCTION if isinstance(tool, ImageTool) else tool.name
+    return CalledTool(name, namespace, isinstance(tool, CustomTool), path)
+
+
+def _function_name(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool) -> str:
+    return IMAGE_FUNCTION if isinstance(tool, ImageTool) else function_name(called.name, called.namespace)
+
+
+def _function(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool, name: str) -> Mapping[str, Any]:
+    if isinstance(tool, ImageTool):
+        return IMAGE_TOOL
+    if isinstance(tool, CustomTool):
+        return _custom_function(tool, name)
+    param = f"{called.path}.parameters"
+    return function_tool(name, tool.description, tool.parameters, strict=tool.strict, param=param)
+
+
+def _custom_function(tool: CustomTool, name: str) -> Mapping[str, Any]:
+    """A grammar is enforced by local models alone, and read by all of them."""
+    text: dict[str, Any] = {"type": "string"}
+    description = tool.description
+    if isinstance(tool.format, Grammar) and tool.format.syntax == "regex":
+        text["pattern"] = f"^(?:{tool.format.definition})$"
+    elif isinstance(tool.format, Grammar):
+        about = f"The input is text by this grammar:\n{tool.format.definition}"
+        description = f"{description}\n\n{about}" if description else about
+    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    return function_tool(name, description, parameters, strict=None, param="tools")
+
+
+def _choice(choice: ToolChoice, names: Sequence[str]) -> tuple[ToolMode, tuple[str, ...]]:
+    match choice:
+        case AllowedTools(mode=mode, tools=tools):
+            return mode, tuple(require_known_tool(_chosen(tool), names) for tool in tools)
+        case NamedFunction() | NamedCustomTool() | HostedTool():
+            return "required", (require_known_tool(_chosen(choice), names),)
+        case "required":
+            require_tools(names)
+    return choice, ()
+
+
+def _chosen(tool: NamedFunction | NamedCustomTool | HostedTool) -> str:
+    return IMAGE_FUNCTION if isinstance(tool, HostedTool) else function_name(tool.name, tool.namespace)
