@@ -133,7 +133,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         allow_private_network=True,  # a page on the internet may call a server in its user's network
         expose_headers=EXPOSED_HEADERS,
     )
-    app.add_middleware(ObservabilityMiddleware, metrics=services.metrics)
+    app.add_middleware(ObservabilityMiddleware, metrics=services.metrics, record=services.call_recorder.record)
     return app
 
 

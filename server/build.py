@@ -21,6 +21,7 @@ from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
+from server.flows.call_recording import CallRecorder
 from server.flows.catalog_edit import EditHistory
 from server.flows.catalog_update import CatalogUpdater
 from server.flows.chat.any_model import AnyModelChat
@@ -113,7 +114,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         time_limit_s=settings.job_time_limit_s,
         leave_out_pictures=settings.leave_out_pictures,
     )
-    active_chats = ActiveChats()
+    active_chats, call_log = ActiveChats(), CallLog(base.database)
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
     history = History(base.response_store, base.storage)
@@ -134,7 +135,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
-        call_log=CallLog(base.database),
+        call_log=call_log,
         results=ResultStore(base.database),
         storage=base.storage,
         decoders=base.decoders,
@@ -150,6 +151,12 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         console_sessions=ConsoleSessions(),
         operator_sessions=ConsoleSessions(),
         drain=base.drain,
+        call_recorder=CallRecorder(
+            call_log,
+            base.background,
+            refusals_per_minute=settings.logged_refusals_per_minute,
+            keep_prompts=settings.keep_prompts,
+        ),
         limiter=limiter,
         moderator=moderator,
         chat_completions=completions,
@@ -238,6 +245,7 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         max_n=base.settings.max_n,
         answers_with_bytes=base.settings.answers_with_bytes,
         time_limit_s=base.settings.job_time_limit_s,
+        keep_prompts=base.settings.keep_prompts,
     )
 
 

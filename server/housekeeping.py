@@ -139,10 +139,14 @@ async def _renew_leases(services: Services) -> None:
 
 async def _sweep(services: Services) -> None:
     """Of several servers one does this."""
-    gateways, calls = services.gateways, services.call_store
+    gateways, calls, call_log = services.gateways, services.call_store, services.call_log
     if not await gateways.in_reader(gateways.does_chores):
         return
     await _in_pages(calls, calls.delete_expired)
+    await _in_pages(call_log, partial(call_log.delete_older, services.settings.calls_keep_days * DAY_S))
+    if not services.settings.keep_prompts:
+        await _in_pages(call_log, call_log.forget_prompts)
+        await _in_pages(services.results, services.results.forget_origins)
     await services.webhooks.remove_orphans()
     await _sweep_files(services)
 

@@ -16,6 +16,7 @@ from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
+from server.flows.call_recording import CallRecorder
 from server.flows.catalog_update import CatalogUpdater
 from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
@@ -79,6 +80,7 @@ class Services:
     operator_sessions: ConsoleSessions  # owned by hashes of the admin key
     drain: Drain
 
+    call_recorder: CallRecorder
     limiter: RateLimiter
     moderator: Moderator
     chat_completions: ChatCompletions

@@ -123,6 +123,17 @@ class Settings(BaseSettings):
     results_keep_days: float | None = Field(
         None, gt=0, description="Age in days at which a picture is deleted (its charge stays); never when unset."
     )
+    calls_keep_days: float = Field(
+        90, gt=0, description="Age in days at which a row of the log of calls is deleted (its charge stays)."
+    )
+    keep_prompts: bool = Field(
+        True,
+        description="Whether prompts and parameters are kept with calls and pictures, for their owner's gallery and "
+        "for operators. If not, those that were kept before are removed.",
+    )
+    logged_refusals_per_minute: int = Field(
+        60, ge=0, description="Refused calls of one key that get a row in the log of calls in a minute."
+    )
     responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
     device: DeviceChoice = Field(
         "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from sqlalchemy import delete, func, select, update
 
+from server.accounts.db import PAGE
 from server.accounts.operator_tables import CallLogRow
 from server.accounts.paging import ALWAYS, Page, Period, read_page
 from server.accounts.store import Store
@@ -107,17 +108,22 @@ class CallLog(Store):
         with self._database.read() as session:
             return {key_id: float(at) for key_id, at in session.execute(query)}
 
-    def delete_older(self, max_age_s: float) -> int:
-        """Returns how many."""
+    def delete_older(self, max_age_s: float, limit: int = PAGE) -> int:
+        """Returns how many. If as many as `limit`, there may be more."""
         old = CallLogRow.created_at < self._database.clock.cautious() - max_age_s
+        page = select(CallLogRow.id).where(old).limit(limit)
         with self._database.write() as session:
-            return len(session.scalars(delete(CallLogRow).where(old).returning(CallLogRow.id)).all())
+            deleted = session.scalars(delete(CallLogRow).where(CallLogRow.id.in_(page)).returning(CallLogRow.id))
+            return len(deleted.all())
 
-    def forget_prompts(self) -> None:
-        """Remove the prompts that were kept before."""
+    def forget_prompts(self, limit: int = PAGE) -> int:
+        """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
+        more."""
+        kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)
+        page = select(CallLogRow.id).where(kept).limit(limit)
         with self._database.write() as session:
-            kept = CallLogRow.prompt.is_not(None) | CallLogRow.parameters.is_not(None)
-            session.execute(update(CallLogRow).where(kept).values(prompt=None, parameters=None))
+            forgotten = update(CallLogRow).where(CallLogRow.id.in_(page)).values(prompt=None, parameters=None)
+            return len(session.scalars(forgotten.returning(CallLogRow.id)).all())
 
 
 def _call(row: CallLogRow, key_name: str) -> LoggedCall:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from server.accounts.db import PAGE
 from server.accounts.paging import ALWAYS, Page, Period, read_page
 from server.accounts.store import Store
 from server.accounts.tables import HoldRow, ResultRow
@@ -89,20 +90,24 @@ class ResultStore(Store):
         with self._database.write() as session:
             return session.scalar(update(row).where(*mine).values(**values).returning(row.name)) is not None
 
-    def forget_origins(self) -> None:
-        """Remove the prompts and parameters that were kept before."""
+    def forget_origins(self, limit: int = PAGE) -> int:
+        """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
+        more."""
+        page = select(ResultRow.name).where(ResultRow.prompt.is_not(None)).limit(limit)
         with self._database.write() as session:
-            kept = ResultRow.prompt.is_not(None)
-            session.execute(update(ResultRow).where(kept).values(**FORGOTTEN))
+            forgotten = update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN)
+            return len(session.scalars(forgotten.returning(ResultRow.name)).all())
 
 
 def write_origins(session: Session, origins: Mapping[str, Origin]) -> None:
     """Of pictures that the session's transaction records, by name."""
     session.flush()
+    named = {name for origin in origins.values() for name in origin.parents}
+    known = set(session.scalars(select(ResultRow.name).where(ResultRow.name.in_(named))))
     for name, origin in origins.items():
         row = session.get_one(ResultRow, name)
         row.seed, row.prompt, row.parameters = origin.seed, origin.prompt, dict(origin.parameters)
-        row.parents = list(origin.parents)
+        row.parents = [name for name in origin.parents if name in known]
 
 
 def _result(row: ResultRow, model: str) -> Result:

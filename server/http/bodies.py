@@ -8,16 +8,19 @@ from typing import Any
 from starlette.requests import Request
 
 from server.accounts.keys import Key
+from server.flows.call_recording import describe_body
 from server.http.body_limit import body_lease
 from server.schemas.validation import parse_json
 from server.services import Services
 from server.state.active_job import ActiveJob
 from server.state.body_budget import LARGE_BYTES
+from server.telemetry.call_trace import current_trace
 
 
 @asynccontextmanager
 async def sending(request: Request, key: Key, services: Services) -> AsyncIterator[None]:
     """Read the body while this is entered. Raises RateLimited and Overloaded."""
+    current_trace().runs_model = True
     async with services.bodies.place(key.id, services.limiter.max_running(key)):
         await body_lease(request).begin(key.id)
         yield
@@ -30,7 +33,9 @@ async def read_json(request: Request, key: Key, services: Services) -> dict[str,
         async for chunk in request.stream():
             raw += chunk
         async with services.bodies.parsing if len(raw) >= LARGE_BYTES else nullcontext():
-            return await asyncio.to_thread(parse_json, raw)
+            values = await asyncio.to_thread(parse_json, raw)
+    describe_body(current_trace(), values)
+    return values
 
 
 def hold_body(request: Request, job: ActiveJob[Any]) -> None:

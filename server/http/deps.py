@@ -12,6 +12,7 @@ from server.errors import BadRequest, Unauthorized
 from server.flows.retries import RetryInfo
 from server.http.public_address import own_address
 from server.services import Services
+from server.telemetry.call_trace import current_trace
 
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
@@ -32,6 +33,7 @@ async def caller(request: Request, services: ServicesDep) -> Key:
     """The key whose secret the request has or, without one, of the console's session. Raises Unauthorized."""
     named = "authorization" in request.headers or find_secret(request) is not None
     if not named and (key := await _session_key(request, services)):
+        current_trace().key_id = key.id
         return key
     secret = bearer(request)
     key = await services.database.in_reader(authenticate, services.database, secret)
@@ -41,6 +43,7 @@ async def caller(request: Request, services: ServicesDep) -> Key:
             "`darkroom keys create` makes a new one.",
             code="invalid_api_key",
         )
+    current_trace().key_id = key.id
     return key
 
 

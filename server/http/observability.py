@@ -3,26 +3,31 @@
 import errno
 import time
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.accounts.money import format_money
 from server.errors import ApiError, EngineFailure, StorageFailed
 from server.http.errors import ERROR_CODE, send_error
+from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, begin_trace
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
-CLIENT_LEFT = 499  # before its status was known, as nginx has it
+RecordCall = Callable[[CallTrace, str, int, float, bool], None]  # route, status, seconds, replayed
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
 class ObservabilityMiddleware:
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, record: RecordCall) -> None:
         self.app = app
         self.metrics = metrics
+        self.record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the request; answer 500 for an exception that no handler caught."""
@@ -45,6 +50,7 @@ class ObservabilityMiddleware:
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
             await send(message)
 
+        trace = begin_trace(request_id)
         with structlog.contextvars.bound_contextvars(request=request_id):
             try:
                 await self.app(scope, receive, send_with_headers)
@@ -54,9 +60,11 @@ class ObservabilityMiddleware:
                     raise
                 await send_error(_to_api_error(error, request_id), scope, send_with_headers)
             finally:
-                self._record(scope, status or CLIENT_LEFT, time.perf_counter() - started_at, replayed=replayed)
+                self._account(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
 
-    def _record(self, scope: Scope, status: int, seconds: float, *, replayed: bool) -> None:
+    def _account(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
+        """The answer has been sent, or nobody waits for it any more."""
+        seconds = time.perf_counter() - started_at
         # the raw path and arbitrary methods would make unbounded label values
         route = getattr(scope.get("route"), "path", "unknown")
         method = scope["method"] if scope["method"] in METHODS else "other"
@@ -66,8 +74,36 @@ class ObservabilityMiddleware:
             self.metrics.replays.labels(route).inc()
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
+            trace.code = trace.code or code
         if route not in {"/healthz", "/readyz", "/metrics"}:
-            log.info("answer", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 3))
+            known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
+            log.info("answer", method=scope["method"], path=scope["path"], **known)
+        if trace.runs_model:
+            goes_on = trace.runs
+            trace.when_complete(lambda: self._finish(trace, route, status, started_at, replayed, goes_on=goes_on))
+
+    def _finish(
+        self, trace: CallTrace, route: str, status: int, started_at: float, replayed: bool, *, goes_on: bool
+    ) -> None:
+        """Nothing of the request runs any more."""
+        seconds = time.perf_counter() - started_at
+        status = trace.status or status
+        if goes_on:
+            known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
+            log.info("call ended", request=trace.request_id, **known)
+        self.record(trace, route, status, seconds, replayed)
+
+
+def _known(trace: CallTrace) -> dict[str, Any]:
+    """What is known of a call, for the log. No prompt is."""
+    if trace.key_id is None:
+        return {}
+    values: dict[str, Any] = {"key": trace.key_id, "model": trace.model, "job": trace.job, "code": trace.code}
+    if trace.run_s is not None:
+        values |= {"run_s": round(trace.run_s, 3), "queue_s": round(trace.queue_s or 0.0, 3)}
+    if trace.images:
+        values |= {"price": format_money(trace.price)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _to_api_error(error: Exception, request_id: str) -> ApiError:

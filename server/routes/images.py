@@ -12,6 +12,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
+from server.flows.call_recording import describe_body
 from server.flows.fingerprint import fingerprint
 from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
@@ -60,6 +61,7 @@ from server.schemas.images import (
 )
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
+from server.telemetry.call_trace import current_trace
 
 router = APIRouter(prefix="/v1/images")
 Options = TypeVar("Options", bound=ImageOptions)
@@ -129,6 +131,7 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
     ):
         files = [name for name, value in form.multi_items() if isinstance(value, UploadFile)]
         texts = _folded({name: value for name, value in form.multi_items() if isinstance(value, str)})
+        describe_body(current_trace(), texts)
         if misplaced := [name for name in texts if _is_file_field(name)]:
             raise BadRequest(
                 f"'{misplaced[0]}' must be a file part here, not text.", param=misplaced[0].partition("[")[0]

@@ -7,12 +7,14 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from server.accounts.calls import CallId
 from server.errors import ApiError
 from server.state.detached_task import CancelReason, DetachedTask
 from server.state.expected_retries import CallIdentity
+from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, current_trace
 
 EventT = TypeVar("EventT")
 JobT = TypeVar("JobT", bound="ActiveJob[Any]")
@@ -107,7 +109,10 @@ class ActiveJobs(Generic[JobT]):
     def start(self, job: JobT, work: Coroutine[Any, Any, Any]) -> JobT:
         """Run the job and keep it in the registry until it has ended."""
         self._jobs[job.call.id] = job
+        trace = current_trace()
+        trace.job = trace.job or job.call.id  # a nested call is a part of its response's
         job.begin(work).add_done_callback(lambda _: self._jobs.pop(job.call.id, None))
+        job.when_done(partial(_trace_end, trace, job, trace.open()))
         return job
 
     def find(self, job_id: str, key_id: str) -> JobT | None:
@@ -138,6 +143,16 @@ class ActiveJobs(Generic[JobT]):
             job.cancel(CancelReason.SHUTDOWN)
         for job in jobs:
             await job.wait_done()
+
+
+def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None]) -> None:
+    """How the job ended, which an answer that had begun, or a client that had left, could not tell."""
+    if trace.job == job.call.id:
+        trace.status = 200 if job.failure is None else job.failure.status
+        trace.code = None if job.failure is None else job.failure.code
+        if job.cancel_reason is CancelReason.ABANDONED:
+            trace.status, trace.code = CLIENT_LEFT, "client_left"
+    close()
 
 
 def _keyed(call: CallId) -> tuple[str, str, str | None]:

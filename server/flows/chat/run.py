@@ -26,6 +26,7 @@ from server.backends.engine_host import EngineHost, JobEvents, QueueFull
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
 from server.schemas.validation import check_text_length, iter_strings
 from server.state.background_tasks import BackgroundTasks
+from server.telemetry.call_trace import current_trace
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.chat")
@@ -66,6 +67,7 @@ class ChatRunner:
         outcome = "client_left"
         started_at = time.perf_counter()
         first_token_sent = False
+        current_trace().model = usage.model
         try:
             events = await self._submit(job)
             async for event in _checked(events, job.id):
@@ -78,6 +80,7 @@ class ChatRunner:
                     await self.record_usage(usage, event.usage.prompt_tokens, event.usage.completion_tokens)
                 if isinstance(event, ChatFinished):
                     self._metrics.chat_run_seconds.labels(usage.model).observe(event.run_s)
+                    current_trace().add_run(event.run_s, events.queue_s)
                     outcome = "finished"
                 if not isinstance(event, PartialUsage):
                     yield event
@@ -106,6 +109,7 @@ class ChatRunner:
     async def record_usage(self, usage: UsageContext, prompt_tokens: int, completion_tokens: int) -> None:
         """Count an ended chat's tokens in the operator's report and in /metrics. An error is logged, never raised, and
         a busy database keeps no chat waiting."""
+        current_trace().add_tokens(prompt_tokens, completion_tokens)
         await self._background.settle(self._count_usage(usage, prompt_tokens, completion_tokens))
 
     async def _count_usage(self, usage: UsageContext, prompt_tokens: int, completion_tokens: int) -> None:

@@ -7,6 +7,7 @@ from pipelines.catalog.chat import Upstream
 from server.backends.upstream import Json, UpstreamClient, UpstreamResponse
 from server.errors import EngineFailure
 from server.flows.chat.run import ChatRunner, UsageContext
+from server.telemetry.call_trace import current_trace
 from server.telemetry.metrics import Metrics
 
 
@@ -21,6 +22,7 @@ class UpstreamChat:
     async def ask(self, upstream: Upstream, values: Json, usage: UsageContext) -> UpstreamResponse:
         """The upstream's answer, whatever its status. Raises ApiError if it has none."""
         outcome = "cut"
+        current_trace().model = usage.model
         try:
             answer = await self._upstreams.complete(upstream, {**values, "model": upstream.model})
             outcome = "finished" if answer.status == 200 else str(answer.status)
@@ -43,6 +45,7 @@ class UpstreamChat:
         include_usage = isinstance(sent, dict) and bool(sent.get("include_usage"))
         body = {**values, "model": upstream.model, "stream_options": options}
         outcome, tokens = "cut", None
+        current_trace().model = usage.model
         try:
             async with self._upstreams.stream(upstream, body) as answer:
                 if isinstance(answer, UpstreamResponse):

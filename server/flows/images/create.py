@@ -23,7 +23,7 @@ from server.backends.engine_host import EngineHost, QueueFull
 from server.backends.storage import Storage
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
-from server.flows.images.results import answer_format, build_result, shape_of
+from server.flows.images.results import answer_format, build_result, origins_write, shape_of
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
@@ -33,6 +33,7 @@ from server.state.detached_task import CancelReason
 from server.state.image_backlog import Backlog
 from server.state.image_result import ImageResult, ImageShape
 from server.state.served_catalog import ServedCatalog
+from server.telemetry.call_trace import current_trace
 from server.telemetry.crash_points import CrashPoints
 from server.telemetry.metrics import Metrics
 
@@ -69,6 +70,7 @@ class ImageCreator:
         max_n: int,
         answers_with_bytes: bool,
         time_limit_s: float,
+        keep_prompts: bool,
     ) -> None:
         self._catalog = catalog
         self._engine = engine
@@ -85,12 +87,15 @@ class ImageCreator:
         self._max_n = max_n
         self._answers_with_bytes = answers_with_bytes
         self._time_limit_s = time_limit_s
+        self._keep_prompts = keep_prompts
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
     ) -> ImageResult:
         """Draw the pictures and report progress to `call`. Raises ApiError; then nothing was charged."""
         model = find_image_model(self._catalog.current, request.model, key.groups).drawn_with(len(request.references))
+        if call.counts_towards_limit:  # else it is a part of a response, whose model is another
+            current_trace().model = model.name
         self.check(request, model)
         await asyncio.to_thread(check_loras, request, model)
         references = await self._references.load(key.id, request.references)
@@ -114,7 +119,10 @@ class ImageCreator:
                 await self._moderator.check_pictures(context, "output", finished.images)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished.merged)
-                result = await run_to_completion(self._store_and_capture(call, finished, to_result, extra_writes))
+                extras = [extra_writes] if extra_writes is not None else []
+                if self._keep_prompts:
+                    extras.append(partial(origins_write, request, job, finished.images))
+                result = await run_to_completion(self._store_and_capture(call, finished, to_result, extras))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
                 raise
@@ -158,6 +166,7 @@ class ImageCreator:
                     self._metrics.queue_seconds.labels("image", model).observe(events.queue_s or 0.0)
                 if isinstance(event, Finished):
                     self._backlog.record_unit_s(job.checkpoint, event.unit_s)
+                    current_trace().add_run(event.run_s, events.queue_s)
                     return event
                 if isinstance(event, Failed):
                     raise _to_api_error(event, job)
@@ -170,7 +179,7 @@ class ImageCreator:
         call: ActiveCall,
         finished: Finished,
         to_result: Callable[[Sequence[EncodedImage], Sequence[StoredResult]], ImageResult],
-        extra_writes: ExtraWrites | None,
+        extra_writes: Sequence[ExtraWrites],
     ) -> ImageResult:
         """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry
         finds all or nothing. A file without a record is swept later."""
@@ -181,9 +190,9 @@ class ImageCreator:
         self._crash_points.hit("after-store")
         result = to_result(finished.images, stored)
         writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)]
-        if extra_writes is not None:
-            writes.append(extra_writes(result))
-        await self._capture(result.call_id, stored, _all(writes))
+        writes += [write(result) for write in extra_writes]
+        price = await self._capture(result.call_id, stored, _all(writes))
+        current_trace().add_charge(price, len(stored))
         return result
 
     async def _capture(self, call_id: str, stored: Sequence[StoredResult], write_all: Write) -> int:

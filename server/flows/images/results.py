@@ -2,13 +2,16 @@
 
 import base64
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
+
+from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.images import EncodedImage, ImageJob, Preview
 from server.accounts.ledger import StoredResult
-from server.backends.storage import Storage
+from server.accounts.results import Origin, write_origins
+from server.backends.storage import NAME, Storage
 from server.errors import NotFound
 from server.flows.images.request import ImageRequest
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
@@ -65,6 +68,22 @@ def build_result(
     return ImageResult(job.id, answer, tuple(result.name for result in stored), format_)
 
 
+def origins_write(
+    request: ImageRequest, job: ImageJob, images: Sequence[EncodedImage], result: ImageResult
+) -> Callable[[Session], None]:
+    """The write that records what each picture was made from, to be asked for again: its prompt, its seed, the values
+    that were used, and the results among its references."""
+    shape = result.shape
+    values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
+    parameters = values | {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
+    parents = [name for each in request.references if (name := _result_name(each.source))]
+    origins = {
+        name: Origin(image.seed, request.prompt, parameters, parents)
+        for name, image in zip(result.files, images, strict=True)
+    }
+    return lambda session: write_origins(session, origins)
+
+
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     """The answer with URLs, base64, or both. Raises NotFound if a file is gone."""
     if result.response_format == "url":
@@ -73,6 +92,14 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     named = zip(result.files, result.answer.data, strict=True)
     data = [await storage.in_thread(_with_bytes, storage, result.response_format, name, item) for name, item in named]
     return result.answer.model_copy(update={"data": data})
+
+
+def _result_name(source: str | bytes) -> str | None:
+    """The name of a result that this may be the URL of."""
+    if isinstance(source, bytes) or source[:5].lower() == "data:":
+        return None
+    name = source.partition("?")[0].rpartition("/")[2]
+    return name if NAME.fullmatch(name) else None
 
 
 def _is_shown(name: str, value: object) -> bool:

@@ -10,11 +10,13 @@ from server.telemetry.metrics import Metrics
 
 async def test_unknown_paths_and_methods_share_one_label() -> None:
     metrics = Metrics()
-    transport = httpx.ASGITransport(ObservabilityMiddleware(Starlette(), metrics))
+    recorded: list[tuple[object, ...]] = []
+    transport = httpx.ASGITransport(ObservabilityMiddleware(Starlette(), metrics, lambda *call: recorded.append(call)))
     async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
         for number in range(3):
             await client.request(f"X{number}", f"/{number}")
         await client.get("/")
+    assert recorded == []  # no key asked for a model
     counted = [line for line in generate_latest(metrics.registry).decode().splitlines() if "requests_total{" in line]
     assert counted == [
         'darkroom_requests_total{method="other",route="unknown",status="404"} 3.0',
