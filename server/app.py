@@ -133,7 +133,12 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         allow_private_network=True,  # a page on the internet may call a server in its user's network
         expose_headers=EXPOSED_HEADERS,
     )
-    app.add_middleware(ObservabilityMiddleware, metrics=services.metrics, record=services.call_recorder.record)
+    app.add_middleware(
+        ObservabilityMiddleware,
+        metrics=services.metrics,
+        tracing=services.tracing,
+        record=services.call_recorder.record,
+    )
     return app
 
 
@@ -159,6 +164,7 @@ def _report(engine: EngineHost[Any, Any]) -> EngineReport:
 
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     """How each part stops, even if another one fails to. They stop in reverse order."""
+    shutdown.push_async_callback(asyncio.to_thread, services.tracing.stop)
     shutdown.callback(services.database.dispose)
     shutdown.push_async_callback(leave_others, services)
     shutdown.push_async_callback(services.upstreams.close)

@@ -62,6 +62,7 @@ from server.state.image_backlog import Backlog
 from server.state.served_catalog import ServedCatalog
 from server.telemetry.crash_points import CrashPoints
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class _Base:
     catalog: ServedCatalog
     policy: Policy
     metrics: Metrics
+    tracing: Tracing
     crash_points: CrashPoints
     database: Database
     gateways: GatewayStore
@@ -104,7 +106,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     references = ReferenceLoader(
         base.ledger, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
     )
-    runner = ChatRunner(base.chat_engine, base.metrics, base.database, base.background)
+    runner = ChatRunner(base.chat_engine, base.metrics, base.tracing, base.database, base.background)
     upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
     completions = ChatCompletions(
         base.catalog,
@@ -130,6 +132,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         catalog=base.catalog,
         policy=base.policy,
         metrics=base.metrics,
+        tracing=base.tracing,
         database=base.database,
         gateways=base.gateways,
         ledger=base.ledger,
@@ -187,6 +190,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         catalog=ServedCatalog(catalog),
         policy=policy,
         metrics=Metrics(),
+        tracing=Tracing(settings.tracing),
         crash_points=crash_points,
         database=database,
         gateways=GatewayStore(database, owner, None, settings.lease_s),
@@ -240,6 +244,7 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         webhooks=WebhookStore(base.database),
         storage=base.storage,
         metrics=base.metrics,
+        tracing=base.tracing,
         background=base.background,
         crash_points=base.crash_points,
         max_n=base.settings.max_n,

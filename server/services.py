@@ -45,6 +45,7 @@ from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.served_catalog import ServedCatalog
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Services:
     catalog: ServedCatalog
     policy: Policy
     metrics: Metrics
+    tracing: Tracing
 
     database: Database
     gateways: GatewayStore

@@ -159,6 +159,10 @@ class Settings(BaseSettings):
 
     moderation: Path | None = Field(None, description="The moderation policy, a TOML file; no moderation when unset.")
 
+    tracing: BaseUrl | None = Field(
+        None,
+        description="Base URL of a collector that takes OpenTelemetry's traces (OTLP over HTTP); no traces when unset.",
+    )
     log_json: bool = Field(False, description="Write the log on stderr as JSON, not as text.")
     crash_at: CrashPoint | None = Field(
         None, description="For tests: the crash point at which the server kills itself."

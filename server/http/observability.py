@@ -4,10 +4,11 @@ import errno
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import structlog
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.accounts.money import format_money
@@ -15,18 +16,21 @@ from server.errors import ApiError, EngineFailure, StorageFailed
 from server.http.errors import ERROR_CODE, send_error
 from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, begin_trace
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import RequestSpan, Tracing
 
 log = structlog.stdlib.get_logger("darkroom.http")
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 RecordCall = Callable[[CallTrace, str, int, float, bool], None]  # route, status, seconds, replayed
+UNLOGGED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked too often
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
 class ObservabilityMiddleware:
-    def __init__(self, app: ASGIApp, metrics: Metrics, record: RecordCall) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing, record: RecordCall) -> None:
         self.app = app
         self.metrics = metrics
+        self.tracing = tracing
         self.record = record
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +55,7 @@ class ObservabilityMiddleware:
             await send(message)
 
         trace = begin_trace(request_id)
-        with structlog.contextvars.bound_contextvars(request=request_id):
+        with self._span(scope) as span, structlog.contextvars.bound_contextvars(**_log_names(request_id, span)):
             try:
                 await self.app(scope, receive, send_with_headers)
             except Exception as error:
@@ -61,12 +65,16 @@ class ObservabilityMiddleware:
                 await send_error(_to_api_error(error, request_id), scope, send_with_headers)
             finally:
                 self._account(scope, trace, status or CLIENT_LEFT, started_at, replayed=replayed)
+                if span is not None:
+                    span.end(scope["method"], _route(scope), status or CLIENT_LEFT, scope.get(ERROR_CODE), request_id)
+
+    def _span(self, scope: Scope) -> AbstractContextManager[RequestSpan | None]:
+        return nullcontext() if scope["path"] in UNLOGGED else self.tracing.request(Headers(scope=scope))
 
     def _account(self, scope: Scope, trace: CallTrace, status: int, started_at: float, *, replayed: bool) -> None:
         """The answer has been sent, or nobody waits for it any more."""
         seconds = time.perf_counter() - started_at
-        # the raw path and arbitrary methods would make unbounded label values
-        route = getattr(scope.get("route"), "path", "unknown")
+        route = _route(scope)
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.metrics.requests.labels(route, method, status).inc()
         self.metrics.request_seconds.labels(route, method).observe(seconds)
@@ -75,7 +83,7 @@ class ObservabilityMiddleware:
         if (code := scope.get(ERROR_CODE)) is not None:
             self.metrics.count_refusal(route, code)
             trace.code = trace.code or code
-        if route not in {"/healthz", "/readyz", "/metrics"}:
+        if route not in UNLOGGED:
             known = {"status": status, "seconds": round(seconds, 3), **_known(trace)}
             log.info("answer", method=scope["method"], path=scope["path"], **known)
         if trace.runs_model:
@@ -104,6 +112,18 @@ def _known(trace: CallTrace) -> dict[str, Any]:
     if trace.images:
         values |= {"price": format_money(trace.price)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _route(scope: Scope) -> str:
+    """The raw path and arbitrary methods would make unbounded label values."""
+    route: str = getattr(scope.get("route"), "path", "unknown")
+    return route
+
+
+def _log_names(request_id: str, span: RequestSpan | None) -> dict[str, str]:
+    """What every line of the log has that is written for this request."""
+    trace_id = span.trace_id if span is not None else None
+    return {"request": request_id} | ({"trace": trace_id} if trace_id is not None else {})
 
 
 def _to_api_error(error: Exception, request_id: str) -> ApiError:

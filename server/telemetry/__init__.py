@@ -4,5 +4,6 @@
 - `metrics`: the Prometheus metrics
 - `engine_metrics`: those of the worker processes
 - `call_trace`: what becomes known of a request while it runs
+- `tracing`: OpenTelemetry's spans
 - `crash_points`: moments at which a test can kill the server
 """

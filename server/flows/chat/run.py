@@ -28,6 +28,7 @@ from server.schemas.validation import check_text_length, iter_strings
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.call_trace import current_trace
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 
@@ -49,11 +50,13 @@ class ChatRunner:
         self,
         engine: EngineHost[ChatJob | CountJob, ChatEvent],
         metrics: Metrics,
+        tracing: Tracing,
         database: Database,
         background: BackgroundTasks,
     ) -> None:
         self._engine = engine
         self._metrics = metrics
+        self._tracing = tracing
         self._database = database
         self._background = background
 
@@ -81,6 +84,8 @@ class ChatRunner:
                 if isinstance(event, ChatFinished):
                     self._metrics.chat_run_seconds.labels(usage.model).observe(event.run_s)
                     current_trace().add_run(event.run_s, events.queue_s)
+                    self._tracing.phase("queue", events.queue_s or 0.0, ended_ago_s=event.run_s)
+                    self._tracing.phase("run", event.run_s)
                     outcome = "finished"
                 if not isinstance(event, PartialUsage):
                     yield event

@@ -6,6 +6,7 @@ before that voids its hold. If the server is killed before that, the hold is voi
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -36,6 +37,7 @@ from server.state.served_catalog import ServedCatalog
 from server.telemetry.call_trace import current_trace
 from server.telemetry.crash_points import CrashPoints
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 log = structlog.stdlib.get_logger("darkroom.images")
 
@@ -65,6 +67,7 @@ class ImageCreator:
         webhooks: WebhookStore,
         storage: Storage,
         metrics: Metrics,
+        tracing: Tracing,
         background: BackgroundTasks,
         crash_points: CrashPoints,
         max_n: int,
@@ -82,6 +85,7 @@ class ImageCreator:
         self._webhooks = webhooks
         self._storage = storage
         self._metrics = metrics
+        self._tracing = tracing
         self._background = background
         self._crash_points = crash_points
         self._max_n = max_n
@@ -122,7 +126,8 @@ class ImageCreator:
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._keep_prompts:
                     extras.append(partial(origins_write, request, job, finished.images))
-                result = await run_to_completion(self._store_and_capture(call, finished, to_result, extras))
+                with self._tracing.span("store"):
+                    result = await run_to_completion(self._store_and_capture(call, finished, to_result, extras))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
                 raise
@@ -158,13 +163,17 @@ class ImageCreator:
             events = self._engine.submit(job)
         except QueueFull as error:
             raise Overloaded(f"The server is busy: {error}.", error.retry_after_s) from error
+        started_at = time.monotonic()
         try:
             call.admit(shape)
             async for event in events:
                 call.report(event)
                 if isinstance(event, Started):
+                    started_at = time.monotonic()
                     self._metrics.queue_seconds.labels("image", model).observe(events.queue_s or 0.0)
+                    self._tracing.phase("queue", events.queue_s or 0.0)
                 if isinstance(event, Finished):
+                    self._tracing.phase("run", time.monotonic() - started_at)
                     self._backlog.record_unit_s(job.checkpoint, event.unit_s)
                     current_trace().add_run(event.run_s, events.queue_s)
                     return event

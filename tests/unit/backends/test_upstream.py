@@ -22,6 +22,7 @@ from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.upstream import UpstreamChat
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 KEY = Key("key_1", "one", "abcd", frozenset({"chat"}), None, datetime.now(UTC), None, None, None, None, keepalive=False)
 ERROR = {"error": {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"}}
@@ -198,7 +199,9 @@ def metrics() -> Metrics:
 def chat(upstreams: UpstreamClient, metrics: Metrics, tmp_path: Path) -> UpstreamChat:
     """Its database has no tables, so that tokens can't be counted."""
     engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
-    runner = ChatRunner(engine, metrics, Database(f"sqlite:///{tmp_path / 'darkroom.db'}"), BackgroundTasks())
+    runner = ChatRunner(
+        engine, metrics, Tracing(), Database(f"sqlite:///{tmp_path / 'darkroom.db'}"), BackgroundTasks()
+    )
     return UpstreamChat(upstreams, runner, metrics)
 
 

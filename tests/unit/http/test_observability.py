@@ -6,12 +6,14 @@ from starlette.applications import Starlette
 
 from server.http.observability import ObservabilityMiddleware
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 
 async def test_unknown_paths_and_methods_share_one_label() -> None:
     metrics = Metrics()
     recorded: list[tuple[object, ...]] = []
-    transport = httpx.ASGITransport(ObservabilityMiddleware(Starlette(), metrics, lambda *call: recorded.append(call)))
+    app = ObservabilityMiddleware(Starlette(), metrics, Tracing(), lambda *call: recorded.append(call))
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
         for number in range(3):
             await client.request(f"X{number}", f"/{number}")

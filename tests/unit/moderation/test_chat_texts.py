@@ -20,6 +20,7 @@ from server.moderation.policy import load_policy
 from server.schemas.chat_messages import MAX_TEXT
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 
 def user(content: Any) -> dict[str, Any]:
@@ -99,7 +100,7 @@ async def test_more_text_than_any_context_holds_is_refused_before_it_is_tokenize
         chat_texts([half, half])
     assert raised.value.code == "string_above_max_length"
     engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
-    runner = ChatRunner(engine, Metrics(), database, BackgroundTasks())
+    runner = ChatRunner(engine, Metrics(), Tracing(), database, BackgroundTasks())
     with pytest.raises(BadRequest):
         await runner.count_tokens(CountJob("count_1", cast(Any, None), (half, half)))
     assert engine.jobs == 0

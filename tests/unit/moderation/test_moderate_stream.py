@@ -30,6 +30,7 @@ from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import load_policy
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
 
 CLASSIFIER = """
 [[classifiers]]
@@ -140,7 +141,7 @@ async def test_a_worker_that_does_not_answer_is_a_timeout(
         await make_moderator(CLASSIFIER).check_texts(context, "input", ["hello"])
     chat = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
     with pytest.raises(TimedOut):
-        await ChatRunner(chat, Metrics(), database, BackgroundTasks()).count_tokens(
+        await ChatRunner(chat, Metrics(), Tracing(), database, BackgroundTasks()).count_tokens(
             CountJob("count_1", cast(Any, None), (), time_limit_s=0.01)
         )
     assert (classifiers.jobs, chat.jobs) == (0, 0)  # both jobs are cancelled
