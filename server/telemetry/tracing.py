@@ -5,7 +5,7 @@ and is not recorded if the caller's is not.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 
@@ -51,7 +51,7 @@ class Tracing:
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._tracer: Tracer = NoOpTracer()
-        self._shut_down = lambda: None
+        self._shut_down: Callable[[], None] = lambda: None
         if endpoint is not None:
             self._export_to(endpoint)
 
