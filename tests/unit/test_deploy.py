@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import crossplane
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -130,8 +131,55 @@ def test_the_image_installs_dependencies_before_the_code_and_is_pinned() -> None
     assert copied <= allowed
 
 
+def manifests() -> list[dict[str, Any]]:
+    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+    return [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
+
+
+@pytest.mark.parametrize(
+    "manifest", manifests(), ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}"
+)
+def test_kubernetes_knows_every_field(manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, "1.33", strict=True)
+
+
+def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings) -> None:
+    sets = {each["metadata"]["name"]: each["spec"] for each in manifests() if each["kind"] == "StatefulSet"}
+    pod = sets["darkroom"]["template"]["spec"]
+    (server,) = pod["containers"]
+    assert sets["darkroom"]["replicas"] == 1
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
+    assert pod["securityContext"]["runAsNonRoot"]
+    ours = {variable["name"] for variable in server["env"] if variable["name"].startswith("DARKROOM_")}
+    assert ours <= setting_names()
+    mounted = {mount["name"] for mount in server["volumeMounts"]}
+    claimed = {claim["metadata"]["name"] for claim in sets["darkroom"]["volumeClaimTemplates"]}
+    assert mounted == claimed | {volume["name"] for volume in pod["volumes"]}
+
+
+def test_every_selector_of_kubernetes_finds_pods() -> None:
+    pods = [each["spec"]["template"]["metadata"]["labels"] for each in manifests() if each["kind"] == "StatefulSet"]
+    for each in manifests():
+        if each["kind"] == "Service":
+            assert each["spec"]["selector"] in pods
+
+
+def test_slurm_ends_the_job_after_its_drain(defaults: Settings) -> None:
+    script = DEPLOY / "darkroom.sbatch"
+    checked = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script.read_text(), re.M))
+    assert (options["gpus"], options["nodes"]) == ("1", "1")
+    who, _, seconds = options["signal"].partition("@")
+    assert who == "B:TERM"
+    assert float(seconds) >= defaults.drain_s + 30
+    assert set(re.findall(r"export (DARKROOM_\w+)", script.read_text())) <= setting_names()
+
+
 def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> None:
     pyproject = (REPOSITORY / "pyproject.toml").read_text()
     (version,) = re.findall(r'^version = "(.*)"', pyproject, re.M)
     assert compose["services"]["darkroom"]["image"] == f"darkroom:{version}"
+    assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes/darkroom.yaml").read_text()
     assert f"docker build -f Dockerfile.cuda -t darkroom:{version} ." in DOCKERFILE
