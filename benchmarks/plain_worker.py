@@ -4,7 +4,7 @@ second. It speaks the real protocol over the real connection: pictures are of on
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities, Ready, WorkerMemory
+from pipelines.protocol.messages import Abilities, FromWorker, Ready, WorkerMemory
 
 STEP_S = 0.04
 TOKEN_S = 0.01
@@ -136,7 +136,7 @@ def _picture(job: ImageJob, index: int) -> EncodedImage:
     return encode(np.ascontiguousarray(pixels), job.encoding, job.metadata, seed)
 
 
-def _start(options: argparse.Namespace) -> worker.Hosted:
+def _start(options: argparse.Namespace, _: Callable[[FromWorker], None]) -> worker.Hosted:
     engine: worker.AnyEngine = PlainImages() if options.kind == "image" else PlainChats()
     return worker.Hosted(engine, Ready("no device", is_gpu=False), lambda: WorkerMemory(host_bytes=0))
 

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Hosted:
     measure_memory: Callable[[], WorkerMemory]
 
 
-StartEngine = Callable[[argparse.Namespace], Hosted]
+StartEngine = Callable[[argparse.Namespace, Callable[[FromWorker], None]], Hosted]
 
 
 class Connection:
@@ -111,7 +112,7 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
     threading.Thread(target=read, name="connection", daemon=True).start()
 
     try:
-        hosted = start(options)
+        hosted = start(options, connection.send)
     except NoDevice as error:
         connection.send_last(NoGpu(str(error)))
         return
@@ -134,7 +135,7 @@ async def serve(connection: Connection, options: argparse.Namespace, start: Star
                 engine.retain(checkpoints)
 
 
-def start_engine(options: argparse.Namespace) -> Hosted:
+def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]) -> Hosted:
     """The engine of this kind on its device. Raises NoDevice. Imports torch, which takes seconds."""
     quiet_libraries()
 
@@ -143,10 +144,12 @@ def start_engine(options: argparse.Namespace) -> Hosted:
 
     device = choose_device(options.device)
     ready = Ready(describe(device), is_gpu=device.type == "cuda")
-    return Hosted(_create_engine(options, device), ready, partial(measure_memory, device))
+    return Hosted(_create_engine(options, device, send), ready, partial(measure_memory, device))
 
 
-def _create_engine(options: argparse.Namespace, device: "torch.device") -> AnyEngine:
+def _create_engine(
+    options: argparse.Namespace, device: "torch.device", send: Callable[[FromWorker], None]
+) -> AnyEngine:
     if options.kind == "chat":
         from pipelines.chat.engine import ChatEngine
 
@@ -158,7 +161,8 @@ def _create_engine(options: argparse.Namespace, device: "torch.device") -> AnyEn
     from pipelines.device.memory import Budgets
     from pipelines.images.engine import ImageEngine
 
-    return ImageEngine(device, Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes))
+    budgets = Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers)
+    return ImageEngine(device, budgets, send)
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -172,6 +176,7 @@ async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
 
 async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Spec, ...]) -> None:
     for spec in checkpoints:
+        began = time.monotonic()
         try:
             abilities = await engine.prepare(spec)
         except Exception as error:
@@ -180,7 +185,7 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
             withdrawn = [f"without {what}" for what in abilities.withdrawn] if abilities is not None else []
             notes = abilities.notes if abilities is not None else ()
             detail = "; ".join([str(spec.path), *notes, *withdrawn])
-            connection.send(CheckpointState(spec, "loaded", detail, abilities))
+            connection.send(CheckpointState(spec, "loaded", detail, abilities, time.monotonic() - began))
 
 
 def _set_environment(kernel_cache: Path | None) -> None:
@@ -204,6 +209,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
+    parser.add_argument("--image-workers", type=int, default=1, help="how many divide the memory of the host")
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     options = parser.parse_args()
     _set_environment(options.kernel_cache)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -15,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from pipelines.catalog.images import load_catalog
 from server.backends.engine_host import EngineHost
+from server.backends.fleet import Fleet
 from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
 from server.housekeeping import leave_others, lock_database, lock_home, recover_after_crash, run_maintenance
@@ -65,7 +67,7 @@ EXPOSED_HEADERS = [
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
     """The ASGI app. Raises CatalogError and StartError. `on_ready` is called once, when all workers are ready."""
     services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
-    services.metrics.track_engines(lambda: [_report(engine) for engine in _engines(services)])
+    services.metrics.track_engines(lambda: _reports(services))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -142,23 +144,31 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     return app
 
 
-def _engines(services: Services) -> list[EngineHost[Any, Any]]:
+def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
     """The workers that this catalog and this policy need."""
     chat = [services.chat_engine] if services.catalog.current.chat.checkpoints else []
     classifiers = [services.classifier_engine] if services.policy.classifiers else []
     return [services.image_engine, *chat, *classifiers]
 
 
-def _report(engine: EngineHost[Any, Any]) -> EngineReport:
+def _reports(services: Services) -> list[EngineReport]:
+    fleet, others = services.image_engine, _engines(services)[1:]
+    images = [
+        replace(_report(host), work_s=fleet.left_s(host), weights_bytes=host.weights_bytes) for host in fleet.hosts
+    ]
+    return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
+
+
+def _report(host: EngineHost[Any, Any]) -> EngineReport:
     return EngineReport(
-        engine=engine.kind,
-        kind=engine.kind,
-        up=engine.ready,
-        waiting=engine.jobs - engine.running,
-        running=engine.running,
-        restarts=engine.restarts,
-        memory=engine.memory,
-        checkpoints={spec.name: state.state == "loaded" for spec, state in engine.checkpoints.items()},
+        engine=host.name,
+        kind=host.kind,
+        up=host.ready,
+        waiting=host.jobs - host.running,
+        running=host.running,
+        restarts=host.restarts,
+        memory=host.memory,
+        checkpoints={spec.name: state.state == "loaded" for spec, state in host.checkpoints.items()},
     )
 
 
@@ -189,7 +199,7 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _signal_ready(
-    engines: Sequence[EngineHost[Any, Any]], services: Services, on_ready: Callable[[Services], None]
+    engines: Sequence[Fleet | EngineHost[Any, Any]], services: Services, on_ready: Callable[[Services], None]
 ) -> None:
     for engine in engines:
         await engine.wait_ready()

@@ -5,10 +5,8 @@ import uuid
 from dataclasses import dataclass
 
 from pipelines.catalog.images import Catalog
-from pipelines.catalog.memory import worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import Event, ImageJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
@@ -19,6 +17,8 @@ from server.accounts.results import ResultStore
 from server.accounts.webhooks import WebhookStore
 from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
+from server.backends.engines import build_engines
+from server.backends.fleet import Fleet
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.call_recording import CallRecorder
@@ -82,7 +82,7 @@ class _Base:
     response_store: ResponseStore
     storage: Storage
     decoders: DecoderPool
-    image_engine: EngineHost[ImageJob, Event]
+    image_engine: Fleet
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]
     classifier_engine: EngineHost[ClassifyJob, ClassifyEvent]
     upstreams: UpstreamClient
@@ -97,7 +97,11 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     """Raises StartError for a policy or an upstream key that can't be read."""
     base = _build_base(settings, catalog)
     backlog = Backlog(
-        settings.max_queue, settings.max_queue_s, settings.max_queue_share_per_key, base.image_engine.warmup_unit_s
+        settings.max_queue,
+        settings.max_queue_s,
+        settings.max_queue_share_per_key,
+        base.image_engine.unit_s,
+        lambda: len(base.image_engine.alive),
     )
     limiter = RateLimiter(
         base.active_calls, base.active_responses, backlog, base.chat_engine, settings.max_running_per_key
@@ -184,6 +188,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     policy = load_policy(settings.moderation, settings.weights, catalog.groups)
     crash_points = CrashPoints(settings.crash_at)
     owner = uuid.uuid4().hex
+    engines = build_engines(settings, catalog, policy.checkpoints)
     database = Database(settings.database_url)
     base = _Base(
         settings=settings,
@@ -199,9 +204,9 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         response_store=ResponseStore(database, owner),
         storage=Storage(settings.results),
         decoders=DecoderPool(settings.pixels),
-        image_engine=_image_engine(settings, catalog, policy),
-        chat_engine=_chat_engine(settings, catalog),
-        classifier_engine=EngineHost("classify", policy.checkpoints, settings.max_queue, device=settings.device),
+        image_engine=engines.image,
+        chat_engine=engines.chat,
+        classifier_engine=engines.classify,
         upstreams=UpstreamClient(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
         active_calls=ActiveCalls(),
         active_responses=ActiveResponses(),
@@ -211,25 +216,6 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     )
     base.metrics.track_decoders(KILL_REASONS, base.decoders.ended)
     return base
-
-
-def _image_engine(settings: Settings, catalog: Catalog, policy: Policy) -> EngineHost[ImageJob, Event]:
-    preloaded = catalog.checkpoints if settings.preload else ()
-    limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
-    options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
-    chat, classifiers = catalog.chat.checkpoints, policy.checkpoints
-    others_bytes = worker_bytes(spec.path for spec in chat) + worker_bytes(spec.path for spec in classifiers)
-    options += [f"--others-bytes={others_bytes}", f"--kernel-cache={settings.home / 'kernels'}"]
-    silence_s, device = settings.worker_silence_s, settings.device
-    return EngineHost("image", preloaded, settings.max_queue, silence_s=silence_s, options=options, device=device)
-
-
-def _chat_engine(settings: Settings, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
-    specs = catalog.chat.checkpoints
-    concurrency = max((spec.max_batch for spec in specs), default=1)
-    preloaded = specs if settings.preload else ()
-    silence_s, device = settings.worker_silence_s, settings.device
-    return EngineHost("chat", preloaded, settings.chat_max_queue, concurrency, silence_s, device=device)
 
 
 def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderator, backlog: Backlog) -> ImageCreator:

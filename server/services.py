@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import Event, ImageJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.db import Database
@@ -14,6 +13,7 @@ from server.accounts.responses import ResponseStore
 from server.accounts.results import ResultStore
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
+from server.backends.fleet import Fleet
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.call_recording import CallRecorder
@@ -68,7 +68,7 @@ class Services:
     storage: Storage
     decoders: DecoderPool
 
-    image_engine: EngineHost[ImageJob, Event]
+    image_engine: Fleet
     chat_engine: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
     classifier_engine: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
     upstreams: UpstreamClient

@@ -61,7 +61,9 @@ class Settings(BaseSettings):
     )
     max_queue: int = Field(64, ge=1, description="Maximum number of image jobs waiting or running; one more gets 503.")
     max_queue_s: float = Field(
-        900, gt=0, description="Maximum estimated device time of those jobs, in seconds; more gets 503."
+        900,
+        gt=0,
+        description="Maximum estimated device time of those jobs for each image worker, in seconds; more gets 503.",
     )
     max_queue_share_per_key: float = Field(
         0.75, gt=0, le=1, description="The part of both that one key may take; more gets 429. 1 for all of it."
@@ -138,13 +140,17 @@ class Settings(BaseSettings):
     device: DeviceChoice = Field(
         "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."
     )
+    engines: Literal["auto"] | Path = Field(
+        "auto",
+        description="The image workers and their devices: auto for one on each GPU, or a TOML file.",
+    )
     device_memory_gib: float | None = Field(
         None,
         gt=0,
         description="Device memory for the weights of image checkpoints. 80 % less other models when unset.",
     )
     host_memory_gib: float | None = Field(
-        None, gt=0, description="Host memory for checkpoints that do not fit on the GPU; half of it when unset."
+        None, gt=0, description="Host memory for checkpoints that do not fit on their GPUs; half of it when unset."
     )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 

@@ -1,9 +1,12 @@
-"""What the chat and classifier workers will use of a device that they share with the image worker. Pure."""
+"""How the memory of a machine and of its devices is divided between workers. Pure: the server reckons with it too."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+DEVICE_SHARE: Final = 0.8  # of its memory for weights; the rest is for activations
+CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of a chat checkpoint
 CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the libraries' workspaces
 
 
@@ -14,3 +17,18 @@ def worker_bytes(folders: Iterable[Path]) -> int:
     listed = set(folders)
     files = (file for folder in listed for file in folder.glob("*.safetensors"))
     return sum(file.stat().st_size for file in files) + CONTEXT_BYTES if listed else 0
+
+
+def weights_budget(total: float, free: float, others: float) -> float:
+    """Bytes for weights on a device: its share, without what the other workers will use, and without what programs that
+    are not ours use now."""
+    strangers = max(0.0, total - free - others)
+    return max(0.0, total * DEVICE_SHARE - others - strangers)
+
+
+def host_memory_bytes(root: Path = Path("/")) -> int:
+    """The machine's memory, or the container's limit (cgroup v2 or v1) if that is less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    texts = [path.read_text().strip() for path in limits if path.is_file()]
+    return min([physical, *(int(text) for text in texts if text.isdigit())])

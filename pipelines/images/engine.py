@@ -18,6 +18,7 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds
+from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence
 from pipelines.device.openmp import release_openmp_threads
@@ -35,7 +36,6 @@ from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import DeviceScheduler
 from pipelines.images.step_observer import Pixels
-from pipelines.images.weights import WeightsKey, weights_key
 from pipelines.protocol.images import (
     CheckpointSpec,
     Conditioning,
@@ -49,7 +49,7 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Abilities, Residents
 
 FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
 TRIAL = "trial-"  # ids of pictures that warmup tries
@@ -73,14 +73,19 @@ class EngineJob:
 class ImageEngine:
     """Satisfies `pipelines.protocol.engine.Engine`. Create it and use it on one event loop."""
 
-    def __init__(self, device: torch.device, budgets: Budgets | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        budgets: Budgets | None = None,
+        on_residents: Callable[[Residents], None] = lambda _: None,
+    ) -> None:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
         self._scheduler = DeviceScheduler(fence(device), release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
-        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing)
+        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()

@@ -6,13 +6,14 @@ Decisions are made on the event loop; weights move on a loader thread, one check
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.weights import WeightsKey, replaces, weights_key
 from pipelines.device.failures import watch_device
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
@@ -21,8 +22,8 @@ from pipelines.images.checkpoint import Checkpoint, load_checkpoint
 from pipelines.images.merging import Sharing
 from pipelines.images.previews import PreviewMap
 from pipelines.images.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
-from pipelines.images.weights import WeightsKey, replaces, weights_key
 from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.messages import ResidentCheckpoint, Residents
 
 HOST = torch.device("cpu")
 IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
@@ -48,10 +49,19 @@ class Resident:
 
 
 class Residency:
-    """The checkpoints in memory, within a budget in bytes for the device and one for the host."""
+    """The checkpoints in memory, within a budget in bytes for the device and one for the host. `on_change` is called
+    with them whenever they change."""
 
-    def __init__(self, device: torch.device, device_bytes: int, host_bytes: int, sharing: Sharing) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        device_bytes: int,
+        host_bytes: int,
+        sharing: Sharing,
+        on_change: Callable[[Residents], None] = lambda _: None,
+    ) -> None:
         self._device = device
+        self._on_change = on_change
         self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
         self._sharing = sharing
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
@@ -103,6 +113,7 @@ class Residency:
             resident.checkpoint.prompts.clear()
         unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
         evicted = [victim for key in unused if (victim := self._evict(key))]
+        self._announce()
         await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
     def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
@@ -113,7 +124,14 @@ class Residency:
         for key in dropped:
             del self._residents[key]
         if dropped:
+            self._announce()
             self._loader.submit(free_memory, self._device)
+
+    def _announce(self) -> None:
+        residents = self._residents.values()
+        listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in residents]
+        used = _used_bytes([each for each in residents if each.on_device], {})
+        self._on_change(Residents(tuple(listed), used, self._budget[True]))
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
         loop = asyncio.get_running_loop()
@@ -126,11 +144,14 @@ class Residency:
                 size, spec, on_device=True, sizes={} if on_host else sizes_of(shared.values())
             )
             evicted = [victim for other in evictions if (victim := self._evict(other))]
+            if evictions:
+                self._announce()  # loading may fail
             await loop.run_in_executor(self._loader, self._offload, evicted)
             resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
             del shared  # it was held while others were evicted
             resident.used_at = time.monotonic()
             self._residents[key] = resident
+            self._announce()
         return resident
 
     def _estimate(self, spec: CheckpointSpec) -> int:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from pipelines.images.weights import WeightsKey
+from pipelines.catalog.weights import WeightsKey
 
 PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2 x 2
 MAX_TOKENS = 16384  # in a pass: four 1K pictures; a 2K picture runs alone

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.weights import weights_key
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint
@@ -14,7 +15,6 @@ from pipelines.images.residency import Resident
 from pipelines.images.row_limits import PassShape
 from pipelines.images.scheduler import DeviceScheduler, DeviceTurn
 from pipelines.images.step_observer import Pixels, PreviewFn
-from pipelines.images.weights import weights_key
 from pipelines.protocol.images import ImageJob
 
 

@@ -145,6 +145,26 @@ class CheckpointState:
     state: Literal["loaded", "failed"]
     detail: str
     abilities: Abilities | None = None  # of a loaded image checkpoint
+    load_s: float | None = None  # how long loading it and its warmup took
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentCheckpoint:
+    """One set of weights in memory. `spec` is one of those that share it."""
+
+    spec: CheckpointSpec
+    bytes: int
+    on_device: bool  # else offloaded to the host
+
+
+@dataclass(frozen=True, slots=True)
+class Residents:
+    """Image worker to server, whenever it changes: which weights are in memory. Those of several checkpoints may have
+    components in common, so that `device_bytes` is less than their sum."""
+
+    checkpoints: tuple[ResidentCheckpoint, ...]
+    device_bytes: int  # of all weights on the device
+    budget_bytes: int  # what they may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +176,7 @@ class JobEvent:
 
 
 ToWorker = Submit | Cancel | Load | Retain | Ping
-FromWorker = Ready | NoGpu | Pong | CheckpointState | JobEvent
+FromWorker = Ready | NoGpu | Pong | CheckpointState | Residents | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

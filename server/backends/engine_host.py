@@ -1,4 +1,4 @@
-"""Spawns a worker process, watches it and restarts it. To the server it is an engine like the one inside the worker.
+"""Starts a worker, watches it and restarts it. To the server it is an engine like the one inside the worker.
 
 Images, chat and classifiers have a worker each, so they don't share memory or crashes.
 
@@ -7,10 +7,6 @@ workers die soon after their start. A worker that does not answer is killed, and
 """
 
 import asyncio
-import pickle
-import signal
-import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
@@ -23,10 +19,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, Counted, CountJob
 from pipelines.protocol.classify import Classified, ClassifyEvent, ClassifyJob
 from pipelines.protocol.engine import Engine
-from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Queued, Started
+from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress, Queued, Started
 from pipelines.protocol.messages import (
-    HEADER,
-    LOST_DEVICE_EXIT,
     Abilities,
     AnyEvent,
     Cancel,
@@ -40,18 +34,18 @@ from pipelines.protocol.messages import (
     Ping,
     Pong,
     Ready,
+    Residents,
     Retain,
     Spec,
     Submit,
     ToWorker,
     WorkerMemory,
-    frame,
 )
+from server.backends.child_process import ChildProcess
+from server.backends.wire import Launcher, Wire
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
-WORKER = "pipelines.worker"  # the module that a worker process runs
-EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
 HEALTHY_UPTIME_S = 30.0  # after which a death is not counted as a failed start
 MAX_BACKOFF_S = 10.0
 HEARTBEAT_S = 10.0  # at most, from one question whether the worker answers to the next
@@ -91,6 +85,7 @@ class _Pending:
     started: bool = False
     admitted: bool = False  # a chat's prompt is built
     on_device: bool = False
+    share_left: float = 1.0  # of an image job's steps
     last_event_at: float = 0.0  # by the monotonic clock
 
 
@@ -117,7 +112,10 @@ class JobEvents(AsyncIterator[EventT], Generic[EventT]):
 
 
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
-    """One worker process. Call `start` before use and `stop` after it, all on one event loop."""
+    """One worker after another, in the same place. Call `start` before use and `stop` after it, all on one event loop.
+
+    `launcher` starts them; without one they are child processes. `name` tells this host from others of its kind.
+    """
 
     def __init__(
         self,
@@ -126,21 +124,22 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         max_jobs: int,
         concurrency: int = 1,
         silence_s: float = SILENCE_S,
-        options: Iterable[str] = (),
         device: DeviceChoice = "auto",
+        launcher: Launcher | None = None,
+        name: str | None = None,
     ) -> None:
         self.kind = kind
+        self.name = name or kind
+        self._launcher: Launcher = launcher or ChildProcess(kind)
         self._silence_s = silence_s
-        self._options = tuple(options)  # of the worker's command line
         self._device_choice = device  # "auto" becomes "cuda" with the first worker that finds a GPU
         self._concurrency = concurrency  # jobs that share the device
-        self._preload = Load(tuple(checkpoints))
+        self._preload = tuple(checkpoints)
         self._max_jobs = max_jobs
         self._pending: dict[str, _Pending] = {}
         # Before the worker acknowledged them; Cancel is sent when it does. Until their end it may read their pictures.
         self._cancelled_early: dict[str, Job] = {}
-        self._writer: asyncio.StreamWriter | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._wire: Wire | None = None  # None while there is no worker
         self._supervisor: asyncio.Task[None] | None = None
         self._run_s = INITIAL_JOB_S
         self._last_message_at = self._last_event_at = 0.0  # of the worker, of any job; by the monotonic clock
@@ -150,12 +149,19 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.restarts = 0
         self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
         self.checkpoints: dict[Spec, CheckpointState] = {}
+        self.residents: Residents | None = None  # an image worker's weights in memory
+        self._unit_s: dict[Spec, float] = {}
+        self._loading: set[Spec] = set()  # the worker was told to, and has not said what became of it
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
 
     @property
     def jobs(self) -> int:
         """Jobs waiting or running."""
         return len(self._pending)
+
+    def pending(self) -> list[tuple[Job, float]]:
+        """Those jobs, each with the part of its work that is left: from 1 down to 0 for image jobs, else 1."""
+        return [(pending.job, pending.share_left) for pending in self._pending.values()]
 
     @property
     def running(self) -> int:
@@ -169,30 +175,36 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id while it lives."""
-        return self._process.pid if self._process and self._process.returncode is None else None
+        """The worker's process id while it lives, if it is on this machine."""
+        return self._wire.pid if self._wire is not None else None
+
+    @property
+    def weights_bytes(self) -> int:
+        """Memory of the weights on an image worker's device."""
+        return self.residents.device_bytes if self.residents is not None else 0
 
     @property
     def ready(self) -> bool:
         """Whether the worker is up and has loaded, or failed to load, every checkpoint to preload."""
-        return self.device is not None and all(spec in self.checkpoints for spec in self._preload.checkpoints)
+        return self.device is not None and all(spec in self.checkpoints for spec in self._preload)
 
     def abilities(self, spec: Spec) -> Abilities | None:
         """What an image checkpoint supports; None until it is loaded."""
         state = self.checkpoints.get(spec)
         return state.abilities if state else None
 
-    def warmup_unit_s(self, spec: Spec) -> float | None:
-        """The duration of a unit of work in warmup (pipelines.catalog.estimate); None if it was not measured."""
+    def unit_s(self, spec: Spec) -> float | None:
+        """The duration of a unit of work (pipelines.catalog.estimate), of the last picture or of warmup. None if it was
+        not measured here."""
         abilities = self.abilities(spec)
-        return abilities.unit_s if abilities else None
+        return self._unit_s.get(spec) or (abilities.unit_s if abilities else None)
 
     async def wait_ready(self) -> None:
         """Wait until it has been `ready` once."""
         await self._became_ready.wait()
 
     async def start(self) -> None:
-        """Spawn the worker, and restart it until `stop`."""
+        """Start the worker, and restart it until `stop`."""
         self._supervisor = asyncio.create_task(self._supervise(), name="engine host")
 
     async def stop(self) -> None:
@@ -205,27 +217,35 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     async def prepare(self, spec: Spec) -> Abilities | None:
         """Load and warm up a checkpoint while jobs go on. Raises CheckpointError, WorkerDied."""
-        if self._writer is None:
+        if self._wire is None:
             raise WorkerDied(self.kind)
         future = self._preparing.setdefault(spec, asyncio.get_running_loop().create_future())
-        self._send(Load((spec,)))
+        self._load((spec,))
         state = await asyncio.shield(future)
         if state.state == "failed":
             raise CheckpointError(state.detail)
         return state.abilities
 
-    def retain(self, specs: Sequence[Spec], *, preload: bool = True) -> None:
-        """The catalog names exactly these: the worker may evict others. With `preload` the next worker loads them."""
-        self._preload = Load(tuple(specs) if preload else ())
+    def retain(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
+        """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
+        loaded, and so does every later worker."""
+        self._preload = tuple(preload)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
+        self._unit_s = {spec: unit_s for spec, unit_s in self._unit_s.items() if spec in set(specs)}
         self._send(Retain(tuple(specs)))
+        self._load([spec for spec in preload if spec not in self.checkpoints and spec not in self._loading])
+
+    def _load(self, specs: Sequence[Spec]) -> None:
+        if self._wire is not None and specs:
+            self._loading |= set(specs)
+            self._send(Load(tuple(specs)))
 
     def submit(self, job: JobT) -> JobEvents[EventT]:
         """Send the job to the worker. Raises QueueFull."""
         if len(self._pending) >= self._max_jobs:
             raise QueueFull(self.kind, self._run_s * len(self._pending) / self._concurrency)
         pending = self._pending[job.id] = _Pending(job)
-        if self._writer is None:  # restarting: the next worker gets it
+        if self._wire is None:  # restarting: the next worker gets it
             pending.events.put_nowait(Queued())
         else:
             self._send(Submit(job))
@@ -243,8 +263,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             self._deliver(job_id, Failed("cancelled", "The job was cancelled; nothing was charged."))
 
     def _send(self, message: ToWorker) -> None:
-        if self._writer is not None:
-            self._writer.write(frame([message]))
+        if self._wire is not None:
+            self._wire.send([message])
 
     async def _supervise(self) -> None:
         backoff_s = 0.0
@@ -253,7 +273,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             try:
                 await self._run_worker()
             except Exception:  # such as no memory for a process, or no descriptor: retry
-                log.exception("worker failed", kind=self.kind, jobs_lost=len(self._pending))
+                log.exception("worker failed", worker=self.name, jobs_lost=len(self._pending))
             finally:
                 self._fail_pending()
             self.restarts += 1
@@ -262,55 +282,25 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             await asyncio.sleep(backoff_s)
 
     async def _run_worker(self) -> None:
-        """Spawn one worker and read its messages until it dies."""
-        ours, theirs = socket.socketpair()
-        device = f"--device={self._device_choice}"
-        command = (sys.executable, "-m", WORKER, str(theirs.fileno()), self.kind, device, *self._options)
+        """Start one worker and handle its messages until it dies."""
+        wire = self._wire = await self._launcher.open(self._device_choice)
+        watch = asyncio.create_task(self._watch(wire))
         try:
-            with theirs:
-                process = self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
-            reader, self._writer = await asyncio.open_connection(sock=ours)
-        except BaseException:
-            ours.close()  # which ends a worker that was already spawned
-            raise
-        watch = asyncio.create_task(self._watch(process))
-        try:
-            self._send(self._preload)
+            self._load(self._preload)
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
-            await self._receive(reader)
-            reason = await self._end_of(process)
-            log.warning("worker died", kind=self.kind, pid=process.pid, reason=reason, jobs_lost=len(self._pending))
+            pid = wire.pid
+            while messages := await wire.receive():
+                self._last_message_at = time.monotonic()
+                for message in messages:
+                    self._handle(message)
+                if self.ready:
+                    self._became_ready.set()
+            reason = self.no_device or await wire.end_reason()
+            log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
         finally:
             watch.cancel()
-            self._writer.close()
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-    async def _end_of(self, process: asyncio.subprocess.Process) -> str:
-        """How it ended, for the log; it is killed if it closed the socket and lives."""
-        if self.no_device is not None:
-            return self.no_device
-        with suppress(TimeoutError):
-            status = await asyncio.wait_for(process.wait(), EXIT_LIMIT_S)
-            if status == LOST_DEVICE_EXIT:
-                return "its device no longer answered"
-            return signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        return "it closed its connection"
-
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                body = await reader.readexactly(length)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                return
-            self._last_message_at = time.monotonic()
-            for message in pickle.loads(body):
-                self._handle(message)
-            if self.ready:
-                self._became_ready.set()
+            await wire.close()
 
     def _handle(self, message: FromWorker) -> None:
         match message:
@@ -320,16 +310,19 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self._handle_checkpoint_state(message)
             case Pong():
                 self.memory = message.memory
+            case Residents():
+                self.residents = message
             case NoGpu():
                 self.no_device = message.reason
             case Ready():
                 self.device, self.no_device = message.device, None
                 if message.is_gpu:
                     self._device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
-                log.info("worker ready", kind=self.kind, device=message.device, pid=self.pid)
+                log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
 
     def _handle_checkpoint_state(self, state: CheckpointState) -> None:
-        log.info("checkpoint", name=state.spec.name, state=state.state, detail=state.detail)
+        log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
+        self._loading.discard(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():
             future.set_result(state)
@@ -350,11 +343,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         pending.last_event_at = self._last_event_at = time.monotonic()
         if isinstance(event, TERMINAL_EVENTS):
             del self._pending[job_id]
+        if isinstance(event, Progress):
+            pending.share_left = 1 - event.step / event.steps
+        if isinstance(event, Finished) and isinstance(pending.job, ImageJob):
+            self._unit_s[pending.job.checkpoint] = event.unit_s
         if isinstance(event, Finished | ChatFinished | Classified):
             self._run_s += RUN_SMOOTHING * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, wire: Wire) -> None:
         """Kill the worker when it is stuck; `_run_worker` then restarts it. Its start has no time limit."""
         while True:
             began = time.monotonic()
@@ -364,8 +361,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             if self.device is None or stalled:
                 continue
             if stuck := self._stuck(time.monotonic()):
-                log.error("killing a worker", kind=self.kind, pid=process.pid, reason=stuck)
-                process.kill()
+                log.error("killing a worker", worker=self.name, pid=wire.pid, reason=stuck)
+                wire.kill()
                 return
 
     def _stuck(self, now: float) -> str | None:
@@ -381,9 +378,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
 
     def _fail_pending(self) -> None:
         """Fail every job of the dead worker."""
-        self._writer = None
+        self._wire = None
         self.device = self.memory = None
         self.checkpoints.clear()
+        self.residents = None
+        self._loading.clear()
         for future in self._preparing.values():
             if not future.done():
                 future.set_exception(WorkerDied(self.kind))

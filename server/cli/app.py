@@ -53,11 +53,12 @@ def serve(
 
 @app.command()
 def models() -> None:
-    """List the models with their tier, price, group, checkpoint, and the checkpoint's state."""
+    """List the models with their tier, price, group, checkpoint, and the checkpoint's state. And the image workers of a
+    running server."""
     from server.cli.printing import show
-    from server.cli.tables import catalog_table
+    from server.cli.tables import catalog_tables
 
-    show(catalog_table(read_settings()))
+    show(*catalog_tables(read_settings()))
 
 
 @app.command()

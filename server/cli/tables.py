@@ -1,6 +1,7 @@
 """The tables of the command line, made with rich."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import httpx
 from rich.table import Table
@@ -18,9 +19,16 @@ from server.cli.serve import read_catalog
 from server.settings import Settings
 
 
-def catalog_table(settings: Settings) -> Table:
-    """The models, with the state of their checkpoints from a running server, else from the disk."""
-    states = _checkpoint_states(settings)
+def catalog_tables(settings: Settings) -> list[Table]:
+    """The models, with the state of their checkpoints from a running server, else from the disk. And the image workers
+    of a running server."""
+    readiness = _readiness(settings)
+    tables = [_catalog_table(settings, readiness)]
+    return [*tables, _workers_table(readiness["image"])] if "image" in readiness else tables
+
+
+def _catalog_table(settings: Settings, readiness: Mapping[str, Any]) -> Table:
+    states = {name: _short(state) for name, state in readiness.get("checkpoints", {}).items()}
     table = Table("Model", "Tier", "Price (CNY)", "Group", "Checkpoint", "State", title="Models")
     catalog = read_catalog(settings)
     for model in catalog.models.values():
@@ -102,13 +110,30 @@ def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
     return table
 
 
-def _checkpoint_states(settings: Settings) -> Mapping[str, str]:
+def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(
+        "Worker", "Device", "State", "Jobs", "Work (s)", "Weights (GiB)", "Checkpoints", title="Image workers"
+    )
+    for worker in workers:
+        state = "ready" if worker["ready"] else worker["problem"] or "starting"
+        budget = worker["weights_budget_bytes"]
+        weights = f"{worker['weights_bytes'] / 2**30:.2f}" + (f" of {budget / 2**30:.1f}" if budget else "")
+        listed = [each["name"] + ("" if each["on_device"] else " (in host memory)") for each in worker["checkpoints"]]
+        listed += [f"{name} failed" for name in worker["failed"]]
+        cells = [worker["name"], worker["device"] or "", state, str(worker["jobs"]), f"{worker['work_s']:g}", weights]
+        add_row(table, *cells, "\n".join(listed))
+    return table
+
+
+def _readiness(settings: Settings) -> Mapping[str, Any]:
+    """What a running server tells its operator; nothing if none runs."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
         response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=1, trust_env=False)
-        return {name: _short(state) for name, state in response.json()["checkpoints"].items()}
-    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
-        return {}  # no server runs; the disk shows which checkpoints exist
+        found: Mapping[str, Any] = response.json()
+    except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return {}  # the disk shows which checkpoints exist
+    return found if "checkpoints" in found else {}
 
 
 def _short(state: Mapping[str, str]) -> str:

@@ -7,17 +7,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
-from pipelines.protocol.engine import Engine
-from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
-from pipelines.protocol.messages import Spec
+from pipelines.protocol.images import CheckpointSpec
 from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.fleet import Fleet, Plan
 from server.backends.upstream import UpstreamClient
 from server.errors import BadRequest, Conflict, NotFound, StartError
 from server.flows.catalog_edit import EditHistory, SettingChange, edit_catalog_file, write_text
@@ -45,7 +43,7 @@ class CatalogUpdater:
     def __init__(
         self,
         catalog: ServedCatalog,
-        image_engine: EngineHost[ImageJob, Event],
+        image_engine: Fleet,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         upstreams: UpstreamClient,
         checkpoints: CheckpointManager,
@@ -132,24 +130,26 @@ class CatalogUpdater:
             self._upstreams.load_keys(after.chat.upstreams)
         except StartError as error:
             raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
+        old = self._image_engine.current
         try:
-            descriptions = await self._prepare_and_describe(images, chats)
+            new = await asyncio.to_thread(self._image_engine.plan, after)
+            descriptions = await self._prepare_and_describe(images, chats, new)
         except BaseException as error:
-            self._retain(before)
+            self._retain(old, before.chat.checkpoints)
             raise _to_api_error(error) from error
         self._catalog.current = after
-        self._retain(after)
+        self._retain(new, after.chat.checkpoints)
         loaded = descriptions | {spec.name: str(spec.path) for spec in chats}
         diff = _compare(before, after, loaded)
         log.info("catalog changed", added=diff.added, removed=diff.removed, changed=diff.changed, loaded=loaded)
         return diff
 
     async def _prepare_and_describe(
-        self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]
+        self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan
     ) -> dict[str, str]:
         """Both at once, since hashing takes as long as loading. Each is awaited even when the other fails."""
         error, descriptions = await asyncio.gather(
-            self._prepare(images, chats), asyncio.to_thread(_describe, images), return_exceptions=True
+            self._prepare(images, chats, plan), asyncio.to_thread(_describe, images), return_exceptions=True
         )
         if isinstance(error, BaseException):
             raise error
@@ -157,27 +157,26 @@ class CatalogUpdater:
             raise descriptions
         return descriptions
 
-    async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec]) -> None:
-        """Load and warm them all. Raises CheckpointError with every error, WorkerDied."""
-        errors = [*await _load(self._image_engine, images), *await _load(self._chat_engine, chats)]
+    async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan) -> None:
+        """Load and warm them all, on every worker that needs them. Raises CheckpointError with every error, and
+        WorkerDied."""
+        errors: list[str] = []
+        try:
+            await self._image_engine.prepare(images, plan)
+        except CheckpointError as error:
+            errors.append(str(error))
+        for spec in chats:
+            try:
+                await self._chat_engine.prepare(spec)
+            except CheckpointError as error:
+                errors.append(str(error))
         if errors:
             raise CheckpointError("; ".join(errors))
 
-    def _retain(self, catalog: Catalog) -> None:
+    def _retain(self, plan: Plan, chats: Sequence[ChatSpec]) -> None:
         """Let the engines evict checkpoints that this catalog does not name."""
-        self._image_engine.retain(catalog.checkpoints, preload=self._preload)
-        self._chat_engine.retain(catalog.chat.checkpoints, preload=self._preload)
-
-
-async def _load(engine: Engine[Any, Spec, Any], specs: Sequence[Spec]) -> list[str]:
-    """Load and warm up the checkpoints, one after another. Returns the errors. Raises WorkerDied."""
-    errors: list[str] = []
-    for spec in specs:
-        try:
-            await engine.prepare(spec)
-        except CheckpointError as error:
-            errors.append(str(error))
-    return errors
+        self._image_engine.retain(plan, preload=self._preload)
+        self._chat_engine.retain(chats, chats if self._preload else ())
 
 
 def _describe(specs: Sequence[CheckpointSpec]) -> dict[str, str]:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pipelines.catalog.images import Catalog
 from pipelines.catalog.suggestion import suggested_spec
-from pipelines.protocol.images import CheckpointSpec, Encoding, Event, Failed, Finished, ImageJob, Sampling
-from server.backends.engine_host import EngineHost, QueueFull
+from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
+from server.backends.engine_host import QueueFull
+from server.backends.fleet import Fleet
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
@@ -60,7 +61,7 @@ class Proofs:
     """Draws contact sheets."""
 
     def __init__(
-        self, catalog: ServedCatalog, engine: EngineHost[ImageJob, Event], checkpoints: CheckpointManager,
+        self, catalog: ServedCatalog, engine: Fleet, checkpoints: CheckpointManager,
         time_limit_s: float,
     ) -> None:  # fmt: skip
         self._catalog = catalog

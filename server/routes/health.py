@@ -9,10 +9,11 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from server.backends.engine_host import EngineHost
+from server.backends.fleet import Fleet, ImageHost
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi, schema_of
 from server.http.operators import is_operator
-from server.schemas.health import Liveness, Readiness, ReadinessDetails, WorkerState
+from server.schemas.health import ImageWorkerState, Liveness, Readiness, ReadinessDetails, WorkerState
 
 router = APIRouter()
 READ = ["GET", "HEAD"]  # probes and load balancers send HEAD
@@ -58,7 +59,8 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     if await is_operator(request, services):  # the details have paths
         checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
         body |= {
-            **_worker_state(image),
+            **_worker_state(image.hosts[0]),
+            "image": [_image_worker(image, host) for host in image.hosts],
             "chat": _worker_state(chat) if has_local_chat else None,
             "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
         }
@@ -68,6 +70,24 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
     return {"device": host.device, "problem": host.no_device, "worker_pid": host.pid, "jobs": host.jobs}
+
+
+def _image_worker(fleet: Fleet, host: ImageHost) -> ImageWorkerState:
+    residents = host.residents
+    return {
+        "name": host.name,
+        **_worker_state(host),
+        "ready": host.ready,
+        "restarts": host.restarts,
+        "work_s": round(fleet.left_s(host), 1),
+        "weights_bytes": host.weights_bytes,
+        "weights_budget_bytes": residents.budget_bytes if residents else None,
+        "checkpoints": [
+            {"name": each.spec.name, "bytes": each.bytes, "on_device": each.on_device}
+            for each in (residents.checkpoints if residents else ())
+        ],
+        "failed": {spec.name: state.detail for spec, state in host.checkpoints.items() if state.state == "failed"},
+    }
 
 
 @router.api_route(

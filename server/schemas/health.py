@@ -21,6 +21,29 @@ class WorkerState(TypedDict):
     jobs: int
 
 
+class LoadedWeights(TypedDict):
+    """Weights in memory, under the name of one of the checkpoints that share them: on the device, or beside it in the
+    host's memory."""
+
+    name: str
+    bytes: int
+    on_device: bool
+
+
+class ImageWorkerState(WorkerState):
+    """One of the image workers: its estimated work, its weights and their limit (null until some are loaded), and the
+    checkpoints that it could not load, with the reason."""
+
+    name: str
+    ready: bool
+    restarts: int
+    work_s: float
+    weights_bytes: int
+    weights_budget_bytes: int | None
+    checkpoints: list[LoadedWeights]
+    failed: dict[str, str]
+
+
 class CheckpointReport(TypedDict):
     """What became of a checkpoint; `detail` says what it is, or why it could not be loaded."""
 
@@ -35,7 +58,9 @@ class Readiness(TypedDict):
 
 
 class ReadinessDetails(Readiness, WorkerState):
-    """The image worker, the chat worker if the server has chat models of its own, and each checkpoint by its name."""
+    """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, and
+    each checkpoint by its name."""
 
+    image: list[ImageWorkerState]
     chat: WorkerState | None
     checkpoints: dict[str, CheckpointReport]

@@ -40,16 +40,23 @@ class Backlog:
     """The image jobs of a server by estimated device time.
 
     A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
-    that a unit of work took during warmup, if that was measured. What finished jobs report replaces it.
+    that a unit of work took during warmup, if that was measured. What finished jobs report replaces it. `workers` is
+    how many draw at the same time: `max_s` is for each.
     """
 
     def __init__(
-        self, max_jobs: int, max_s: float, key_share: float = 1.0, warmup_unit_s: UnitSeconds = lambda _: None
+        self,
+        max_jobs: int,
+        max_s: float,
+        key_share: float = 1.0,
+        warmup_unit_s: UnitSeconds = lambda _: None,
+        workers: Callable[[], int] = lambda: 1,
     ) -> None:
         self._max_jobs = max_jobs
         self._max_s = max_s
         self._key_share = key_share
         self._warmup_unit_s = warmup_unit_s
+        self._workers = workers
         self._unit_s: dict[CheckpointSpec, float] = {}
         self._entries: dict[str, _Entry] = {}
 
@@ -99,7 +106,7 @@ class Backlog:
         return Outlook(
             model=entry.job.metadata.get("model"),
             position=0 if entry.call.state == "running" else queued + 1,
-            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)), 1),
+            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)) / max(1, self._workers()), 1),
         )
 
     def _of(self, key_id: str | None) -> Iterator[_Entry]:
@@ -112,7 +119,9 @@ class Backlog:
         jobs = len(list(self._of(key_id)))
         if jobs == 0:
             return None
-        for_work_s = self.remaining_s(key_id) - max(0.0, share * self._max_s - self._remaining_s(entry))
+        workers = max(1, self._workers())
+        room_s = max(0.0, share * self._max_s * workers - self._remaining_s(entry))
+        for_work_s = (self.remaining_s(key_id) - room_s) / workers
         full = jobs >= math.ceil(share * self._max_jobs)
         return max(for_work_s, self.next_end_s(key_id) if full else 0.0) if full or for_work_s > 0 else None
 

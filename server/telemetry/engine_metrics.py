@@ -13,7 +13,8 @@ from pipelines.protocol.messages import WorkerMemory
 class EngineReport:
     """One worker. `engine` is its name, `kind` image, chat or classify; `checkpoints` says of each whether it loaded.
 
-    `memory` is None before the worker has told it.
+    `memory` is None before the worker has told it. `work_s` is the estimated device time of an image worker's jobs, and
+    `weights_bytes` what its weights take on the device.
     """
 
     engine: str
@@ -23,6 +24,8 @@ class EngineReport:
     running: int
     restarts: int
     memory: WorkerMemory | None = None
+    work_s: float = 0.0
+    weights_bytes: int = 0
     checkpoints: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -37,6 +40,9 @@ class EngineCollector(Collector):
         yield _gauge("engine_up", "Whether the worker has loaded its checkpoints", reports, lambda each: each.up)
         yield _gauge("jobs_waiting", "Jobs that have not started", reports, lambda each: each.waiting)
         yield _gauge("jobs_running", "Jobs that have started", reports, lambda each: each.running)
+        images = [each for each in reports if each.kind == "image"]
+        yield _gauge("work_seconds", "Estimated device time of a worker's jobs", images, lambda each: each.work_s)
+        yield _gauge("weights_bytes", "Weights on a worker's device", images, lambda each: each.weights_bytes)
         restarts = CounterMetricFamily(
             "darkroom_worker_restarts", "Times a worker died and was restarted", labels=["engine", "kind"]
         )

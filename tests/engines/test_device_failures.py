@@ -14,7 +14,7 @@ from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEven
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import Ready
-from server.backends import engine_host
+from server.backends import child_process
 from server.backends.engine_host import EngineHost
 from tests.support import faulty_worker
 from tests.support.polling import eventually
@@ -84,7 +84,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 
 @pytest.fixture
 async def host(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    monkeypatch.setattr(engine_host, "WORKER", "tests.support.faulty_worker")
+    monkeypatch.setattr(child_process, "WORKER", "tests.support.faulty_worker")
     made: Host = EngineHost("classify", [], 8)
     await made.start()
     await asyncio.wait_for(made.wait_ready(), LIMIT_S)

@@ -17,6 +17,7 @@ from pipelines.protocol.messages import (
     JobEvent,
     Load,
     Ready,
+    Residents,
     Retain,
     Submit,
     ToWorker,
@@ -36,14 +37,20 @@ class Worker:
         self.socket = ours
         self.reader: Any = ours.makefile("rb")
         self.received: list[Any] = []
+        self.residents = Residents((), 0, 0)  # the latest
 
     def send(self, *messages: ToWorker) -> None:
         self.socket.sendall(frame(messages))
 
     def receive(self) -> Any:
-        if not self.received:
-            self.received += read_frame(self.reader)
-        return self.received.pop(0) if self.received else None
+        """The next message that says nothing of memory."""
+        while True:
+            if not self.received:
+                self.received += read_frame(self.reader)
+            message = self.received.pop(0) if self.received else None
+            if not isinstance(message, Residents):
+                return message
+            self.residents = message
 
     def events(self, *job_ids: str) -> dict[str, list[Event]]:
         """Everything until the last of these jobs has ended."""
@@ -147,6 +154,11 @@ def test_load_reports_the_state_of_each_checkpoint(
     assert all(isinstance(state, CheckpointState) for state in states)
     assert [(state.spec.name, state.state) for state in states] == [("sd3", "loaded"), ("broken", "failed")]
     assert "no such checkpoint" in states[1].detail
+    assert states[0].load_s > 0
+    resident = {each.spec.name: each for each in worker.residents.checkpoints}
+    assert resident["sd3"].on_device
+    assert "broken" not in resident
+    assert 0 < resident["sd3"].bytes <= worker.residents.device_bytes < worker.residents.budget_bytes
 
 
 def test_checkpoints_are_swapped_while_jobs_run_on_both(worker: Worker, job: Job) -> None:

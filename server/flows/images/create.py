@@ -14,13 +14,14 @@ import structlog
 from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import ImageModel
-from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob, Started
+from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Started
 from server.accounts.calls import CallStore, Write
 from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger, StoredResult
 from server.accounts.money import UNITS_PER_CNY, format_money
 from server.accounts.webhooks import WebhookStore
-from server.backends.engine_host import EngineHost, QueueFull
+from server.backends.engine_host import QueueFull
+from server.backends.fleet import Fleet
 from server.backends.storage import Storage
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded, QuotaExceeded, TimedOut
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
@@ -58,7 +59,7 @@ class ImageCreator:
         self,
         *,
         catalog: ServedCatalog,
-        engine: EngineHost[ImageJob, Event],
+        engine: Fleet,
         references: ReferenceLoader,
         moderator: Moderator,
         backlog: Backlog,

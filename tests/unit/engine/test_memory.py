@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipelines.device.memory import DEVICE_SHARE, compute_dtype, host_memory_bytes, weights_budget
+from pipelines.catalog.memory import DEVICE_SHARE, host_memory_bytes, weights_budget
+from pipelines.device.memory import Budgets, compute_dtype
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -53,3 +54,10 @@ def test_gpus_that_emulate_bfloat16_compute_in_float16(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert compute_dtype("auto", torch.device("cuda")) == expected
     assert compute_dtype("bfloat16", torch.device("cuda")) == torch.bfloat16
+
+
+def test_workers_on_the_cpu_divide_the_hosts_memory() -> None:
+    alone, one_of_two = (Budgets.of(torch.device("cpu"), image_workers=workers) for workers in (1, 2))
+    assert 2 * one_of_two.device_bytes == pytest.approx(alone.device_bytes, abs=2)
+    assert 2 * one_of_two.host_bytes == pytest.approx(alone.host_bytes, abs=2)
+    assert Budgets.of(torch.device("cpu"), host_gib=8, image_workers=2).host_bytes == 4 * 2**30

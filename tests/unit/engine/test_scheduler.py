@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.catalog.weights import WeightsKey
 from pipelines.images.fairness import RecentUse
 from pipelines.images.row_limits import PassShape
 from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler, DeviceTurn, ForwardRequest, select_next
-from pipelines.images.weights import WeightsKey
 from pipelines.protocol.images import Runtime
 
 

@@ -1,0 +1,80 @@
+"""A worker as a child process of the server, over a socket pair."""
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from pipelines.protocol.messages import HEADER, LOST_DEVICE_EXIT, DeviceChoice, FromWorker, ToWorker, frame
+
+WORKER = "pipelines.worker"  # the module that a worker process runs
+EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
+
+
+class ChildProcess:
+    """Satisfies `wire.Launcher`. `options` are of the worker's command line; `environment` is added to the server's."""
+
+    def __init__(self, kind: str, options: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        self._kind = kind
+        self._options = tuple(options)
+        self._environment = dict(environment or {})
+
+    async def open(self, device: DeviceChoice) -> "ChildWire":
+        """Spawn a worker. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        command = (sys.executable, "-m", WORKER, str(theirs.fileno()), self._kind, f"--device={device}", *self._options)
+        environment = {**os.environ, **self._environment} if self._environment else None
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()], env=environment)
+            return ChildWire(process, *await asyncio.open_connection(sock=ours))
+        except BaseException:
+            ours.close()  # which ends a worker that was already spawned
+            raise
+
+
+class ChildWire:
+    """Satisfies `wire.Wire`."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process.returncode is None else None
+
+    async def receive(self) -> Sequence[FromWorker]:
+        try:
+            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            messages: Sequence[FromWorker] = pickle.loads(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return ()
+        return messages
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        self._writer.write(frame(messages))
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def end_reason(self) -> str:
+        with suppress(TimeoutError):
+            status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
+            if status == LOST_DEVICE_EXIT:
+                return "its device no longer answered"
+            return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        return "it closed its connection"
+
+    async def close(self) -> None:
+        self._writer.close()
+        self.kill()
+        await self._process.wait()

@@ -1,0 +1,89 @@
+"""Builds the hosts of all workers: by GPU, or as DARKROOM_ENGINES says."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.images import Catalog
+from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget, worker_bytes
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
+from server.backends.child_process import ChildProcess
+from server.backends.engine_host import EngineHost
+from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
+from server.backends.fleet import Fleet, Member
+from server.backends.gpus import list_gpus
+from server.errors import StartError
+from server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The hosts of a server's workers."""
+
+    image: Fleet
+    chat: EngineHost[ChatJob | CountJob, ChatEvent]
+    classify: EngineHost[ClassifyJob, ClassifyEvent]
+
+
+def build_engines(settings: Settings, catalog: Catalog, classifiers: Sequence[ClassifierSpec]) -> Engines:
+    """Nothing is started here. Raises StartError for a layout that this machine or this catalog does not fit."""
+    layout = _layout(settings, catalog)
+    classify = EngineHost[ClassifyJob, ClassifyEvent](
+        "classify",
+        classifiers,
+        settings.max_queue,
+        device=layout.classify.device,
+        launcher=ChildProcess("classify", (), layout.classify.environment),
+    )
+    fleet = Fleet([_member(settings, layout, slot, catalog, classifiers) for slot in layout.images], layout.replicas)
+    try:
+        fleet.retain(fleet.plan(catalog), preload=settings.preload)
+    except CheckpointError as error:
+        raise StartError(str(error)) from error
+    return Engines(fleet, _chat(settings, layout.chat, catalog), classify)
+
+
+def _layout(settings: Settings, catalog: Catalog) -> Layout:
+    gpus = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if settings.engines == "auto":
+        return automatic_layout(settings.device, gpus)
+    return read_layout(settings.engines, gpus, tuple(catalog.models), len(os.sched_getaffinity(0)))
+
+
+def _member(
+    settings: Settings, layout: Layout, slot: Slot, catalog: Catalog, classifiers: Sequence[ClassifierSpec]
+) -> Member:
+    """An image worker, and what it has for weights beside the workers of other kinds on its device."""
+    beside = sum(slot.shares_device(other) for other in layout.images)
+    chat = worker_bytes(spec.path for spec in catalog.chat.checkpoints) if slot.shares_device(layout.chat) else 0
+    classify = worker_bytes(spec.path for spec in classifiers) if slot.shares_device(layout.classify) else 0
+    others_bytes = (chat + classify) // beside
+    limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
+    options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
+    options += [f"--others-bytes={others_bytes}", f"--image-workers={len(layout.images)}"]
+    options += [f"--kernel-cache={settings.home / 'kernels'}"]
+    host = EngineHost(
+        "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
+        launcher=ChildProcess("image", options, slot.environment), name=slot.name,
+    )  # fmt: skip
+    total = slot.gpu.total_bytes if slot.gpu else host_memory_bytes() / len(layout.images)
+    free = slot.gpu.free_bytes if slot.gpu else total
+    room = weights_budget(total, free, others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0)
+    if settings.device_memory_gib is not None:
+        room = settings.device_memory_gib * 2**30
+    return Member(host, slot.models, int(room), 2 if slot.gpu else 4)
+
+
+def _chat(settings: Settings, slot: Slot, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
+    specs = catalog.chat.checkpoints
+    return EngineHost(
+        "chat",
+        specs if settings.preload else (),
+        settings.chat_max_queue,
+        max((spec.max_batch for spec in specs), default=1),
+        settings.worker_silence_s,
+        slot.device,
+        ChildProcess("chat", (), slot.environment),
+    )

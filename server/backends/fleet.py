@@ -1,0 +1,249 @@
+"""The image workers as one engine: which of them draws a job, and which checkpoints each loads.
+
+A worker that dies costs its own jobs and nothing else: the others go on, and get the jobs that come meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
+from pipelines.catalog.images import MAX_REFERENCES, Catalog
+from pipelines.catalog.weights import WeightsKey, weights_key
+from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
+from pipelines.protocol.messages import Abilities, CheckpointState, Spec
+from server.backends.engine_host import EngineHost, JobEvents, WorkerDied
+from server.backends.placement import Demand, Placement, place
+
+ImageHost = EngineHost[ImageJob, Event]
+FIRST_LOAD_S = 20.0  # assumed for loading a checkpoint until it has been loaded
+RESTORE_BYTES_PER_S = 10e9  # from the host's memory to a GPU
+AS_SOON = 1.1  # of workers that would finish a job within a tenth of the soonest, the one with the least work gets it
+CHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker, the models that it may draw (None for any), and its memory for weights of so many bytes each."""
+
+    host: ImageHost
+    models: frozenset[str] | None = None
+    room_bytes: int = 0
+    item_bytes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A catalog on the workers: what each loads at start, and which of them may draw it."""
+
+    specs: tuple[CheckpointSpec, ...] = ()
+    placement: Placement = field(default_factory=dict)
+    allowed: Mapping[WeightsKey, frozenset[str]] = field(default_factory=dict)
+    bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
+
+
+class Fleet:
+    """Several hosts of image workers, with the interface of one. `replicas` is by model. All calls but `plan` are made
+    on one event loop."""
+
+    def __init__(self, members: Sequence[Member], replicas: Mapping[str, int] | None = None) -> None:
+        self._members = tuple(members)
+        self._replicas = replicas or {}
+        self.hosts = tuple(member.host for member in members)
+        self.current = Plan()
+
+    @property
+    def jobs(self) -> int:
+        """Jobs waiting or running."""
+        return sum(host.jobs for host in self.hosts)
+
+    @property
+    def alive(self) -> tuple[ImageHost, ...]:
+        """The workers that take jobs now."""
+        return tuple(host for host in self.hosts if host.device is not None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready."""
+        started = all(host.ready or host.restarts > 0 for host in self.hosts)
+        return started and any(host.ready for host in self.hosts)
+
+    @property
+    def device(self) -> str | None:
+        """For people; None until a worker is up."""
+        return ", ".join(host.device for host in self.alive if host.device is not None) or None
+
+    @property
+    def checkpoints(self) -> dict[Spec, CheckpointState]:
+        """What became of each checkpoint; one that failed on some workers only has loaded."""
+        found: dict[Spec, CheckpointState] = {}
+        for host in self.hosts:
+            for spec, state in host.checkpoints.items():
+                if spec not in found or found[spec].state == "failed":
+                    found[spec] = state
+        return found
+
+    def abilities(self, spec: CheckpointSpec) -> Abilities | None:
+        """What a checkpoint supports; None until some worker has loaded it."""
+        return next((found for host in self.hosts if (found := host.abilities(spec)) is not None), None)
+
+    def unit_s(self, spec: CheckpointSpec) -> float | None:
+        """The duration of a unit of work, on the fastest worker that has measured it."""
+        return min((found for host in self.hosts if (found := host.unit_s(spec)) is not None), default=None)
+
+    async def wait_ready(self) -> None:
+        """Wait until it has been `ready` once."""
+        waiting = {asyncio.create_task(host.wait_ready()) for host in self.hosts}
+        try:
+            while waiting and not self.ready:
+                _, waiting = await asyncio.wait(waiting, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def start(self) -> None:
+        """Start the workers, and restart them until `stop`."""
+        for host in self.hosts:
+            await host.start()
+
+    async def stop(self) -> None:
+        """End the workers. Their jobs fail."""
+        await asyncio.gather(*(host.stop() for host in self.hosts))
+
+    def plan(self, catalog: Catalog) -> Plan:
+        """Where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads the
+        headers of the others' files. Raises CheckpointError for one that no worker may draw."""
+        demands = list(_demands(catalog, self._members, self._replicas))
+        alive = self.alive or self.hosts
+        rooms = {member.host.name: member.room_bytes for member in self._members if member.host in alive}
+        for demand in demands:
+            if not demand.workers & rooms.keys():
+                raise CheckpointError(
+                    f"{demand.specs[0].path}: none of the image workers that run may draw it; DARKROOM_ENGINES says "
+                    "which models each of them draws"
+                )
+        keys = [weights_key(demand.specs[0]) for demand in demands]
+        return Plan(
+            catalog.checkpoints,
+            place(demands, rooms, self.current.placement),
+            {key: demand.workers for key, demand in zip(keys, demands, strict=True)},
+            {key: demand.bytes for key, demand in zip(keys, demands, strict=True)},
+        )
+
+    async def prepare(self, specs: Sequence[CheckpointSpec], plan: Plan) -> None:
+        """Load and warm up new checkpoints on all workers where the plan has them, while jobs go on. A worker that is
+        down loads them when it comes up. Raises CheckpointError with every error, and WorkerDied."""
+        hosts = [host for host in self.alive or self.hosts if set(specs) & set(plan.placement[host.name])]
+        chosen = [[spec for spec in specs if spec in plan.placement[host.name]] for host in hosts]
+        work = [_prepare(host, listed) for host, listed in zip(hosts, chosen, strict=True)]
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        errors: list[str] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            errors += outcome
+        if errors:
+            raise CheckpointError("; ".join(dict.fromkeys(errors)))
+        for host, listed in zip(hosts, chosen, strict=True):
+            if any(spec not in host.checkpoints for spec in listed):  # it was replaced while others still loaded
+                raise WorkerDied(host.kind)
+
+    def retain(self, plan: Plan, *, preload: bool = True) -> None:
+        """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
+        its part of them, now and when it is started again."""
+        self.current = plan
+        for host in self.hosts:
+            host.retain(plan.specs, plan.placement.get(host.name, ()) if preload else ())
+
+    def submit(self, job: ImageJob) -> JobEvents[Event]:
+        """Send the job to the worker that will finish it first. Raises QueueFull."""
+        return self._choose(job).submit(job)
+
+    def cancel(self, job_id: str) -> None:
+        """Stop a job within one step. Ids that are not pending are ignored."""
+        for host in self.hosts:
+            host.cancel(job_id)
+
+    def left_s(self, host: ImageHost, at_most_s: float | None = None) -> float:
+        """Estimated device time of a worker's jobs, or of those with no more left than `at_most_s`: the worker runs the
+        shortest first."""
+        left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
+        return sum(each for each in left if at_most_s is None or each <= at_most_s)
+
+    def _choose(self, job: ImageJob) -> ImageHost:
+        """The worker that finishes it first, its load included, or of several that are as quick the least busy one."""
+        allowed = self.current.allowed.get(weights_key(job.checkpoint))
+        hosts = [host for host in self.hosts if allowed is None or host.name in allowed] or list(self.hosts)
+        hosts = [host for host in hosts if host.device is not None] or hosts
+        if len(hosts) == 1:
+            return hosts[0]
+        end_s = {}
+        for host in hosts:
+            run_s = self._duration_s(host, job)
+            end_s[host.name] = self._load_s(host, job.checkpoint) + self.left_s(host, run_s) + run_s
+        soonest_s = min(end_s.values())
+        quick = [host for host in hosts if end_s[host.name] <= AS_SOON * soonest_s]
+        return min(quick, key=lambda host: (self.left_s(host), not self._is_placed(host, job.checkpoint)))
+
+    def _is_placed(self, host: ImageHost, spec: CheckpointSpec) -> bool:
+        return spec in self.current.placement.get(host.name, ())
+
+    def _duration_s(self, host: ImageHost, job: ImageJob) -> float:
+        unit_s = host.unit_s(job.checkpoint) or self.unit_s(job.checkpoint) or FIRST_UNIT_S
+        return work_units(job) * unit_s
+
+    def _load_s(self, host: ImageHost, spec: CheckpointSpec) -> float:
+        """How long a job waits for its weights. Where others are evicted for them, those are loaded again later."""
+        key = weights_key(spec)
+        residents = host.residents
+        found = [each for each in residents.checkpoints if weights_key(each.spec) == key] if residents else []
+        if any(each.on_device for each in found):
+            return 0.0
+        if found:
+            return found[0].bytes / RESTORE_BYTES_PER_S
+        loaded = [state for other in self.hosts for state in other.checkpoints.values() if _has_weights(state, key)]
+        load_s = max((state.load_s for state in loaded if state.load_s is not None), default=FIRST_LOAD_S)
+        size = self.current.bytes.get(key, 0)
+        fits = residents is None or residents.device_bytes + size <= residents.budget_bytes
+        return load_s if fits else 2 * load_s
+
+
+async def _prepare(host: ImageHost, specs: Sequence[CheckpointSpec]) -> list[str]:
+    """One after another. Returns the errors. Raises WorkerDied."""
+    errors = []
+    for spec in specs:
+        try:
+            await host.prepare(spec)
+        except CheckpointError as error:
+            errors.append(str(error))
+    return errors
+
+
+def _has_weights(state: CheckpointState, key: WeightsKey) -> bool:
+    return isinstance(state.spec, CheckpointSpec) and weights_key(state.spec) == key
+
+
+def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str, int]) -> Iterable[Demand]:
+    """The catalog's checkpoints by their weights. With one worker sizes do not matter, and no file is read."""
+    groups: dict[WeightsKey, dict[CheckpointSpec, set[str]]] = {}
+    for spec in catalog.checkpoints:
+        groups.setdefault(weights_key(spec), {})[spec] = set()
+    for model in catalog.models.values():
+        for count in (0, MAX_REFERENCES):
+            spec = model.drawn_with(count).checkpoint
+            groups[weights_key(spec)][spec].add(model.name)
+    for group in groups.values():
+        models = frozenset(name for names in group.values() for name in names)
+        allowed = [member for member in members if member.models is None or member.models & models]
+        sizes = [_size(next(iter(group)), member.item_bytes) for member in allowed[:1]] if len(members) > 1 else []
+        wanted = [replicas[name] for name in models if name in replicas]
+        names = frozenset(member.host.name for member in allowed)
+        yield Demand(tuple(group), max(sizes, default=0), names, max(wanted, default=None))
+
+
+def _size(spec: CheckpointSpec, item_bytes: int) -> int:
+    try:
+        return estimate_bytes(spec, item_bytes)
+    except (CheckpointError, OSError):  # loading it says what is wrong
+        return 0

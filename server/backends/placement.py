@@ -1,0 +1,58 @@
+"""Which image worker loads which checkpoint at start, by size. Pure.
+
+A worker can draw any checkpoint that it may, and loads it when the first job for it comes. Placement says where each
+is loaded before that: every checkpoint on one worker, the largest first, and then on all others that have room.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pipelines.protocol.images import CheckpointSpec
+
+Placement = Mapping[str, tuple[CheckpointSpec, ...]]  # by the name of the worker
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Checkpoints that share their weights, what those take, and the workers that may draw them."""
+
+    specs: tuple[CheckpointSpec, ...]
+    bytes: int
+    workers: frozenset[str]
+    replicas: int | None = None  # workers that load them; None for all that have room
+
+
+def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) -> Placement:
+    """`rooms` are bytes for weights by worker. What is `kept` stays where it is, if it is still demanded.
+
+    The first worker of a checkpoint may be one without room: there it takes the place of what was used least recently.
+    """
+    placed = {
+        worker: [demand for demand in demands if set(demand.specs) & set(kept.get(worker, ()))]
+        for worker in {*rooms, *kept}
+    }
+    free = {worker: room - sum(demand.bytes for demand in placed[worker]) for worker, room in rooms.items()}
+
+    def candidates(demand: Demand) -> list[str]:
+        """Those with most room first, and of those the ones with the fewest checkpoints."""
+        allowed = [worker for worker in rooms if worker in demand.workers and demand not in placed[worker]]
+        return sorted(allowed, key=lambda worker: (-free[worker], len(placed[worker])))
+
+    def put(demand: Demand, worker: str) -> None:
+        placed[worker].append(demand)
+        free[worker] -= demand.bytes
+
+    homeless = [demand for demand in demands if not any(demand in others for others in placed.values())]
+    homeless.sort(key=lambda demand: demand.bytes, reverse=True)
+    for demand in homeless:
+        for worker in candidates(demand)[:1]:
+            put(demand, worker)
+    for demand in homeless:
+        fitting = [worker for worker in candidates(demand) if demand.bytes <= free[worker]]
+        for worker in fitting if demand.replicas is None else fitting[: demand.replicas - 1]:
+            put(demand, worker)
+    order = {demand: position for position, demand in enumerate(demands)}
+    return {
+        worker: tuple(spec for demand in sorted(chosen, key=lambda each: order[each]) for spec in demand.specs)
+        for worker, chosen in placed.items()
+    }

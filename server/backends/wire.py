@@ -1,0 +1,40 @@
+"""The seam under an `EngineHost`: how a worker comes to be, and how messages reach it.
+
+A worker is a child process here (`child_process`). Whatever else can carry the messages of
+`pipelines.protocol.messages` in order, such as an actor on another machine, takes its place by these two interfaces.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pipelines.protocol.messages import DeviceChoice, FromWorker, ToWorker
+
+
+class Wire(Protocol):
+    """One life of one worker. All calls are made on one event loop."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it lives, if it is on this machine."""
+
+    async def receive(self) -> Sequence[FromWorker]:
+        """The next messages; none when the worker's life is over."""
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        """Send without waiting. What is sent after the end is lost."""
+
+    def kill(self) -> None:
+        """End a worker that is stuck; `receive` then returns nothing."""
+
+    async def end_reason(self) -> str:
+        """How it ended, for the log, after `receive` has returned nothing."""
+
+    async def close(self) -> None:
+        """End the worker, if it lives, and wait until it has."""
+
+
+class Launcher(Protocol):
+    """Starts workers of one kind, one after another."""
+
+    async def open(self, device: DeviceChoice) -> Wire:
+        """Start a worker, which is to compute on that device. Raises OSError where it can't be started."""

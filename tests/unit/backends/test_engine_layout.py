@@ -1,0 +1,119 @@
+"""The devices of the workers: found by NVML, or named in a file."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from server.backends.engine_layout import automatic_layout, read_layout
+from server.backends.gpus import Gpu, select_visible
+from server.errors import StartError
+
+GPUS = [Gpu(f"GPU-{index}a{index}", "H100", 80 * 2**30, 79 * 2**30) for index in range(3)]
+MIG = [Gpu("MIG-1", "A100", 10, 10), Gpu("MIG-2", "A100", 10, 10)]
+MODELS = ("alpha-1", "beta-1")
+
+
+def names(gpus: list[Gpu]) -> list[str]:
+    return [gpu.uuid for gpu in gpus]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["GPU-0a0", "MIG-1", "MIG-2", "GPU-2a2"]),
+        ("2,0", ["GPU-2a2", "GPU-0a0"]),
+        ("GPU-2a", ["GPU-2a2"]),
+        ("1", ["MIG-1", "MIG-2"]),
+        ("MIG-2", ["MIG-2"]),
+        ("0,7,2", ["GPU-0a0"]),  # as CUDA: the first that is not there ends the list
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_only_the_visible_gpus_are_used(visible: str | None, expected: list[str]) -> None:
+    assert names(select_visible([[GPUS[0]], MIG, [GPUS[2]]], visible)) == expected
+
+
+def test_each_gpu_gets_an_image_worker_and_the_last_one_the_others() -> None:
+    layout = automatic_layout("auto", GPUS)
+    assert [slot.name for slot in layout.images] == ["image-0", "image-1", "image-2"]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in layout.images] == names(GPUS)
+    assert {slot.device for slot in layout.images} == {"cuda"}
+    assert layout.chat.gpu == layout.classify.gpu == GPUS[-1]
+    assert layout.images[-1].shares_device(layout.chat)
+    assert not layout.images[0].shares_device(layout.chat)
+
+
+@pytest.mark.parametrize("gpus", [[], GPUS[:1]])
+def test_with_one_gpu_or_none_the_workers_look_for_their_device(gpus: list[Gpu]) -> None:
+    layout = automatic_layout("auto", gpus)
+    assert [(slot.name, slot.device, dict(slot.environment)) for slot in layout.images] == [("image", "auto", {})]
+    assert (layout.chat.device, layout.chat.environment) == ("auto", {})
+
+
+def test_gpus_are_left_alone_where_models_run_on_the_cpu() -> None:
+    assert [slot.name for slot in automatic_layout("cpu", GPUS).images] == ["image"]
+
+
+def test_a_file_says_which_models_are_drawn_where(tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text("""
+[[image]]
+device = "cuda:2"
+name = "large"
+models = ["alpha-1"]
+[[image]]
+device = "GPU-0a"
+[replicas]
+"beta-1" = 1
+[classify]
+device = "cpu"
+""")
+    layout = read_layout(file, GPUS, MODELS, 8)
+    large, other = layout.images
+    assert (large.name, large.gpu, large.models) == ("large", GPUS[2], {"alpha-1"})
+    assert (other.name, other.gpu, other.models) == ("image-1", GPUS[0], None)
+    assert layout.chat.gpu == GPUS[0]
+    assert layout.classify.device == "cpu"
+    assert layout.replicas == {"beta-1": 1}
+
+
+def test_workers_on_the_cpu_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    file = tmp_path / "engines.toml"
+    file.write_text('[[image]]\ndevice = "cpu"\n' * 3)
+    threads = [slot.environment["OMP_NUM_THREADS"] for slot in read_layout(file, [], MODELS, 8).images]
+    assert threads == ["3", "3", "2"]
+    assert {slot.environment["OMP_NUM_THREADS"] for slot in read_layout(file, [], MODELS, 1).images} == {"1"}
+    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "5")
+    assert not any(slot.environment for slot in read_layout(file, [], MODELS, 8).images)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "image: missing"),
+        ('[[image]]\ndevice = "gpu1"', "line 2: image[0].device"),
+        (
+            '[[image]]\ndevice = "cuda:3"',
+            "line 2: image[0].device: there is no cuda:3; this machine has cuda:0 (G",
+        ),
+        (
+            '[[image]]\ndevice = "cuda:1"\n[[image]]\ndevice = "GPU-1a1"',
+            "line 4: image[1].device: GPU-1a1 has an",
+        ),
+        ('[[image]]\ndevice = "cpu"\nmodels = ["gamma"]', "'gamma' is not an image model; expected one of alpha-1"),
+        ('[[image]]\ndevice = "cpu"\n[replicas]\ngamma = 2', "line 4: replicas.gamma: 'gamma' is not an image model"),
+        ('[[image]]\ndevice = "cpu"\nname = "a"\n[[image]]\ndevice = "cpu"\nname = "a"', "line 6: image[1].name"),
+        ('[[image]]\ndevice = "cpu"\n[chat]\ndevice = "cuda:9"', "line 4: chat.device: there is no cuda:9"),
+        ('[[image]]\ndevice = "cpu"\nmodel = "x"', "unknown key"),
+    ],
+)
+def test_a_wrong_file_names_the_line_and_what_would_be_right(text: str, error: str, tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text(text)
+    with pytest.raises(StartError) as refused:
+        read_layout(file, GPUS, MODELS, 8)
+    assert error in str(refused.value)
+    assert str(file) in str(refused.value)

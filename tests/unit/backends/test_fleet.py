@@ -1,0 +1,233 @@
+"""Which image worker gets a job, what the death of one costs, and that a swap happens everywhere or nowhere.
+
+The workers are scripted: the wire ends in the test.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.images import Catalog, ImageModel
+from pipelines.catalog.sizes import SizeRules
+from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Started
+from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.fleet import Fleet, Member, Plan
+from tests.support.polling import eventually
+from tests.support.scripted_worker import ScriptedWorker
+
+SPEC = CheckpointSpec("one", Path("one"), None, "alpha", "img2img", 1, max_area_px=9_000_000)
+OTHER = replace(SPEC, name="two", path=Path("two"))
+NEW = replace(SPEC, name="new", path=Path("new"))
+JOB = ImageJob(
+    id="job", checkpoint=SPEC, prompt="a boat", sampling=SPEC.sampling.resolve(steps=100), width_px=1000,
+    height_px=1000, n=1, seed=1, references=(), mask=None, encoding=Encoding(), metadata={}, time_limit_s=9,
+)  # fmt: skip
+LONG, DRAFT = 100, 2  # steps; a step takes half a second until one was measured
+
+
+def job(name: str, steps: int = LONG, spec: CheckpointSpec = SPEC) -> ImageJob:
+    return replace(JOB, id=name, checkpoint=spec, sampling=replace(JOB.sampling, steps=steps))
+
+
+def catalog(**checkpoints: CheckpointSpec) -> Catalog:
+    """One model for each, of the given name."""
+    models = {
+        name: ImageModel(
+            name=name, tier="1K", price=1, group="g", sizes=SizeRules(name, "1K", {"1:1": (1024, 1024)}),
+            checkpoint=spec, quality=None, quality_names={}, default_quality=None, steps=9, source=Path("x.toml"),
+        )
+        for name, spec in checkpoints.items()
+    }  # fmt: skip
+    return Catalog(models, {}, next(iter(models)))
+
+
+@dataclass
+class Running:
+    fleet: Fleet
+    workers: list[ScriptedWorker]
+
+
+Start = Callable[..., "asyncio.Future[Running]"]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a fleet of as many scripted workers as there are sets of models (None for any)."""
+    fleets: list[Fleet] = []
+
+    async def begin(served: Catalog, *models: set[str] | None, wait: bool = True, **replicas: int) -> Running:
+        workers = [ScriptedWorker() for _ in models]
+        members = [
+            Member(
+                EngineHost("image", (), 64, launcher=worker, name=f"image-{index}"),
+                frozenset(named) if named is not None else None,
+                worker.budget_bytes,
+            )
+            for index, (worker, named) in enumerate(zip(workers, models, strict=True))
+        ]
+        fleets.append(fleet := Fleet(members, replicas))
+        fleet.retain(fleet.plan(served))
+        await fleet.start()
+        if wait:
+            await asyncio.wait_for(fleet.wait_ready(), 60)
+        return Running(fleet, workers)
+
+    yield begin
+    for fleet in fleets:
+        await fleet.stop()
+
+
+async def last(events: AsyncIterator[object]) -> object:
+    return [event async for event in events][-1]
+
+
+async def test_jobs_go_to_the_worker_with_the_least_work_left(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    first, second = running.workers
+    for name in "abcd":
+        running.fleet.submit(job(name))
+    assert [len(first.jobs), len(second.jobs)] == [2, 2]
+    first.event(first.jobs[0], Started(), Progress(90, 100))
+    await eventually(
+        lambda: running.fleet.left_s(running.fleet.hosts[0]) < running.fleet.left_s(running.fleet.hosts[1])
+    )
+    running.fleet.submit(job("e"))
+    assert first.jobs[-1] == "e"
+
+
+async def test_a_draft_beside_long_pictures_goes_to_the_worker_that_is_done_first(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    running.fleet.submit(job("long"))
+    running.fleet.submit(job("longer", 2 * LONG))
+    running.fleet.submit(job("draft", DRAFT))
+    assert running.workers[0].jobs == ["long", "draft"]
+
+
+async def test_a_checkpoint_is_loaded_a_second_time_where_that_is_quicker_than_waiting(start: Start) -> None:
+    running = await start(catalog(a=SPEC, b=OTHER), None, None, a=1, b=1)
+    home = next(worker for worker in running.workers if SPEC in worker.loaded)
+    away = next(worker for worker in running.workers if worker is not home)
+    running.fleet.submit(job("short", 4))
+    running.fleet.submit(job("waits", 4))  # 2 s of waiting are less than 5 s of loading
+    assert home.jobs == ["short", "waits"]
+    running.fleet.submit(job("long", 10))
+    running.fleet.submit(job("loads", 10))  # 9 s are more
+    assert home.jobs == ["short", "waits", "long"]
+    assert away.jobs == ["loads"]
+
+
+async def test_a_checkpoint_that_would_evict_others_must_save_twice_its_loading(start: Start) -> None:
+    running = await start(catalog(a=SPEC, b=OTHER), None, None, a=1, b=1)
+    home, away = sorted(running.workers, key=lambda worker: SPEC not in worker.loaded)
+    host = running.fleet.hosts[running.workers.index(away)]
+    assert host.residents is not None
+    host.residents = replace(host.residents, budget_bytes=host.residents.device_bytes)
+    running.fleet.current = replace(running.fleet.current, bytes=dict.fromkeys(running.fleet.current.bytes, 1000))
+    running.fleet.submit(job("first", 16))
+    running.fleet.submit(job("second", 16))  # 8 s of waiting: more than a load, less than two
+    assert home.jobs == ["first", "second"]
+
+
+async def test_a_worker_draws_only_the_models_that_it_is_given(start: Start) -> None:
+    running = await start(catalog(a=SPEC, b=OTHER), {"a"}, {"b"})
+    assert [worker.loaded for worker in running.workers] == [[SPEC], [OTHER]]
+    for name in "cde":
+        running.fleet.submit(job(name))
+    assert running.workers[1].jobs == []
+
+
+async def test_the_death_of_a_worker_fails_its_jobs_and_no_others(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    dying, living = running.workers
+    ends = [asyncio.create_task(last(running.fleet.submit(job(name)))) for name in "ab"]
+    dying.starts.clear()
+    dying.kill()
+    failed = await asyncio.wait_for(ends[0], 60)
+    assert isinstance(failed, Failed)
+    assert failed.code == "worker_died"
+    assert running.fleet.ready
+    for name in "cd":
+        running.fleet.submit(job(name))
+    assert living.jobs == ["b", "c", "d"]
+    living.event("b", Finished((), run_s=1.0, unit_s=0.5))
+    assert isinstance(await asyncio.wait_for(ends[1], 60), Finished)
+    dying.starts.set()
+    await eventually(lambda: dying.loaded == [SPEC])  # it comes back by itself, with its checkpoint
+    await eventually(lambda: len(running.fleet.alive) == 2)
+    running.fleet.submit(job("e"))
+    assert dying.jobs[-1] == "e"
+
+
+async def test_a_worker_that_never_starts_does_not_keep_the_others_from_serving(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None, wait=False)
+    assert not running.fleet.ready  # both are in their first start
+    await eventually(lambda: running.fleet.ready)
+    running.workers[1].starts.clear()
+    running.workers[1].kill()
+    await eventually(lambda: len(running.fleet.alive) == 1)
+    assert running.fleet.ready
+    running.workers[0].starts.clear()
+    running.workers[0].kill()
+    await eventually(lambda: not running.fleet.ready)
+
+
+async def test_a_new_checkpoint_is_loaded_by_every_worker_before_any_serves_it(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    plan = running.fleet.plan(catalog(a=NEW))
+    running.workers[1].loads.clear()
+    swap = asyncio.create_task(running.fleet.prepare([NEW], plan))
+    await eventually(lambda: NEW in running.workers[0].loaded)
+    assert not swap.done()
+    running.workers[1].loads.set()
+    await asyncio.wait_for(swap, 60)
+    running.fleet.retain(plan)
+    assert [worker.loaded for worker in running.workers] == [[NEW], [NEW]]
+
+
+async def test_if_one_worker_cannot_load_it_none_changes(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    before = running.fleet.current
+    running.workers[1].failing.add("new")
+    with pytest.raises(CheckpointError, match="new does not load"):
+        await running.fleet.prepare([NEW], running.fleet.plan(catalog(a=NEW)))
+    running.fleet.retain(before)
+    assert [worker.loaded for worker in running.workers] == [[SPEC], [SPEC]]
+
+
+async def test_if_one_worker_dies_meanwhile_none_changes(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    plan = running.fleet.plan(catalog(a=NEW))
+    running.workers[1].loads.clear()
+    swap = asyncio.create_task(running.fleet.prepare([NEW], plan))
+    await eventually(lambda: NEW in running.workers[0].loaded)
+    running.workers[0].kill()  # after its own part is done
+    await eventually(lambda: running.fleet.hosts[0].restarts == 1)
+    running.workers[1].loads.set()
+    with pytest.raises(WorkerDied):
+        await asyncio.wait_for(swap, 60)
+
+
+async def test_a_worker_that_is_down_during_a_swap_comes_up_with_the_new_checkpoint(start: Start) -> None:
+    running = await start(catalog(a=SPEC), None, None)
+    running.workers[1].starts.clear()
+    running.workers[1].kill()
+    await eventually(lambda: len(running.fleet.alive) == 1)
+    plan = running.fleet.plan(catalog(a=NEW))
+    await asyncio.wait_for(running.fleet.prepare([NEW], plan), 60)
+    running.fleet.retain(plan)
+    running.workers[1].starts.set()
+    await eventually(lambda: len(running.fleet.alive) == 2)
+    running.fleet.submit(job("a", spec=NEW))
+    running.fleet.submit(job("b", spec=NEW))
+    assert [worker.jobs for worker in running.workers] == [["a"], ["b"]]
+
+
+async def test_a_checkpoint_that_no_worker_may_draw_is_refused(start: Start) -> None:
+    running = await start(catalog(a=SPEC), {"a"}, {"a"})
+    with pytest.raises(CheckpointError, match="DARKROOM_ENGINES says which models"):
+        running.fleet.plan(catalog(a=SPEC, b=OTHER))
+    assert running.fleet.current != Plan()
