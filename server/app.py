@@ -39,6 +39,7 @@ from server.routes import (
     messages,
     models,
     operator_keys,
+    operator_queue,
     operator_reports,
     responses,
     results,
@@ -116,6 +117,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         account,
         results,
         operator_keys,
+        operator_queue,
         operator_reports,
         unsupported,
     ):

@@ -1,8 +1,11 @@
 """Builds the parts of a server from its settings, from the database upwards. Nothing is started here."""
 
 import os
+import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
 
 from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
@@ -35,6 +38,7 @@ from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -47,6 +51,7 @@ from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.planner import Planner
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
+from server.flows.thumbnails import Thumbnails
 from server.moderation.policy import Policy, load_policy
 from server.services import Services
 from server.settings import Settings
@@ -131,8 +136,19 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
     any_model_chat = AnyModelChat(completions, upstream_chat, moderator, limiter, base.drain)
     response_creator = _response_creator(base, history, planner, loop, responses, limiter)
+    job_queue = JobQueue(
+        base.active_calls,
+        base.active_responses,
+        active_chats,
+        backlog,
+        base.database,
+        base.drain,
+        partial(worker_reports, (base.image_engine, base.chat_engine, base.classifier_engine)),
+    )
     return Services(
         settings=settings,
+        version=version("darkroom"),
+        started_at=time.time(),
         catalog=base.catalog,
         policy=base.policy,
         metrics=base.metrics,
@@ -158,6 +174,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         console_sessions=ConsoleSessions(),
         operator_sessions=ConsoleSessions(),
         drain=base.drain,
+        job_queue=job_queue,
+        thumbnails=Thumbnails(base.storage, Storage(settings.thumbnails), base.decoders),
         call_recorder=CallRecorder(
             call_log,
             base.background,

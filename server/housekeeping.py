@@ -22,6 +22,7 @@ log = structlog.stdlib.get_logger("darkroom.housekeeping")
 SWEEP_EVERY_S = 900.0
 WEBHOOKS_EVERY_S = 1.0
 DAY_S = 86_400.0
+THUMBNAIL_DAYS = 7
 OTHERS = 0o077  # the bits of a file's mode that are not its owner's
 
 
@@ -169,6 +170,7 @@ async def _sweep_files(services: Services) -> None:
             removed += len(unknown)
     if removed:
         log.info("removed files without a record", files=removed)
+    await services.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:

@@ -27,6 +27,7 @@ from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.operators.queue import JobQueue
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -34,6 +35,7 @@ from server.flows.responses.compact import Compactor
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
+from server.flows.thumbnails import Thumbnails
 from server.moderation.policy import Policy
 from server.settings import Settings
 from server.state.active_calls import ActiveCalls
@@ -53,6 +55,8 @@ class Services:
     """What routes, housekeeping and the command line use. Flows get the parts they need, never this record."""
 
     settings: Settings
+    version: str
+    started_at: float  # in Unix seconds
     catalog: ServedCatalog
     policy: Policy
     metrics: Metrics
@@ -83,6 +87,8 @@ class Services:
     drain: Drain
 
     call_recorder: CallRecorder
+    job_queue: JobQueue
+    thumbnails: Thumbnails
     limiter: RateLimiter
     moderator: Moderator
     chat_completions: ChatCompletions

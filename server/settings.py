@@ -200,6 +200,11 @@ class Settings(BaseSettings):
         return self.home / "results"
 
     @property
+    def thumbnails(self) -> Path:
+        """The folder of small copies of results."""
+        return self.home / "thumbnails"
+
+    @property
     def pixels(self) -> Path:
         """The folder of decoded references, while their calls run."""
         return self.home / "pixels"

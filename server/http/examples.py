@@ -149,6 +149,30 @@ COMPACT: Examples = {
 SWAP: Examples = {
     "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
 }
+QUEUE_EVENTS: Examples = {
+    "a picture that is drawn": {
+        "type": "queue.snapshot",
+        "jobs": [
+            {
+                "id": "img_1",
+                "object": "job",
+                "kind": "image",
+                "key_id": "key_1",
+                "key_name": "web shop",
+                "endpoint": "images.generations",
+                "model": "alpha-image-2-count",
+                "state": "running",
+                "created_at": 1760000000.5,
+                "position": 0,
+                "estimated_s": 2.5,
+                "step": 3,
+                "steps": 8,
+                "size": "1024x1024",
+            }
+        ],
+        "workers": [],
+    },
+}
 CREATE_KEY: Examples = {
     "a team with a monthly budget": {"name": "design team", "monthly_budget": "500.00", "days": 365, "per_minute": 60},
     "every model, no limit": {"name": "web shop"},

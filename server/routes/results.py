@@ -85,6 +85,7 @@ async def delete_result(name: str, key: Caller, services: ServicesDep) -> Delete
     if not await services.results.in_writer(services.results.delete, name, key.id):
         raise _no_picture(name)
     await services.storage.in_thread(services.storage.delete, [name])
+    await services.thumbnails.delete(name)
     return DeletedResult(id=name)
 
 

@@ -102,6 +102,10 @@ class ActiveJobs(Generic[JobT]):
     def __len__(self) -> int:
         return len(self._jobs)
 
+    def all(self) -> tuple[JobT, ...]:
+        """Those of every key."""
+        return tuple(self._jobs.values())
+
     def ids(self) -> frozenset[str]:
         """The ids of all running jobs."""
         return frozenset(self._jobs)

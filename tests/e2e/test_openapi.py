@@ -45,7 +45,8 @@ BODIES: dict[str, Examples] = {
 ADMIN_LISTS = [
     f"/admin/{name}"
     for name in (
-        "audit", "calls", "checkpoints", "checkpoints/adapters", "keys", "ledger", "operators", "refusals", "usage",
+        "audit", "calls", "checkpoints", "checkpoints/adapters", "jobs", "keys", "ledger", "operators", "refusals",
+        "status", "usage",
     )
 ]  # fmt: skip
 OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]
@@ -188,6 +189,10 @@ def test_pictures_jobs_and_models_are_shown_as_described(responses_server: Serve
         refused = [http.get(picture, headers={"Range": given}) for given in ("bytes=999999999-", "words=1-2")]
         assert [answer.status_code for answer in refused] == [416, 400]
         check_answer(document, "GET", picture, refused[1])
+        for width, status in (("160", 200), ("161", 400)):
+            small = http.get(picture, params={"w": width})
+            assert small.status_code == status
+            check_answer(document, "GET", picture, small)
 
 
 def test_a_response_is_read_cancelled_and_deleted_as_described(responses_server: Server, document: Json) -> None:

@@ -95,20 +95,34 @@ class DecoderPool:
         mask, _ = await self._decode(owner, {"original": original, "target": target}, data, "L")
         return mask
 
+    async def make_thumbnail(self, owner: str, data: bytes, max_area_px: int) -> bytes:
+        """A WebP file of at most max_area_px, without metadata. Raises PictureError, DecoderFailed, StorageFailed."""
+        path = self._folder / secrets.token_hex(16)
+        try:
+            await self._decode_into(path, owner, {"max_area_px": max_area_px, "as_webp": True}, data)
+            return await asyncio.to_thread(path.read_bytes)
+        finally:
+            path.unlink(missing_ok=True)
+
     async def _decode(
         self, owner: str, task: Mapping[str, Any], data: bytes, mode: Literal["RGB", "L"]
     ) -> tuple[PictureFile, tuple[int, int]]:
         path = self._folder / secrets.token_hex(16)
         try:
-            answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
-            if answer.get("large"):  # as its header says: nothing is decoded until it may be
-                answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
-            _check(answer)
+            answer = await self._decode_into(path, owner, task, data)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         original = (answer["original_width_px"], answer["original_height_px"])
         return PictureFile.owning(answer["width_px"], answer["height_px"], mode, path), original
+
+    async def _decode_into(self, path: Path, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
+        """Have the picture written to the path. Raises PictureError, DecoderFailed, StorageFailed."""
+        answer = await self._take_turn(owner, {**task, "path": str(path), "large": False}, data)
+        if answer.get("large"):  # as its header says: nothing is decoded until it may be
+            answer = await self._take_turn(owner, {**task, "path": str(path), "large": True}, data)
+        _check(answer)
+        return answer
 
     async def _take_turn(self, owner: str, task: Mapping[str, Any], data: bytes) -> Mapping[str, Any]:
         """One exchange with a decoder. One that does not answer is dead before the turn ends."""

@@ -14,7 +14,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from PIL import Image
 
@@ -57,7 +57,7 @@ def _answer(task: Json, data: bytes) -> Json:
     except Exception as error:  # Pillow raises anything for hostile bytes
         return {"error": f"The image is corrupt: {type(error).__name__}: {error}."[:500], "code": "invalid_image_file"}
     try:
-        _write(decoded.image, Path(task["path"]))
+        _write(decoded.image, Path(task["path"]), "WEBP" if task.get("as_webp") else "PPM")
     except OSError as error:
         return {"failure": f"the pixels could not be written: {error}"}
     return {
@@ -83,10 +83,10 @@ def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:
     )
 
 
-def _write(image: Image.Image, path: Path) -> None:
-    """As PPM or PGM, which Pillow writes without a copy of the pixels. Raises OSError."""
+def _write(image: Image.Image, path: Path, kind: Literal["PPM", "WEBP"]) -> None:
+    """PPM or PGM, which Pillow writes without a copy of the pixels; or WebP, for thumbnails. Raises OSError."""
     with path.open("xb") as file:
-        image.save(file, "PPM")
+        image.save(file, kind)
 
 
 def _limit(kind: int, soft: int) -> None:

@@ -41,6 +41,7 @@ from server.routes import (
     messages,
     models,
     operator_keys,
+    operator_queue,
     operator_reports,
     responses,
     results,
@@ -80,6 +81,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/responses/input_tokens": ResponseBody,
 }
 STREAMS = {
+    "/admin/events",
     "/v1/chat/completions",
     "/v1/images/edits",
     "/v1/images/generations",
@@ -90,7 +92,7 @@ STREAMS = {
 }
 ROUTES = (
     account, admin, chat, checkpoints, files, gemini, health, image_jobs, images, messages, models, operator_keys,
-    operator_reports, responses, results,
+    operator_queue, operator_reports, responses, results,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 

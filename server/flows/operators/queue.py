@@ -1,0 +1,117 @@
+"""What runs and waits on this server, for operators: listed, watched, cancelled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from server.accounts.audit import record_change
+from server.accounts.db import Database
+from server.backends.engine_host import EngineHost
+from server.errors import NotFound
+from server.flows.operators.reports import key_names
+from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
+from server.state.active_calls import ActiveCall, ActiveCalls
+from server.state.active_chats import ActiveChats
+from server.state.active_job import ActiveJob
+from server.state.active_responses import ActiveResponse, ActiveResponses
+from server.state.drain import Drain
+from server.state.image_backlog import Backlog
+
+WATCH_S = 0.5  # between two looks at the queue
+
+
+class JobQueue:
+    """Image calls, responses, and chats with an Idempotency-Key. Chats without one are among the workers' jobs alone:
+    they end with their connection."""
+
+    def __init__(
+        self,
+        calls: ActiveCalls,
+        responses: ActiveResponses,
+        chats: ActiveChats,
+        backlog: Backlog,
+        database: Database,
+        drain: Drain,
+        workers: Callable[[], Sequence[WorkerReport]],
+    ) -> None:
+        self._calls = calls
+        self._responses = responses
+        self._chats = chats
+        self._backlog = backlog
+        self._database = database
+        self._drain = drain
+        self._workers = workers
+
+    async def snapshot(self) -> QueueSnapshot:
+        """The jobs in the order in which they began, and the workers."""
+        names = await self._database.in_reader(key_names, self._database)
+        return QueueSnapshot(jobs=[self._describe(job, names) for job in self._running()], workers=[*self._workers()])
+
+    async def watch(self) -> AsyncIterator[QueueSnapshot]:
+        """The queue now, and whenever it has changed, until the server stops."""
+        shown: QueueSnapshot | None = None
+        while not self._drain.draining:
+            snapshot = await self.snapshot()
+            if snapshot != shown:
+                yield snapshot
+                shown = snapshot
+            await asyncio.sleep(WATCH_S)
+
+    async def cancel(self, job_id: str, *, by: str) -> None:
+        """End a job; it is not charged, unless it was already. Raises NotFound."""
+        job = next((job for job in self._running() if job.call.id == job_id), None)
+        if job is None:
+            message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
+            raise NotFound(message, param="id", code="job_not_found")
+        job.cancel()
+        await job.wait_done()
+        details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
+        await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
+
+    def _running(self) -> list[ActiveJob[Any]]:
+        jobs: list[ActiveJob[Any]] = [*self._calls.all(), *self._responses.all(), *self._chats.all()]
+        return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
+
+    def _describe(self, job: ActiveJob[Any], names: Mapping[str, str]) -> QueuedJob:
+        common = {
+            "id": job.call.id,
+            "key_id": job.call.key_id,
+            "key_name": names.get(job.call.key_id, ""),
+            "endpoint": job.call.endpoint,
+            "created_at": job.created_at,
+        }
+        if isinstance(job, ActiveCall):
+            outlook = self._backlog.outlook(job.call.id)
+            return QueuedJob(
+                **common,
+                kind="image",
+                model=outlook.model if outlook else None,
+                state=job.state,
+                position=outlook.position if outlook else None,
+                estimated_s=outlook.estimated_s if outlook else None,
+                step=job.progress.step if job.progress else None,
+                steps=job.progress.steps if job.progress else None,
+                size=job.shape.size if job.shape else None,
+            )
+        if isinstance(job, ActiveResponse):
+            model = job.record.echo.get("model")
+            state = "queued" if job.status == "queued" else "running"
+            return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
+        return QueuedJob(**common, kind="chat", model=None, state="running" if job.admitted else "queued")
+
+
+def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
+    """Of the hosts that have, or have had, a worker."""
+    return [
+        WorkerReport(
+            kind=host.kind,
+            device=host.device,
+            pid=host.pid,
+            ready=host.ready,
+            jobs=host.jobs,
+            restarts=host.restarts,
+            problem=host.no_device,
+        )
+        for host in hosts
+        if host.device or host.pid or host.restarts
+    ]

@@ -1,0 +1,52 @@
+"""Small copies of stored pictures, made by a decoder when they are first asked for, and kept for a while."""
+
+from pathlib import Path
+
+from server.backends.decoding.messages import PictureError
+from server.backends.decoding.pool import DecoderFailed, DecoderPool
+from server.backends.storage import Storage
+from server.errors import EngineFailure
+
+WIDTHS_PX = (160, 320, 640)
+MEDIA_TYPE = "image/webp"
+OWNER = "thumbnails"  # whose turns it takes at the decoders: one picture at a time, whoever asks
+
+
+class Thumbnails:
+    """`cache` holds them under the picture's name with the size as the extension."""
+
+    def __init__(self, storage: Storage, cache: Storage, decoders: DecoderPool) -> None:
+        self._storage = storage
+        self._cache = cache
+        self._decoders = decoders
+
+    async def path(self, name: str, width_px: int) -> Path:
+        """A WebP file of about width_px x width_px pixels in the picture's shape. Raises FileNotFoundError without the
+        picture, and EngineFailure."""
+        small = _names(name)[WIDTHS_PX.index(width_px)]
+        if (path := await self._cache.in_thread(self._cache.path, small)) is not None:
+            return path
+        data = await self._storage.in_thread(self._storage.read, name)
+        try:
+            webp = await self._decoders.make_thumbnail(OWNER, data, width_px**2)
+        except (PictureError, DecoderFailed) as error:
+            raise EngineFailure(f"The thumbnail of '{name}' could not be made: {error}") from error
+        await self._cache.in_thread(self._cache.write, small, webp)
+        path = await self._cache.in_thread(self._cache.path, small)
+        if path is None:
+            raise FileNotFoundError(small)
+        return path
+
+    async def delete(self, name: str) -> None:
+        """With its picture."""
+        await self._cache.in_thread(self._cache.delete, _names(name))
+
+    async def sweep(self, max_age_s: float) -> None:
+        """Delete those that were made so long ago: the next request makes them again."""
+        pages = self._cache.pages(max_age_s)
+        while (page := await self._cache.in_thread(next, pages, None)) is not None:
+            await self._cache.in_thread(self._cache.delete, page)
+
+
+def _names(name: str) -> list[str]:
+    return [f"{name.partition('.')[0]}.w{width}" for width in WIDTHS_PX]

@@ -1,0 +1,102 @@
+"""/admin/jobs, /admin/events and /admin/status: what runs, watched and cancelled. They need an admin key."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from sse_starlette import ServerSentEvent
+
+from server.http import examples
+from server.http.deps import ServicesDep
+from server.http.openapi import answer, event_stream_of, openapi, parameter
+from server.http.operators import OperatorName, operator
+from server.http.sse import event, event_stream
+from server.schemas.queue import CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
+from server.services import Services
+
+router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
+
+
+@router.get(
+    "/jobs",
+    **openapi(
+        "List jobs",
+        "Lists the image calls, the responses, and the chats with an Idempotency-Key that run or wait on this server.",
+        success=answer("The jobs.", QueuedJobList),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def list_jobs(services: ServicesDep) -> QueuedJobList:
+    """All that runs or waits."""
+    jobs = (await services.job_queue.snapshot()).jobs
+    return QueuedJobList.of(jobs, len(jobs))
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    **openapi(
+        "Cancel a job",
+        "Ends any key's job that runs or waits on this server. What it has not been charged for yet, it is not.",
+        parameters=[parameter("path", "job_id", "The job's id.")],
+        success=answer("The job has ended.", CancelledJob),
+        errors=[401, 404, 500, 503],
+        security="admin_key",
+    ),
+)
+async def cancel_job(job_id: str, services: ServicesDep, by: OperatorName) -> CancelledJob:
+    """End a job."""
+    await services.job_queue.cancel(job_id, by=by)
+    return CancelledJob(id=job_id)
+
+
+@router.get(
+    "/events",
+    **openapi(
+        "Watch the queue",
+        "Streams the jobs and the workers: everything at once, and again whenever something has changed, at most twice "
+        "a second.",
+        success=answer("The stream.", QueueSnapshot, "text/event-stream"),
+        stream=event_stream_of(QueueSnapshot, examples=examples.QUEUE_EVENTS),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def watch(services: ServicesDep) -> Response:
+    """The queue as it changes."""
+    return event_stream(_events(services), services.settings.keepalive_s, {})
+
+
+@router.get(
+    "/status",
+    **openapi(
+        "Show the server",
+        "Returns the version, the workers, the room on the disk, and what the server keeps.",
+        success=answer("The server.", ServerStatus),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def status(services: ServicesDep) -> ServerStatus:
+    """The server."""
+    settings = services.settings
+    disk = await asyncio.to_thread(shutil.disk_usage, settings.home)
+    return ServerStatus(
+        version=services.version,
+        started_at=services.started_at,
+        draining=services.drain.draining,
+        workers=(await services.job_queue.snapshot()).workers,
+        disk=Disk(free_bytes=disk.free, total_bytes=disk.total),
+        database=services.database.url.get_backend_name(),
+        policy=str(settings.moderation) if settings.moderation else None,
+        keep_prompts=settings.keep_prompts,
+        calls_keep_days=settings.calls_keep_days,
+        results_keep_days=settings.results_keep_days,
+    )
+
+
+async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:
+    async for snapshot in services.job_queue.watch():
+        yield event(snapshot.model_dump(), snapshot.type)

@@ -1,0 +1,79 @@
+"""What runs on a server, and the server itself, as operators see them."""
+
+from typing import Literal
+
+from server.schemas.answer import Answer
+from server.schemas.listing import Listed, Listing
+
+
+class QueuedJob(Listed):
+    """A job that runs or waits. `position` is 0 on the device, else its place in the queue; `estimated_s` until it
+    ends. What is not known is null."""
+
+    object: Literal["job"] = "job"
+    kind: Literal["image", "response", "chat"]
+    key_id: str
+    key_name: str
+    endpoint: str
+    model: str | None
+    state: Literal["queued", "running"]
+    created_at: float
+    position: int | None = None
+    estimated_s: float | None = None
+    step: int | None = None
+    steps: int | None = None
+    size: str | None = None
+
+
+class QueuedJobList(Listing[QueuedJob]):
+    """All jobs, in the order in which they began."""
+
+
+class WorkerReport(Answer):
+    """A worker process. `problem` says why it has no device; `pid` is null while it is replaced."""
+
+    kind: str
+    device: str | None
+    pid: int | None
+    ready: bool
+    jobs: int
+    restarts: int
+    problem: str | None
+
+
+class QueueSnapshot(Answer):
+    """An event of the queue: everything as it is now."""
+
+    type: Literal["queue.snapshot"] = "queue.snapshot"
+    jobs: list[QueuedJob]
+    workers: list[WorkerReport]
+
+
+class CancelledJob(Answer):
+    """The job has ended."""
+
+    object: Literal["job.cancelled"] = "job.cancelled"
+    id: str
+
+
+class Disk(Answer):
+    """Room on the disk of the server's home."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class ServerStatus(Answer):
+    """The server: its version, its workers, its disk, what it runs with."""
+
+    object: Literal["status"] = "status"
+    version: str
+    started_at: float
+    draining: bool
+    workers: list[WorkerReport]
+    disk: Disk
+    database: str
+    policy: str | None
+    keep_prompts: bool
+    calls_keep_days: float
+    results_keep_days: float | None
