@@ -143,7 +143,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         backlog,
         base.database,
         base.drain,
-        partial(worker_reports, (base.image_engine, base.chat_engine, base.classifier_engine)),
+        partial(worker_reports, (*base.image_engine.hosts, base.chat_engine, base.classifier_engine)),
     )
     return Services(
         settings=settings,

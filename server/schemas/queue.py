@@ -32,6 +32,7 @@ class QueuedJobList(Listing[QueuedJob]):
 class WorkerReport(Answer):
     """A worker process. `problem` says why it has no device; `pid` is null while it is replaced."""
 
+    name: str
     kind: str
     device: str | None
     pid: int | None

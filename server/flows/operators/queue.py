@@ -104,6 +104,7 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
     """Of the hosts that have, or have had, a worker."""
     return [
         WorkerReport(
+            name=host.name,
             kind=host.kind,
             device=host.device,
             pid=host.pid,
