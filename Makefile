@@ -2,26 +2,54 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
+SERVER := $(VENV)/installed-server
+EXTRAS ?=
+# A bundle's wheels are used without an index, and without the settings of pip that this user may have
+PIP    := $(BIN)/pip $(if $(wildcard wheels/*.whl),--isolated) --quiet --disable-pip-version-check
+INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links wheels) --constraint constraints.txt
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help setup serve test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help setup install serve bundle verify install-offline prove-offline test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 setup: $(STAMP) ## create .venv and install everything, if anything changed
 
-$(STAMP): pyproject.toml constraints.txt
+define make_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Darkroom needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Setting up $(VENV) (first time: some minutes) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+endef
+
+$(STAMP): pyproject.toml constraints.txt
+	$(make_venv)
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
-serve: $(STAMP) ## run the server with the starter checkpoints
+install: $(SERVER) ## create .venv with what the server needs, without tools for development; EXTRAS=vision,postgres for more
+
+$(SERVER): pyproject.toml constraints.txt
+	$(make_venv)
+	@$(INSTALL) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@touch $@
+
+serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
+
+bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/carrying.md
+	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
+
+verify: ## in an unpacked bundle: is every file as it was bundled, and does it suit this machine?
+	@$(PYTHON) -m release.verify
+
+install-offline: verify ## in an unpacked bundle: verify it, and install it from its own wheels
+	@$(MAKE) --no-print-directory install
+
+prove-offline: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## start, draw and chat in a network namespace without a route; shows that nothing tried to leave
+	@unshare --map-root-user --net -- $(BIN)/python -m release.prove_offline
 
 test: check clients ## every test, real server and SDK included
 	@$(BIN)/pytest tests/starters tests/e2e tests/engines tests/gpu --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -22,6 +22,7 @@ log = structlog.stdlib.get_logger("darkroom.http")
 
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
 RecordCall = Callable[[CallTrace, str, int, float, bool], None]  # route, status, seconds, replayed
+PLAIN_ROUTES = frozenset({"/openapi.json"})  # the framework's own, which do not say that they were found
 UNLOGGED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked too often
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
@@ -116,8 +117,10 @@ def _known(trace: CallTrace) -> dict[str, Any]:
 
 def _route(scope: Scope) -> str:
     """The raw path and arbitrary methods would make unbounded label values."""
-    route: str = getattr(scope.get("route"), "path", "unknown")
-    return route
+    if (route := scope.get("route")) is not None:
+        path: str = route.path
+        return path
+    return scope["path"] if scope["path"] in PLAIN_ROUTES else "unknown"
 
 
 def _log_names(request_id: str, span: RequestSpan | None) -> dict[str, str]:

@@ -18,9 +18,11 @@ async def test_unknown_paths_and_methods_share_one_label() -> None:
         for number in range(3):
             await client.request(f"X{number}", f"/{number}")
         await client.get("/")
+        await client.get("/openapi.json")
     assert recorded == []  # no key asked for a model
     counted = [line for line in generate_latest(metrics.registry).decode().splitlines() if "requests_total{" in line]
     assert counted == [
         'darkroom_requests_total{method="other",route="unknown",status="404"} 3.0',
         'darkroom_requests_total{method="GET",route="unknown",status="404"} 1.0',
+        'darkroom_requests_total{method="GET",route="/openapi.json",status="404"} 1.0',
     ]
