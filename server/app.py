@@ -155,9 +155,7 @@ def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
 
 def _reports(services: Services) -> list[EngineReport]:
     fleet, others = services.image_engine, _engines(services)[1:]
-    images = [
-        replace(_report(host), work_s=fleet.left_s(host), weights_bytes=host.weights_bytes) for host in fleet.hosts
-    ]
+    images = [replace(_report(host), work_s=fleet.left_s(host), residents=host.residents) for host in fleet.hosts]
     return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipelines.protocol.messages import WorkerMemory
+from pipelines.protocol.messages import Residents, WorkerMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class EngineReport:
     """One worker. `engine` is its name, `kind` image, chat or classify; `checkpoints` says of each whether it loaded.
 
     `memory` is None before the worker has told it. `work_s` is the estimated device time of an image worker's jobs, and
-    `weights_bytes` what its weights take on the device.
+    `residents` its weights in memory.
     """
 
     engine: str
@@ -25,7 +25,7 @@ class EngineReport:
     restarts: int
     memory: WorkerMemory | None = None
     work_s: float = 0.0
-    weights_bytes: int = 0
+    residents: Residents | None = None
     checkpoints: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -42,7 +42,8 @@ class EngineCollector(Collector):
         yield _gauge("jobs_running", "Jobs that have started", reports, lambda each: each.running)
         images = [each for each in reports if each.kind == "image"]
         yield _gauge("work_seconds", "Estimated device time of a worker's jobs", images, lambda each: each.work_s)
-        yield _gauge("weights_bytes", "Weights on a worker's device", images, lambda each: each.weights_bytes)
+        yield _gauge("weights_bytes", "Weights on a worker's device", images, _weights_bytes)
+        yield _residents(reports)
         restarts = CounterMetricFamily(
             "darkroom_worker_restarts", "Times a worker died and was restarted", labels=["engine", "kind"]
         )
@@ -83,6 +84,24 @@ def _gauge(name: str, what: str, reports: Sequence[EngineReport], value: Callabl
     family = GaugeMetricFamily(f"darkroom_{name}", what, labels=["engine", "kind"])
     for each in reports:
         family.add_metric([each.engine, each.kind], value(each))
+    return family
+
+
+def _weights_bytes(report: EngineReport) -> float:
+    return report.residents.device_bytes if report.residents is not None else 0
+
+
+def _residents(reports: Sequence[EngineReport]) -> Metric:
+    """Weights that several checkpoints share are told for one of them."""
+    family = GaugeMetricFamily(
+        "darkroom_checkpoint_resident_bytes",
+        "Weights of a checkpoint in memory, on the device or offloaded to the host; components may be shared",
+        labels=["engine", "kind", "checkpoint", "place"],
+    )
+    for each in reports:
+        for resident in each.residents.checkpoints if each.residents is not None else ():
+            place = "device" if resident.on_device else "host"
+            family.add_metric([each.engine, each.kind, resident.spec.name, place], resident.bytes)
     return family
 
 

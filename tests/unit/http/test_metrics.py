@@ -6,10 +6,11 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from pipelines.protocol.messages import GpuMemory, WorkerMemory
+from pipelines.protocol.messages import GpuMemory, ResidentCheckpoint, Residents, WorkerMemory
 from server.telemetry.engine_metrics import EngineReport
 from server.telemetry.metrics import MAX_CODES, Metrics
 from tests.support.metrics import scrape_busy_app
+from tests.unit.images.test_sampling_fields import SPEC
 
 Samples = dict[tuple[str, frozenset[str]], float]
 MODEL = "alpha-image-2-count"
@@ -61,13 +62,25 @@ def test_the_process_its_build_and_its_disk_are_told(samples: Samples) -> None:
 def test_workers_tell_their_memory_and_checkpoints() -> None:
     metrics = Metrics()
     gpu = GpuMemory(total_bytes=80, free_bytes=50, allocated_bytes=20, peak_bytes=25)
-    report = EngineReport("image-1", "image", True, 2, 1, 3, WorkerMemory(7, gpu), {"sdxl": True, "broken": False})
+    report = EngineReport(
+        engine="image-1",
+        kind="image",
+        up=True,
+        waiting=2,
+        running=1,
+        restarts=3,
+        memory=WorkerMemory(7, gpu),
+        residents=Residents((ResidentCheckpoint(SPEC, 9, on_device=False),), device_bytes=5, budget_bytes=6),
+        checkpoints={"sdxl": True, "broken": False},
+    )
     metrics.track_engines(lambda: [report])
     lines = generate_latest(metrics.registry).decode().splitlines()
     for line in (
         'darkroom_worker_memory_bytes{engine="image-1",kind="image"} 7.0',
         'darkroom_device_memory_bytes{engine="image-1",kind="image",what="free"} 50.0',
         'darkroom_device_memory_bytes{engine="image-1",kind="image",what="peak"} 25.0',
+        'darkroom_weights_bytes{engine="image-1",kind="image"} 5.0',
+        'darkroom_checkpoint_resident_bytes{checkpoint="x",engine="image-1",kind="image",place="host"} 9.0',
         'darkroom_checkpoint_loaded{checkpoint="broken",engine="image-1",kind="image"} 0.0',
         'darkroom_worker_restarts_total{engine="image-1",kind="image"} 3.0',
         'darkroom_jobs_waiting{engine="image-1",kind="image"} 2.0',
