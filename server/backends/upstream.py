@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic_core import to_json
 
 from pipelines.catalog.chat import Upstream
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut
 
+TRACE_CONTEXT = TraceContextTextMapPropagator()
 CONNECT_TIMEOUT_S = 10.0
 FORWARDED_HEADERS = ("retry-after", "retry-after-ms", "x-should-retry")
 RETRY_S = 5.0
@@ -76,7 +78,9 @@ class UpstreamClient:
 
     def _headers(self, upstream: Upstream) -> dict[str, str]:
         key = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
-        return {"Content-Type": "application/json", **key}
+        headers = {"Content-Type": "application/json", **key}
+        TRACE_CONTEXT.inject(headers)  # the other server's spans belong to the caller's trace, as ours do
+        return headers
 
 
 @contextmanager

@@ -68,10 +68,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Behaves as the model's name says."""
 
     seen: ClassVar[list[tuple[str, str | None, dict[str, Any]]]] = []
+    traces: ClassVar[list[str | None]] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.seen.append((self.path, self.headers.get("authorization"), body))
+        self.traces.append(self.headers.get("traceparent"))
         status, headers, content = BEHAVIOURS[body["model"]]
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
@@ -133,6 +135,16 @@ async def test_the_request_has_the_operators_key(upstreams: UpstreamClient, base
         ("/v1/chat/completions", "Bearer sk-upstream"),
         ("/v1/chat/completions", None),
     ]
+
+
+async def test_the_callers_trace_goes_on_at_the_upstream_even_if_none_is_recorded_here(
+    upstreams: UpstreamClient, base: str
+) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    with Tracing().request({"traceparent": parent}):
+        await ask(upstreams, base, "good")
+    await ask(upstreams, base, "good")
+    assert Handler.traces[-2:] == [parent, None]
 
 
 def test_a_key_that_is_not_set_is_an_error_at_start() -> None:
