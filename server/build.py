@@ -12,6 +12,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
+from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
@@ -44,6 +45,7 @@ from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
 from server.flows.references import ReferenceLoader
 from server.flows.responses.compact import Compactor
+from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.history import History
@@ -85,6 +87,7 @@ class _Base:
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
+    conversation_store: ConversationStore
     storage: Storage
     decoders: DecoderPool
     image_engine: Fleet
@@ -128,7 +131,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     active_chats, call_log = ActiveChats(), CallLog(base.database)
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
-    history = History(base.response_store, base.storage)
+    history = History(base.response_store, base.conversation_store, base.storage)
     planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
     responses = Responses(base.active_responses, base.response_store, base.storage, base.expected_retries)
     image_tool = ImageToolRunner(image_calls, creator, base.call_store, base.storage)
@@ -158,6 +161,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
+        conversation_store=base.conversation_store,
         call_log=call_log,
         results=ResultStore(base.database),
         storage=base.storage,
@@ -193,6 +197,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog),
         response_creator=response_creator,
         responses=responses,
+        conversations=Conversations(base.conversation_store, history, base.storage),
         pictured_chat=PicturedChat(image_calls, response_creator, base.storage),
         compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
@@ -220,6 +225,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit),
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=ResponseStore(database, owner),
+        conversation_store=ConversationStore(database),
         storage=Storage(settings.results),
         decoders=DecoderPool(settings.pixels),
         image_engine=engines.image,

@@ -6,6 +6,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
+from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.accounts.ledger import Ledger
@@ -32,6 +33,7 @@ from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.compact import Compactor
+from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
@@ -67,6 +69,7 @@ class Services:
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
+    conversation_store: ConversationStore
     call_log: CallLog
     results: ResultStore
     storage: Storage
@@ -100,6 +103,7 @@ class Services:
     webhooks: Webhooks
     response_creator: ResponseCreator
     responses: Responses
+    conversations: Conversations
     pictured_chat: PicturedChat
     compactor: Compactor
     token_counter: TokenCounter

@@ -136,7 +136,9 @@ class Settings(BaseSettings):
     logged_refusals_per_minute: int = Field(
         60, ge=0, description="Refused calls of one key that get a row in the log of calls in a minute."
     )
-    responses_keep_days: float = Field(30, gt=0, description="Age in days at which a stored response is deleted.")
+    responses_keep_days: float = Field(
+        30, gt=0, description="Age in days at which a stored response is deleted, or an unused conversation."
+    )
     device: DeviceChoice = Field(
         "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."
     )

@@ -1,7 +1,7 @@
 """API keys, money and stored calls. SQLAlchemy rows never leave this package, and nothing here knows HTTP.
 
 - `db`: the database, SQLite or PostgreSQL; `migrations` makes its tables
-- `tables`, `response_tables`, `operator_tables`: the rows
+- `tables`, `response_tables`, `conversation_tables`, `operator_tables`: the rows
 - `paging`: pages and periods of lists
 - `keys`: API keys and their limits
 - `money`: amounts as integers
@@ -11,7 +11,7 @@
 - `report`: balances, charges and the check of the ledger
 - `calls`: the outcome of each image call, and of chats with an Idempotency-Key, for retries
 - `webhooks`: those that are to be sent
-- `responses`: stored responses and their chains
+- `response_items`, `responses`, `conversations`: stored responses, their chains, and conversations
 - `chat_usage`: token counts of chats
 - `call_log`: a row for each request that runs a model
 - `operators`, `audit`: admin keys by name, and what they changed

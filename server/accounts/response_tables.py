@@ -34,6 +34,7 @@ class ResponseRow(Base):
     events: Mapped[list[dict[str, Any]] | None] = mapped_column(JSON)  # of a background response, for a later stream
     idempotency_key: Mapped[str | None] = mapped_column(String(255))
     fingerprint: Mapped[str | None] = mapped_column(String(64), index=True)
+    conversation_id: Mapped[str | None] = mapped_column(String(60))
     stored: Mapped[bool] = mapped_column(Boolean, server_default=true())
     # a client was connected when it ended
     delivered: Mapped[bool] = mapped_column("heard", Boolean, server_default=true())

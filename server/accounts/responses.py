@@ -6,45 +6,26 @@ ended, or was cancelled, is not ended again. So after a crash, a response shows 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.calls import Write
+from server.accounts.conversations import add_rounds
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
+from server.accounts.response_items import Side, StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
 from server.accounts.store import Store
 
-Side = Literal["input", "output"]
 RUNNING = ("queued", "in_progress")
 MAX_FINGERPRINT_MATCHES = 50  # responses with one fingerprint that are read
 SERVER_DIED = {
     "code": "server_error",
     "message": "The server stopped while it ran this response; what is not in its output was not charged.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StoredItem:
-    """An item as stored. A picture is not in the body: `picture` is the name of its file."""
-
-    side: Side
-    body: Mapping[str, Any]
-    picture: str | None = None
-
-    @property
-    def id(self) -> str:
-        return str(self.body["id"])
-
-    @property
-    def files(self) -> list[str]:
-        """The names of the stored files that the item refers to."""
-        content = self.body.get("content")
-        parts = content if isinstance(content, list) else []
-        return [*([self.picture] if self.picture else []), *(part["file"] for part in parts if "file" in part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +50,7 @@ class StoredResponse:
     fingerprint: str | None = None
     stored: bool = True
     delivered: bool = False
+    conversation_id: str | None = None  # which its items are added to when it has ended
 
     @property
     def replayable(self) -> bool:
@@ -107,6 +89,7 @@ class ResponseStore(Store):
             fingerprint=response.fingerprint,
             stored=response.stored,
             delivered=False,
+            conversation_id=response.conversation_id,
             created_at=response.created_at,
         )
         with self._database.write() as session:
@@ -137,14 +120,17 @@ class ResponseStore(Store):
             self.output_write(response, position, item)(session)
 
     def finish(self, response_id: str, state: str, ended: Mapping[str, Any], *, delivered: bool) -> bool:
-        """Record the end. False when it had ended before, or was deleted."""
+        """Record the end, and add its items to its conversation. False when it had ended before, or was deleted."""
         running = (ResponseRow.id == response_id, ResponseRow.state.in_(RUNNING))
         values = {"state": state, "ended": dict(ended), "delivered": delivered, "ended_at": self._database.clock.now()}
         statement = update(ResponseRow).where(*running).values(**values)
         if state in {"failed", "cancelled"}:
             statement = statement.values(idempotency_key=None)
         with self._database.write() as session:
-            return bool(session.scalars(statement.returning(ResponseRow.id)).all())
+            ended_now = session.scalars(statement.returning(ResponseRow.id)).all()
+            if state in {"completed", "incomplete"}:
+                add_rounds(session, ended_now, self._database.clock.now())
+        return bool(ended_now)
 
     def save_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
         """Record the events that were sent, so that the stream can be read again."""
@@ -242,8 +228,9 @@ class ResponseStore(Store):
         with self._database.write() as session:
             completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})
             failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
-            statements = (completed, failed)
-            return sum(len(session.scalars(one.returning(ResponseRow.id)).all()) for one in statements)
+            delivered = session.scalars(completed.returning(ResponseRow.id)).all()
+            add_rounds(session, delivered, now)
+            return len(delivered) + len(session.scalars(failed.returning(ResponseRow.id)).all())
 
     def delete_expired(self, max_age_s: float, max_retry_age_s: float, limit: int = PAGE) -> int:
         """Delete ended responses that are older than this; returns how many. Those that are not `stored` have the
@@ -326,4 +313,5 @@ def _response(row: ResponseRow) -> StoredResponse:
         fingerprint=row.fingerprint,
         stored=row.stored,
         delivered=row.delivered,
+        conversation_id=row.conversation_id,
     )

@@ -137,6 +137,19 @@ RESPONSE: Examples = {
     },
     "in the background": {"input": "Hello", "max_output_tokens": 16, "background": True, "metadata": {"user": "7"}},
 }
+CONVERSATION: Examples = {
+    "with its first item": {"items": [{"role": "user", "content": "I am in Graz."}], "metadata": {"user": "7"}},
+    "empty": {},
+}
+CHANGE_CONVERSATION: Examples = {"other metadata": {"metadata": {"topic": "travel"}}}
+CONVERSATION_ITEMS: Examples = {
+    "two messages": {
+        "items": [
+            {"role": "user", "content": "Is it warm?"},
+            {"role": "assistant", "content": "It has 21 degrees."},
+        ]
+    },
+}
 COMPACT: Examples = {
     "a short conversation": {
         "model": "starter-chat",

@@ -42,7 +42,8 @@ async def refuse(request: Request) -> None:
     whats = (what for name, what in UNSUPPORTED.items() if f"{path}/".startswith(f"{name.removesuffix('/{id}')}/"))
     message = (
         f"{next(whats)} not supported by this server. "
-        "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/messages, /v1/models and /v1beta/models."
+        "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/messages, /v1/models and "
+        "/v1beta/models."
     )
     raise NotFound(message, code="unsupported_endpoint")
 

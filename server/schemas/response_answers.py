@@ -160,6 +160,12 @@ class TextSettings(TypedDict):
     verbosity: str
 
 
+class ConversationName(TypedDict):
+    """The conversation that the response belongs to."""
+
+    id: str
+
+
 class ResponseObject(TypedDict):
     """A response. Most fields repeat the request."""
 
@@ -180,6 +186,7 @@ class ResponseObject(TypedDict):
     metadata: dict[str, str]
     model: str
     parallel_tool_calls: bool
+    conversation: NotRequired[ConversationName | None]  # not in responses of earlier versions
     presence_penalty: float
     previous_response_id: str | None
     prompt_cache_key: str | None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat_messages import FUNCTION_NAME, TEXT_OR_PARTS, BoundedText, LenientModel, Text
 from server.schemas.hosted_fields import HostedFields
@@ -13,7 +13,6 @@ from server.schemas.response_tools import Tool, ToolChoice, echo_tool
 MAX_TOOLS = 128
 MAX_ITEMS = 4096
 UNSUPPORTED = {  # field -> what to do instead
-    "conversation": "use 'previous_response_id'",
     "prompt": "send 'instructions' and 'input'",
     "moderation": "the operator's policy holds for every request",
 }
@@ -75,6 +74,22 @@ MetaKey = Annotated[str, Field(max_length=64)]
 MetaValue = Annotated[str, Field(max_length=512)]
 
 
+Metadata = Annotated[dict[MetaKey, MetaValue], Field(max_length=16)]
+
+
+class ConversationRef(LenientModel):
+    """A conversation, by its id."""
+
+    id: Annotated[str, Field(min_length=1, max_length=60)]
+
+
+def _named(value: object) -> object:
+    return {"id": value} if isinstance(value, str) else value
+
+
+ConversationId = Annotated[ConversationRef, BeforeValidator(_named, json_schema_input_type=str | ConversationRef)]
+
+
 class ResponseBody(HostedFields):
     """Every field that changes the answer, and those that are only repeated in it."""
 
@@ -82,6 +97,7 @@ class ResponseBody(HostedFields):
     input: Annotated[Text | Annotated[list[Item], Field(max_length=MAX_ITEMS), Tag("parts")], TEXT_OR_PARTS]
     instructions: BoundedText | None = None
     previous_response_id: str | None = None
+    conversation: ConversationId | None = None
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
@@ -100,7 +116,7 @@ class ResponseBody(HostedFields):
     chat_template_kwargs: TemplateOptions = Field(default_factory=dict)
     truncation: Literal["auto", "disabled"] = "disabled"
     include: list[Include] = Field(default_factory=list)
-    metadata: Annotated[dict[MetaKey, MetaValue], Field(max_length=16)] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     store: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -124,6 +140,7 @@ def echo(body: ResponseBody, model: str) -> dict[str, Any]:
     text_format = body.text.format.model_dump(by_alias=True) if body.text.format else {"type": "text"}
     return {
         "background": body.background,
+        "conversation": {"id": body.conversation.id} if body.conversation else None,
         "frequency_penalty": body.frequency_penalty,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,

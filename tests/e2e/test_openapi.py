@@ -38,6 +38,9 @@ BODIES: dict[str, Examples] = {
     "/v1beta/models/{model}:countTokens": dialect_examples.COUNT_TOKENS,
     "/v1beta/models/{model}:generateContent": dialect_examples.GENERATE,
     "/v1beta/models/{model}:streamGenerateContent": dialect_examples.GENERATE,
+    "/v1/conversations": examples.CONVERSATION,
+    "/v1/conversations/{conversation_id}": examples.CHANGE_CONVERSATION,
+    "/v1/conversations/{conversation_id}/items": examples.CONVERSATION_ITEMS,
     "/v1/responses": examples.RESPONSE,
     "/v1/responses/compact": examples.COMPACT,
     "/v1/responses/input_tokens": examples.RESPONSE,
@@ -156,7 +159,9 @@ def test_an_example_is_answered_as_described(responses_server: Server, document:
     method = next(method for method, each, operation in operations(document) if each == path and takes_body(operation))
     with client(responses_server, path) as http:
         key = http.post("/admin/keys", json={"name": name}).json()["id"] if "{key}" in path else ""
-        url = path.replace("{model}", "gemini-2.5-flash-image").replace("{key}", key)
+        talk = http.post("/v1/conversations", json={}).json()["id"] if "{conversation_id}" in path else ""
+        names = {"{model}": "gemini-2.5-flash-image", "{key}": key, "{conversation_id}": talk}
+        url = re.sub(r"\{\w+\}", lambda found: names[found[0]], path)
         answer = http.request(method, url, **sent)
     submitted = path.startswith("/v1/images/") and value.get("background") is True
     assert answer.status_code == (202 if submitted else 200), answer.text

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatFinished, ChatUsage, TextDelta
 from server.accounts.keys import Key
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.errors import BadRequest
 from server.flows.chat.any_model import AnyModelChat

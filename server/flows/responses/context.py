@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.flows.responses.items import read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.response_object import Json

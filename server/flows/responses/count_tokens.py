@@ -35,9 +35,9 @@ class TokenCounter:
         if not isinstance(spec, ChatSpec):
             message = f"Tokens of model `{model.name}` can't be counted here: it runs on another server."
             raise BadRequest(message, param="model", code="unsupported_value")
-        chain = await self._history.read_chain(key, body.previous_response_id)
+        past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
-        context = build_context([*chain, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
+        context = build_context([*past.items, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
         job = CountJob(
             id=f"count_{uuid.uuid4().hex}",
             checkpoint=spec,

@@ -104,9 +104,9 @@ class ResponseCreator:
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         check_combinations(body, model.source)
         response_id = f"resp_{uuid.uuid4().hex}"
-        chain = await self._history.read_chain(key, body.previous_response_id)
+        past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
-        plan = await self._planner.plan(key, model, body, response_id, chain, inputs, results_base)
+        plan = await self._planner.plan(key, model, body, response_id, past, inputs, results_base)
         record = StoredResponse(
             id=response_id,
             key_id=key.id,
@@ -118,6 +118,7 @@ class ResponseCreator:
             idempotency_key=retry.idempotency_key,
             fingerprint=retry.fingerprint,
             stored=body.store,
+            conversation_id=body.conversation.id if body.conversation else None,
         )
         if body.store:
             plan = replace(plan, inputs=await self._history.store_inputs(inputs))

@@ -1,25 +1,53 @@
 """What a request names and the server has stored: the chain of earlier responses, items by their ids, pictures."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from server.accounts.conversations import MAX_ITEMS, ConversationStore
 from server.accounts.keys import Key
-from server.accounts.responses import RUNNING, ResponseStore, StoredItem
+from server.accounts.response_items import StoredItem
+from server.accounts.responses import RUNNING, ResponseStore
 from server.backends.decoding.messages import PictureError
 from server.backends.storage import Storage
-from server.errors import BadImageRequest, BadRequest
+from server.errors import BadImageRequest, BadRequest, NotFound
 from server.flows.references import Reference
 from server.flows.responses.context import PictureRef
 from server.flows.responses.items import store_pictures, to_stored, user_text
 from server.schemas.response_items import ImageCallItem, Item, ItemReference
+from server.schemas.responses import ResponseBody
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What came before a request. `unchecked`: those of the items that the client put into a conversation by itself, so
+    that no response has had them moderated."""
+
+    items: Sequence[StoredItem] = ()
+    unchecked: Sequence[StoredItem] = ()
 
 
 class History:
     """Reads and writes the items of responses."""
 
-    def __init__(self, store: ResponseStore, storage: Storage) -> None:
+    def __init__(self, store: ResponseStore, conversations: ConversationStore, storage: Storage) -> None:
         self._store = store
+        self._conversations = conversations
         self._storage = storage
+
+    async def read_past(self, key: Key, body: ResponseBody) -> Past:
+        """The conversation or the chain that a request goes on from. Raises BadRequest or NotFound."""
+        if body.conversation is None:
+            return Past(await self.read_chain(key, body.previous_response_id))
+        name, store = body.conversation.id, self._conversations
+        found = await store.in_reader(store.items, name, key.id)
+        if found is None:
+            message = f"Conversation with id '{name}' not found."
+            raise NotFound(message, param="conversation", code="conversation_not_found")
+        items, unchecked = found
+        if len(items) >= MAX_ITEMS:
+            message = f"This conversation has {MAX_ITEMS:,} items, as many as there may be: begin a new one."
+            raise BadRequest(message, param="conversation", code="too_many_items")
+        return Past(items, unchecked)
 
     async def read_chain(self, key: Key, previous_id: str | None) -> list[StoredItem]:
         """The items of all rounds up to that response. Raises BadRequest if this key has none, or if it still runs."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pipelines.catalog.images import ImageModel
 from server.accounts.calls import CallStore, Write
 from server.accounts.keys import Key
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.errors import ApiError, BadRequest
 from server.flows.images.create import ImageCreator

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.storage import Storage
 from server.errors import BadRequest

@@ -9,7 +9,7 @@ from pipelines.catalog.images import ImageModel
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.flows.chat.run import UsageContext
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference

@@ -11,7 +11,7 @@ from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
 from server.flows.chat.run import UsageContext
@@ -21,7 +21,7 @@ from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference, ReferenceLoader
 from server.flows.responses.context import PictureRef, build_context, newest_picture, pictures_of
-from server.flows.responses.history import History
+from server.flows.responses.history import History, Past
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import read_tools
@@ -56,15 +56,15 @@ class Planner:
         model: ChatModel,
         body: ResponseBody,
         response_id: str,
-        chain: Sequence[StoredItem],
+        past: Past,
         inputs: Sequence[StoredItem],
         results_base: str,
     ) -> ResponsePlan:
         """Raises ApiError."""
         tools, vision = _abilities(model.source)
-        context = build_context([*chain, *inputs], body.instructions, tools=tools, vision=vision)
-        new_pictures = await self._new_pictures(key, body, inputs, vision=vision)
-        image = await self._image_plan(key, model, body, chain, inputs, results_base)
+        context = build_context([*past.items, *inputs], body.instructions, tools=tools, vision=vision)
+        new_pictures = await self._new_pictures(key, body, past, inputs, vision=vision)
+        image = await self._image_plan(key, model, body, past.items, inputs, results_base)
         logprobs = "message.output_text.logprobs" in body.include
         return ResponsePlan(
             key=key,
@@ -74,7 +74,7 @@ class Planner:
             inputs=tuple(inputs) if body.store else (),
             messages=context.messages,
             pictures=await self.decode(key, context.pictures),
-            new_texts=tuple(await asyncio.to_thread(_new_texts, body, inputs)),
+            new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
             new_pictures=new_pictures,
             image=image,
             tools=read_tools(body.tools, body.tool_choice),
@@ -98,9 +98,9 @@ class Planner:
         return tuple(one.picture for one in decoded)
 
     async def _new_pictures(
-        self, key: Key, body: ResponseBody, inputs: Sequence[StoredItem], *, vision: bool
+        self, key: Key, body: ResponseBody, past: Past, inputs: Sequence[StoredItem], *, vision: bool
     ) -> tuple[Picture, ...]:
-        """The pictures in this request, whether the model, the image tool or moderation reads them."""
+        """The pictures that no moderation has seen, whether the model, the image tool or it alone reads them."""
         new = [picture for item in inputs if item.body["type"] == "message" for picture in pictures_of(item)]
         if len(new) > MAX_PICTURES:
             message = f"Invalid 'input': too many pictures. Expected at most {MAX_PICTURES}, but got {len(new)}."
@@ -108,7 +108,8 @@ class Planner:
         if new and not vision and not any(isinstance(tool, ImageTool) for tool in body.tools):
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
             raise BadRequest(message, param="input", code="unsupported_parameter")
-        return await self.decode(key, new)
+        before = [picture for item in past.unchecked for picture in pictures_of(item)]
+        return await self.decode(key, [*before[-MAX_PICTURES:], *new])
 
     async def _image_plan(
         self,
@@ -157,7 +158,13 @@ def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
     if body.tools and not _abilities(source)[0]:
         raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
-    if not body.input and body.previous_response_id is None:
+    if body.conversation and body.previous_response_id:
+        message = "'conversation' and 'previous_response_id' say two things of what came before: send one of them."
+        raise BadRequest(message, param="conversation", code="invalid_parameter_combination")
+    if body.conversation and not body.store:
+        message = "'conversation' needs 'store': true: what the response says is stored in the conversation."
+        raise BadRequest(message, param="conversation", code="invalid_parameter_combination")
+    if not body.input and body.previous_response_id is None and body.conversation is None:
         message = "Invalid 'input': it must not be empty."
         raise BadRequest(message, param="input", code="string_below_min_length")
 

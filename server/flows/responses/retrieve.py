@@ -6,7 +6,8 @@ from typing import Literal, cast
 from server.accounts.calls import match_retry
 from server.accounts.keys import Key
 from server.accounts.paging import Page
-from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
+from server.accounts.response_items import StoredItem
+from server.accounts.responses import ResponseStore, StoredResponse
 from server.backends.storage import Storage
 from server.errors import BadRequest, Conflict, NotFound
 from server.flows.responses.items import render, with_pictures

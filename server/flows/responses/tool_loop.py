@@ -30,7 +30,8 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from server.accounts.calls import Write
-from server.accounts.responses import ResponseStore, StoredItem
+from server.accounts.response_items import StoredItem
+from server.accounts.responses import ResponseStore
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.request import MAX_RANDOM_SEED

@@ -17,7 +17,8 @@ from server.accounts.db import MIGRATIONS, Database
 from server.accounts.keys import list_keys
 from server.accounts.ledger import Ledger, StoredResult
 from server.accounts.refusals import Refusal, list_refusals
-from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
+from server.accounts.response_items import StoredItem
+from server.accounts.responses import ResponseStore, StoredResponse
 
 NOW = int(time.time())
 DAY_S = 86_400

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from server.accounts.conversations import Conversation, ConversationStore
 from server.accounts.db import Database
 from server.accounts.keys import create_key
-from server.accounts.responses import ResponseStore, StoredItem, StoredResponse
+from server.accounts.response_items import StoredItem
+from server.accounts.responses import ResponseStore, StoredResponse
 from tests.unit.accounts.helpers import GROUPS, server
 
 ROUNDS = 50
@@ -181,3 +183,35 @@ def test_recent_responses_with_one_fingerprint_are_found_newest_first(store: Res
     assert store.find_by_fingerprint(key, "other", 60) == []
     assert store.redeliver("resp_1") is not None
     assert all(one.delivered for one in store.find_by_fingerprint(key, "f", 60))
+
+
+def test_a_round_is_added_to_its_conversation_once(database: Database, store: ResponseStore, key: str) -> None:
+    conversations = ConversationStore(database)
+    for number, name in enumerate(("kept", "deleted")):
+        conversations.create(Conversation(name, {}, 0), key, [])
+        stored = replace(response(number, key), conversation_id=name)
+        store.begin(stored, [item(f"in_{number}")])
+        store.add_output(stored, 1, item(f"out_{number}", "output", f"{number}.png"))
+    assert conversations.delete("deleted", key)
+    for number in (0, 1):
+        assert store.finish(f"resp_{number}", "completed", {}, delivered=True)
+        assert not store.finish(f"resp_{number}", "completed", {}, delivered=True)
+    added = conversations.items("kept", key)
+    assert added is not None
+    assert [(one.id, one.side, one.picture) for one in added[0]] == [
+        ("in_0", "input", None), ("out_0", "output", "0.png"),
+    ]  # fmt: skip
+    assert added[1] == []
+    assert conversations.items("deleted", key) is None
+
+
+def test_a_paid_picture_of_a_dead_server_is_added_too(database: Database, store: ResponseStore, key: str) -> None:
+    conversations = ConversationStore(database)
+    conversations.create(Conversation("one", {}, 0), key, [])
+    stored = replace(response(0, key), conversation_id="one")
+    store.begin(stored, [item("in")])
+    store.add_output(stored, 1, item("out", "output", "0.png"))
+    assert ResponseStore(database, "another").finish_orphans() == 1
+    added = conversations.items("one", key)
+    assert added is not None
+    assert [one.id for one in added[0]] == ["in", "out"]

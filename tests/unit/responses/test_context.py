@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.flows.responses.context import IMAGE_TOOL_SUCCESS, PictureRef, build_context, last_user_text, newest_picture
 from server.flows.responses.items import to_stored, user_text
 from server.schemas.response_items import FunctionCallItem, FunctionOutputItem, InputImage, InputText, MessageItem

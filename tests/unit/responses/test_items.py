@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from server.accounts.responses import StoredItem
+from server.accounts.response_items import StoredItem
 from server.backends.decoding.messages import PictureError
 from server.backends.storage import Storage
 from server.flows.responses.items import render, store_pictures, to_stored, with_pictures

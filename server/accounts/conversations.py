@@ -1,0 +1,195 @@
+"""Conversations and their items. A key never sees another key's conversation.
+
+A response that ends in a conversation adds its items in the transaction that records its end (`add_rounds`).
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from server.accounts.conversation_tables import ConversationFileRow, ConversationItemRow, ConversationRow
+from server.accounts.db import PAGE
+from server.accounts.paging import Page, read_page
+from server.accounts.response_items import StoredItem
+from server.accounts.response_tables import ItemRow, ResponseRow
+from server.accounts.store import Store
+
+MAX_CONVERSATIONS = 10_000  # of a key
+MAX_ITEMS = 10_000  # of a conversation
+
+
+class TooMany(Exception):
+    """The key has as many conversations, or the conversation as many items, as there may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation without its items."""
+
+    id: str
+    metadata: Mapping[str, str]
+    created_at: int
+
+
+class ConversationStore(Store):
+    """The conversations of all keys."""
+
+    def create(self, conversation: Conversation, key_id: str, items: Sequence[StoredItem]) -> None:
+        """Raises TooMany."""
+        with self._database.write() as session:
+            count = select(func.count()).select_from(ConversationRow).where(ConversationRow.key_id == key_id)
+            if (session.scalar(count) or 0) >= MAX_CONVERSATIONS:
+                raise TooMany
+            now = self._database.clock.now()
+            row = ConversationRow(
+                id=conversation.id,
+                key_id=key_id,
+                labels=dict(conversation.metadata),
+                created_at=conversation.created_at,
+                used_at=now,
+            )
+            session.add(row)
+            session.flush()
+            _add(session, conversation.id, None, items)
+
+    def find(self, conversation_id: str, key_id: str) -> Conversation | None:
+        with self._database.read() as session:
+            row = _own(session, conversation_id, key_id)
+            return None if row is None else _conversation(row)
+
+    def label(self, conversation_id: str, key_id: str, metadata: Mapping[str, str]) -> Conversation | None:
+        """Replace the metadata. None if there is no such conversation."""
+        with self._database.write() as session:
+            row = _own(session, conversation_id, key_id)
+            if row is None:
+                return None
+            row.labels, row.used_at = dict(metadata), self._database.clock.now()
+            return _conversation(row)
+
+    def delete(self, conversation_id: str, key_id: str) -> bool:
+        """Delete a conversation and its items; its responses stay. False when there is none."""
+        with self._database.write() as session:
+            if _own(session, conversation_id, key_id) is None:
+                return False
+            _delete(session, [conversation_id])
+        return True
+
+    def add(self, conversation_id: str, key_id: str, items: Sequence[StoredItem]) -> bool:
+        """Put items at its end. False when there is no such conversation. Raises TooMany."""
+        with self._database.write() as session:
+            row = _own(session, conversation_id, key_id)
+            if row is None:
+                return False
+            own = ConversationItemRow.conversation_id == conversation_id
+            count = session.scalar(select(func.count()).select_from(ConversationItemRow).where(own)) or 0
+            if count + len(items) > MAX_ITEMS:
+                raise TooMany
+            row.used_at = self._database.clock.now()
+            _add(session, conversation_id, None, items)
+        return True
+
+    def items(self, conversation_id: str, key_id: str) -> tuple[list[StoredItem], list[StoredItem]] | None:
+        """All items in their order, and those of them that the client put in. None if there is no such conversation."""
+        with self._database.read() as session:
+            if _own(session, conversation_id, key_id) is None:
+                return None
+            own = ConversationItemRow.conversation_id == conversation_id
+            query = select(ConversationItemRow).where(own).order_by(ConversationItemRow.id).limit(MAX_ITEMS)
+            rows = list(session.scalars(query))
+            return [_item(row) for row in rows], [_item(row) for row in rows if row.response_id is None]
+
+    def page(self, conversation_id: str, key_id: str, page: Page) -> list[StoredItem] | None:
+        """A page, and one more item if there are more. None if there is no such conversation. Raises UnknownEntry."""
+        with self._database.read() as session:
+            if _own(session, conversation_id, key_id) is None:
+                return None
+            after = _find_item(session, conversation_id, page.after) if page.after else None
+            query = select(ConversationItemRow).where(ConversationItemRow.conversation_id == conversation_id)
+            return [_item(row) for row in read_page(session, query, [ConversationItemRow.id], page, after)]
+
+    def find_item(self, conversation_id: str, key_id: str, item_id: str) -> StoredItem | None:
+        with self._database.read() as session:
+            row = _own(session, conversation_id, key_id) and _find_item(session, conversation_id, item_id)
+            return _item(row) if row else None
+
+    def delete_item(self, conversation_id: str, key_id: str, item_id: str) -> Conversation | None:
+        """The conversation without the item. None when there is no such item."""
+        with self._database.write() as session:
+            row = _own(session, conversation_id, key_id)
+            item = _find_item(session, conversation_id, item_id) if row else None
+            if row is None or item is None:
+                return None
+            session.delete(item)
+            row.used_at = self._database.clock.now()
+            return _conversation(row)
+
+    def delete_expired(self, max_age_s: float, limit: int = PAGE) -> int:
+        """Delete conversations that were not used for this long; returns how many."""
+        unused = ConversationRow.used_at < self._database.clock.cautious() - max_age_s
+        with self._database.write() as session:
+            ids = list(session.scalars(select(ConversationRow.id).where(unused).limit(limit)))
+            _delete(session, ids)
+            return len(ids)
+
+    def needed(self, names: Collection[str]) -> set[str]:
+        """Which of these files came inside requests and are needed by a conversation still."""
+        with self._database.read() as session:
+            query = select(ConversationFileRow.name).where(ConversationFileRow.name.in_(names))
+            return set(session.scalars(query))
+
+
+def add_rounds(session: Session, response_ids: Sequence[str], now: float) -> None:
+    """Put the items of these responses at the end of their conversations. One that was deleted stays so."""
+    query = select(ResponseRow).where(ResponseRow.id.in_(response_ids), ResponseRow.conversation_id.is_not(None))
+    for response in session.scalars(query):
+        conversation = session.get(ConversationRow, response.conversation_id)
+        if conversation is None:
+            continue
+        conversation.used_at = now
+        rows = session.scalars(select(ItemRow).where(ItemRow.response_id == response.id).order_by(ItemRow.position))
+        items = [StoredItem("input" if row.side == "input" else "output", row.body, row.picture) for row in rows]
+        _add(session, conversation.id, response.id, items)
+
+
+def _add(session: Session, conversation_id: str, response_id: str | None, items: Sequence[StoredItem]) -> None:
+    for item in items:
+        row = ConversationItemRow(
+            conversation_id=conversation_id,
+            item_id=item.id,
+            response_id=response_id,
+            side=item.side,
+            body=dict(item.body),
+            picture=item.picture,
+        )
+        session.add(row)
+        session.flush()  # each gets its number in this order
+    for name in {name for item in items if item.side == "input" for name in item.files}:
+        session.merge(ConversationFileRow(name=name, conversation_id=conversation_id))
+
+
+def _own(session: Session, conversation_id: str, key_id: str) -> ConversationRow | None:
+    row = session.get(ConversationRow, conversation_id)
+    return row if row is not None and row.key_id == key_id else None
+
+
+def _find_item(session: Session, conversation_id: str, item_id: str) -> ConversationItemRow | None:
+    """The last one, if a client sent an item twice."""
+    where = (ConversationItemRow.conversation_id == conversation_id, ConversationItemRow.item_id == item_id)
+    query = select(ConversationItemRow).where(*where).order_by(ConversationItemRow.id.desc()).limit(1)
+    return session.scalars(query).first()
+
+
+def _delete(session: Session, ids: Sequence[str]) -> None:
+    for table in (ConversationItemRow, ConversationFileRow):
+        session.execute(delete(table).where(table.conversation_id.in_(ids)))
+    session.execute(delete(ConversationRow).where(ConversationRow.id.in_(ids)))
+
+
+def _conversation(row: ConversationRow) -> Conversation:
+    return Conversation(row.id, row.labels, int(row.created_at))
+
+
+def _item(row: ConversationItemRow) -> StoredItem:
+    return StoredItem("input" if row.side == "input" else "output", row.body, row.picture)

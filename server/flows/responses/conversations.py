@@ -1,0 +1,111 @@
+"""Conversations of a key, and the items in them."""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from server.accounts.conversations import MAX_CONVERSATIONS, MAX_ITEMS, Conversation, ConversationStore, TooMany
+from server.accounts.keys import Key
+from server.accounts.paging import Page, UnknownEntry
+from server.accounts.response_items import StoredItem
+from server.backends.storage import Storage
+from server.errors import BadRequest, NotFound
+from server.flows.responses.history import History
+from server.flows.responses.items import render
+from server.schemas.response_items import Item
+from server.schemas.response_object import Json, item_list
+
+Found = TypeVar("Found")
+
+
+class Conversations:
+    """Reads and changes conversations. One for the whole server."""
+
+    def __init__(self, store: ConversationStore, history: History, storage: Storage) -> None:
+        self._store = store
+        self._history = history
+        self._storage = storage
+
+    async def create(self, key: Key, items: list[Item], metadata: Mapping[str, str]) -> Json:
+        """Raises BadRequest."""
+        conversation = Conversation(f"conv_{uuid.uuid4().hex}", metadata, int(time.time()))
+        stored = await self._stored(key, items)
+        try:
+            await self._store.in_writer(self._store.create, conversation, key.id, stored)
+        except TooMany as error:
+            message = f"This key has {MAX_CONVERSATIONS:,} conversations, as many as it may have: delete some."
+            raise BadRequest(message, code="too_many_conversations") from error
+        return _json(conversation)
+
+    async def show(self, key: Key, conversation_id: str) -> Json:
+        """Raises NotFound, for other keys' conversations too."""
+        return _json(_found(await self._store.in_reader(self._store.find, conversation_id, key.id), conversation_id))
+
+    async def label(self, key: Key, conversation_id: str, metadata: Mapping[str, str]) -> Json:
+        """Replace its metadata. Raises NotFound."""
+        labelled = await self._store.in_writer(self._store.label, conversation_id, key.id, metadata)
+        return _json(_found(labelled, conversation_id))
+
+    async def delete(self, key: Key, conversation_id: str) -> Json:
+        """Raises NotFound."""
+        if not await self._store.in_writer(self._store.delete, conversation_id, key.id):
+            raise _not_found(conversation_id)
+        return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+    async def add(self, key: Key, conversation_id: str, items: list[Item]) -> Json:
+        """Put items at its end; returns them. Raises NotFound or BadRequest."""
+        await self.show(key, conversation_id)  # before pictures are written
+        stored = await self._stored(key, items)
+        try:
+            if not await self._store.in_writer(self._store.add, conversation_id, key.id, stored):
+                raise _not_found(conversation_id)
+        except TooMany as error:
+            message = f"A conversation has at most {MAX_ITEMS:,} items: delete some, or begin a new one."
+            raise BadRequest(message, param="items", code="too_many_items") from error
+        return item_list(await self._rendered(stored), has_more=False)
+
+    async def list_items(self, key: Key, conversation_id: str, page: Page) -> Json:
+        """Raises NotFound, or BadRequest for an unknown `after`."""
+        try:
+            found = await self._store.in_reader(self._store.page, conversation_id, key.id, page)
+        except UnknownEntry as error:
+            raise BadRequest(f"There is no item '{error}' in this conversation.", param="after") from error
+        items = _found(found, conversation_id)
+        return item_list(await self._rendered(items[: page.limit]), has_more=len(items) > page.limit)
+
+    async def show_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
+        """Raises NotFound."""
+        found = await self._store.in_reader(self._store.find_item, conversation_id, key.id, item_id)
+        return (await self._rendered([_found(found, item_id)]))[0]
+
+    async def delete_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
+        """Returns the conversation. Raises NotFound."""
+        found = await self._store.in_writer(self._store.delete_item, conversation_id, key.id, item_id)
+        return _json(_found(found, item_id))
+
+    async def _stored(self, key: Key, items: list[Item]) -> Sequence[StoredItem]:
+        return await self._history.store_inputs(await self._history.read_inputs(key, items))
+
+    async def _rendered(self, items: Sequence[StoredItem]) -> list[Json]:
+        return [await self._storage.in_thread(render, item, self._storage) for item in items]
+
+
+def _json(conversation: Conversation) -> Json:
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.created_at,
+        "metadata": dict(conversation.metadata),
+    }
+
+
+def _found(found: Found | None, name: str) -> Found:
+    if found is None:
+        raise _not_found(name)
+    return found
+
+
+def _not_found(name: str) -> NotFound:
+    what = "Conversation" if name.startswith("conv_") else "Item"
+    return NotFound(f"{what} with id '{name[:80]}' not found.", param="id")
