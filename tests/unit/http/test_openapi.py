@@ -33,6 +33,7 @@ from server.routes import (
     admin,
     chat,
     checkpoints,
+    conversations,
     files,
     gemini,
     health,
@@ -49,6 +50,7 @@ from server.routes import (
 from server.schemas.admin import SwapRequest
 from server.schemas.chat import ChatBody
 from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest, RemoveRequest, VerifyRequest
+from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey
 from server.schemas.operators import CreateOperator
@@ -76,6 +78,9 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1beta/models/{model}:countTokens": CountTokensBody,
     "/v1beta/models/{model}:generateContent": GenerateBody,
     "/v1beta/models/{model}:streamGenerateContent": GenerateBody,
+    "/v1/conversations": CreateConversation,
+    "/v1/conversations/{conversation_id}": ChangeConversation,
+    "/v1/conversations/{conversation_id}/items": AddItems,
     "/v1/responses": ResponseBody,
     "/v1/responses/compact": CompactBody,
     "/v1/responses/input_tokens": ResponseBody,
@@ -91,8 +96,8 @@ STREAMS = {
     "/v1/responses/{response_id}",
 }
 ROUTES = (
-    account, admin, chat, checkpoints, files, gemini, health, image_jobs, images, messages, models, operator_keys,
-    operator_queue, operator_reports, responses, results,
+    account, admin, chat, checkpoints, conversations, files, gemini, health, image_jobs, images, messages, models,
+    operator_keys, operator_queue, operator_reports, responses, results,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
