@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import structlog
-from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select, text
+from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
@@ -89,6 +89,14 @@ class Database:
                 self.lease_now(session)
             config.attributes["connection"] = session.connection()
             command.upgrade(config, "head")
+
+    def schema_version(self) -> str | None:
+        """The number of the last migration; None for a database without tables. Raises DatabaseBusy, DatabaseFailed."""
+        with self.read() as session:
+            if not inspect(session.connection()).has_table("alembic_version"):
+                return None
+            version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
+            return version
 
     @contextmanager
     def write(self) -> Iterator[Session]:

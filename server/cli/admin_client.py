@@ -11,10 +11,20 @@ from server.settings import Settings
 
 
 def weights_path(settings: Settings, text: str) -> str:
-    """A path as catalog files have it: relative to the weights folder if it is inside, else absolute."""
+    """A path as catalog files have it: relative to the weights folder if it is inside, else absolute.
+
+    Raises StartError, which says where was looked and what is there.
+    """
     if (settings.weights / text).exists():
         return text
     path = Path(text).resolve()
+    if not path.exists():
+        looked = dict.fromkeys([settings.weights / text, path])
+        found = sorted(each.name for each in settings.weights.glob("*") if not each.name.startswith("."))
+        raise StartError(
+            f"There is no checkpoint at {' or '.join(map(str, looked))}. "
+            f"{settings.weights} has: {', '.join(found) or 'nothing'}."
+        )
     weights = settings.weights.resolve()
     return str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)
 

@@ -1,18 +1,15 @@
 """The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
 
 import os
-import sys
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints
-from server.errors import DatabaseBusy, StartError
-
-if TYPE_CHECKING:
-    from server.accounts.db import Database
-    from server.settings import Settings
+from server.cli import checkpoints, keys, reports
+from server.cli.environment import fail, open_database, read_settings
+from server.cli.printing import CsvFlag, JsonFlag
+from server.cli.reports import KeyFilter, Limit, Since, Until
+from server.errors import ApiError, DatabaseBusy, StartError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,12 +17,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Darkroom: a self-hosted image and chat server that speaks OpenAI's API.",
 )
-keys = typer.Typer(no_args_is_help=True, help="Create, list, change and revoke API keys.")
-app.add_typer(keys, name="keys")
+app.add_typer(keys.app, name="keys")
+app.add_typer(reports.operators, name="operators")
 app.add_typer(checkpoints.app, name="checkpoints")
-app.add_typer(checkpoints.app, name="checkpoints")
-
-KeyFilter = Annotated[str | None, typer.Option("--key", help="Show only the API key with this id.")]
+for command in (reports.usage, reports.calls, reports.audit, reports.moderation):
+    app.command()(command)
 
 
 def main() -> None:
@@ -34,9 +30,26 @@ def main() -> None:
     try:
         app()
     except StartError as error:
-        _fail(str(error))
+        fail(str(error))
     except DatabaseBusy as error:
-        _fail(f"The database is busy or out of reach: {error.reason}")
+        fail(f"The database is busy or out of reach: {error.reason}")
+    except ApiError as error:  # the same functions answer HTTP
+        fail(error.message)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"darkroom {version('darkroom')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options of every command."""
 
 
 @app.command()
@@ -52,13 +65,18 @@ def serve(
 
 
 @app.command()
-def models() -> None:
-    """List the models with their tier, price, group, checkpoint, and the checkpoint's state. And the image workers of a
-    running server."""
-    from server.cli.printing import show
-    from server.cli.tables import catalog_tables
+def models(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
+    """List the models with their tier, price, group, checkpoint, and the checkpoint's state."""
+    from server.cli.printing import show, show_rows
+    from server.cli.tables import MODEL_HEADINGS, model_rows, model_tables, read_readiness
 
-    show(*catalog_tables(read_settings()))
+    settings = read_settings()
+    readiness = read_readiness(settings)
+    rows = model_rows(settings, readiness)
+    if as_json or as_csv:
+        show_rows("Models", MODEL_HEADINGS, rows, as_json=as_json, as_csv=as_csv)
+    else:
+        show(*model_tables(rows, readiness))
 
 
 @app.command()
@@ -93,182 +111,56 @@ def reload() -> None:
     change_catalog(read_settings(), "/admin/reload", {})
 
 
-@keys.command("create")
-def create(
-    name: Annotated[str, typer.Argument(help="A name for the key, shown in lists and in the ledger.")],
-    group: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group", "-g", help="A group of models that the key may use. Repeat it for several. Default: all groups."
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Total that the key may ever spend, in CNY. Default: no limit.")
-    ] = None,
-    days: Annotated[int | None, typer.Option(min=1, help="Days until the key expires. Default: never.")] = None,
-) -> None:
-    """Create an API key and print its secret. The secret is shown only now: the database stores its hash."""
-    from server.accounts.keys import create_key
-    from server.accounts.money import parse_money
-    from server.cli.serve import all_groups
+@app.command()
+def doctor(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
+    """Check driver, CUDA, memory, disk, port, permissions, database, catalog and egress. Fails if one is wrong."""
+    from server.cli.printing import show_rows
+    from server.flows.operators.doctor import examine
 
-    settings = read_settings()
-    try:
-        catalog_groups = all_groups(settings)
-        amount = parse_money(budget) if budget is not None else None
-    except ValueError as error:
-        _fail(str(error))
-    if unknown := set(group or ()) - catalog_groups:
-        _fail(f"Unknown group {', '.join(sorted(unknown))}. The catalog has: {', '.join(sorted(catalog_groups))}.")
-    expires = datetime.now(UTC) + timedelta(days=days) if days else None
-    key, secret = create_key(_database(settings), name, frozenset(group or catalog_groups), amount, expires)
-    typer.echo(f"{key.id} ({', '.join(sorted(key.groups))})", err=True)
-    typer.echo(secret)
-
-
-@keys.command("list")
-def list_all() -> None:
-    """List the API keys, without their secrets."""
-    from server.cli.printing import show
-    from server.cli.tables import keys_table
-
-    show(keys_table(_database(read_settings())))
-
-
-@keys.command("webhook-secret")
-def webhook_secret(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
-    """Print the secret by which receivers check the signatures of a key's webhooks."""
-    from server.flows.images.webhooks import shown_key
-
-    try:
-        typer.echo(shown_key(read_settings().webhook_secret.read_bytes(), key))
-    except OSError as error:
-        _fail(f"{error.filename} can't be read: `darkroom serve` makes it at its first start.")
-
-
-@keys.command("set")
-def change(
-    key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
-    budget: Annotated[
-        str | None, typer.Option(help="Total that the key may ever spend, in CNY; 'none' is no limit.")
-    ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(min=0, help="Calls that may run at once; 0 is the server's default limit.")
-    ] = None,
-    per_minute: Annotated[
-        int | None, typer.Option(min=0, help="Calls that may begin in a minute; 0 is no limit.")
-    ] = None,
-    keepalive: Annotated[
-        bool | None,
-        typer.Option(help="Send spaces before a JSON answer that takes long, so that proxies keep the connection."),
-    ] = None,
-) -> None:
-    """Change the limits of an API key. What is not given stays as it is."""
-    from server.accounts.keys import KeyChanges, update_key
-    from server.accounts.money import format_money, parse_money
-
-    changes: KeyChanges = {}
-    if max_running is not None:
-        changes["max_running"] = max_running or None
-    if per_minute is not None:
-        changes["per_minute"] = per_minute or None
-    if keepalive is not None:
-        changes["keepalive"] = keepalive
-    try:
-        if budget is not None:
-            changes["budget"] = None if budget == "none" else parse_money(budget)
-        changed = update_key(_database(read_settings()), key, changes, by=_user())
-    except ValueError as error:
-        _fail(str(error))
-    if changed is None:
-        _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
-    parts = (
-        "no budget" if changed.budget is None else f"a budget of {format_money(changed.budget)} CNY",
-        "the server's default number of calls at once"
-        if changed.max_running is None
-        else f"{changed.max_running} calls at once",
-        "no limit a minute" if changed.per_minute is None else f"{changed.per_minute} calls a minute",
-        f"keepalive {'on' if changed.keepalive else 'off'}",
-    )
-    typer.echo(f"{changed.id} ({changed.name}): {'; '.join(parts)}.")
-
-
-@keys.command()
-def revoke(key: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")]) -> None:
-    """Revoke an API key at once. Its charges stay in the ledger."""
-    from server.accounts.keys import revoke_key
-
-    revoked = revoke_key(_database(read_settings()), key, by=_user())
-    if revoked is None:
-        _fail(f"There is no key '{key}'. `darkroom keys list` shows the ids.")
-    typer.echo(f"Revoked {revoked.id} ({revoked.name}).")
+    findings = examine(read_settings())
+    words = {True: "ok", False: "WRONG", None: "note"}
+    rows = [finding.model_dump() for finding in findings]
+    if not (as_json or as_csv):
+        rows = [row | {"ok": words[row["ok"]]} for row in rows]
+    headings = {"name": "Check", "ok": "", "detail": "Found"}
+    show_rows("Darkroom's doctor", headings, rows, as_json=as_json, as_csv=as_csv)
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(1)
 
 
 @app.command()
 def ledger(
     key: KeyFilter = None,
-    entries: Annotated[int, typer.Option(min=0, help="How many charges to show, newest first.")] = 20,
+    since: Since = None,
+    to: Until = None,
+    entries: Limit = 20,
     check: Annotated[bool, typer.Option("--check", help="Check that charges, holds and results agree.")] = False,
+    as_json: JsonFlag = False,
+    as_csv: CsvFlag = False,
 ) -> None:
-    """Show balances, charges and chat tokens, or check the ledger for errors."""
+    """Show balances, charges and chat tokens, or check the ledger for errors. --json and --csv print the charges
+    alone."""
     from server.accounts import report
     from server.backends.storage import Storage
-    from server.cli.printing import show
-    from server.cli.tables import balances_table, entries_table, tokens_table
+    from server.cli.printing import show, show_rows
+    from server.cli.reports import find_key_id
+    from server.cli.tables import balances_table, charges, tokens_table
 
     settings = read_settings()
-    database = _database(settings)
+    database = open_database(settings)
     if not check:
-        show(balances_table(database, key), entries_table(database, key, entries), tokens_table(database, key))
+        key_id = find_key_id(key)
+        if not (as_json or as_csv):
+            show(balances_table(database, key_id))
+        headings = {"created_at": "Time", "key_id": "Key", "call_id": "Call", "model": "Model", "amount": "Amount"}
+        rows = charges(database, key_id, since, to, entries)
+        show_rows("Charges (CNY)", headings, rows, as_json=as_json, as_csv=as_csv)
+        if not (as_json or as_csv):
+            show(tokens_table(database, key_id))
         return
     problems = report.check(database, Storage(settings.results).exists)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:
-        _fail(f"The ledger has {len(problems)} problem(s), listed above.")
+        fail(f"The ledger has {len(problems)} problem(s), listed above.")
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
-
-
-@app.command()
-def moderation(
-    key: KeyFilter = None,
-    entries: Annotated[int, typer.Option(min=0, help="How many refusals to show, newest first.")] = 20,
-) -> None:
-    """List what the moderation policy refused, and why."""
-    from server.cli.printing import show
-    from server.cli.tables import refusals_table
-
-    show(refusals_table(_database(read_settings()), key, entries))
-
-
-def read_settings() -> "Settings":
-    """The settings of the environment; ends the command if one is invalid."""
-    from pydantic import ValidationError
-
-    from server.settings import Settings
-
-    try:
-        return Settings()
-    except ValidationError as error:
-        first = error.errors()[0]
-        _fail(f"DARKROOM_{str(first['loc'][0]).upper()}: {first['msg']} (got {first['input']!r})")
-
-
-def _user() -> str:
-    """The operator of a command, for the audit."""
-    import getpass
-
-    return f"cli:{getpass.getuser()}"
-
-
-def _database(settings: "Settings") -> "Database":
-    from server.accounts.db import Database
-
-    database = Database(settings.database_url)
-    database.migrate()
-    return database
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    sys.exit(1)

@@ -1,5 +1,6 @@
 """What `darkroom checkpoints` prints. It imports no server, so that looking at a checkpoint takes no time."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -44,17 +45,18 @@ def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | 
         return None
 
 
-def checkpoints_table(settings: Settings) -> Table:
-    """From the running server, else from the disk, which does not know of loading or use."""
+def checkpoints_table(cards: Sequence[CheckpointCard]) -> Table:
+    """With sizes and times for people."""
     table = Table("Checkpoint", "Size", "State", "Last used", "Verifiable", "Models", title="Image checkpoints")
-    for card in _checkpoint_cards(settings):
+    for card in cards:
         used = f"{datetime.fromtimestamp(card.last_used, UTC):%Y-%m-%d %H:%M}" if card.last_used else ""
         sums = "yes" if card.verifiable else "no"
         add_row(table, card.name, _size(card.bytes), card.state, used, sums, ", ".join(card.models))
     return table
 
 
-def _checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
+def checkpoint_cards(settings: Settings) -> list[CheckpointCard]:
+    """From the running server, else from the disk, which does not know of loading or use."""
     if (listed := _from_server(settings, "/admin/checkpoints", CheckpointList)) is not None:
         return listed.data
     found = CheckpointManager(settings.model_configs, settings.weights).list_all()

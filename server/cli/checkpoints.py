@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from server.cli.printing import CsvFlag, JsonFlag
 from server.errors import ApiError, StartError
+from server.schemas.checkpoints import CheckpointCard
 
 if TYPE_CHECKING:
     from server.flows.checkpoints import CheckpointManager
@@ -66,12 +68,17 @@ def add(
 
 
 @app.command("list")
-def list_all() -> None:
+def list_all(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
     """List the checkpoints with their state, size and last use."""
-    from server.cli.checkpoint_tables import checkpoints_table
-    from server.cli.printing import show
+    from server.cli.checkpoint_tables import checkpoint_cards, checkpoints_table
+    from server.cli.printing import show, show_rows
 
-    show(checkpoints_table(_settings()))
+    cards = checkpoint_cards(_settings())
+    if not (as_json or as_csv):
+        show(checkpoints_table(cards))
+        return
+    rows = [card.model_dump() for card in cards]
+    show_rows("", dict.fromkeys(CheckpointCard.model_fields, ""), rows, as_json=as_json, as_csv=as_csv)
 
 
 @app.command()
@@ -192,7 +199,7 @@ def _number(text: str) -> int | float | str:
 
 
 def _settings() -> "Settings":
-    from server.cli.app import read_settings
+    from server.cli.environment import read_settings
 
     return read_settings()
 

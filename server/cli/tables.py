@@ -11,61 +11,57 @@ from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
-from server.accounts.keys import list_keys
 from server.accounts.money import format_money
-from server.accounts.refusals import list_refusals
 from server.cli.printing import add_row
 from server.cli.serve import read_catalog
+from server.flows.operators.periods import read_period
+from server.flows.operators.reports import key_names, ledger_entries
 from server.settings import Settings
 
-
-def catalog_tables(settings: Settings) -> list[Table]:
-    """The models, with the state of their checkpoints from a running server, else from the disk. And the image workers
-    of a running server."""
-    readiness = _readiness(settings)
-    tables = [_catalog_table(settings, readiness)]
-    return [*tables, _workers_table(readiness["image"])] if "image" in readiness else tables
+MODEL_HEADINGS = {
+    "model": "Model", "tier": "Tier", "price": "Price (CNY)", "group": "Group", "checkpoint": "Checkpoint",
+    "state": "State",
+}  # fmt: skip
 
 
-def _catalog_table(settings: Settings, readiness: Mapping[str, Any]) -> Table:
+def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The models, with the state of their checkpoints from a running server, else from the disk."""
     states = {name: _short(state) for name, state in readiness.get("checkpoints", {}).items()}
-    table = Table("Model", "Tier", "Price (CNY)", "Group", "Checkpoint", "State", title="Models")
     catalog = read_catalog(settings)
-    for model in catalog.models.values():
-        star = " *" if model.name == catalog.default else ""
-        spec = model.checkpoint
-        add_row(
-            table,
-            model.name + star,
-            model.tier,
-            format_money(model.price),
-            model.group,
-            spec.name,
-            _state(spec, states),
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "model": model.name,
+            "tier": model.tier,
+            "price": format_money(model.price),
+            "group": model.group,
+            "checkpoint": model.checkpoint.name,
+            "state": _state(model.checkpoint, states),
+            "default": model.name == catalog.default,
+        }
+        for model in catalog.models.values()
+    ]
     for chat in catalog.chat.models.values():
-        star = " *" if chat.name == catalog.chat.default else ""
-        source = chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url
-        state = _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream"
-        add_row(table, chat.name + star, "chat", "", chat.group, source, state)
-    table.caption = "* used when a call names no model"
-    return table
+        rows.append(
+            {
+                "model": chat.name,
+                "tier": "chat",
+                "price": None,
+                "group": chat.group,
+                "checkpoint": chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url,
+                "state": _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream",
+                "default": chat.name == catalog.chat.default,
+            }
+        )
+    return rows
 
 
-def keys_table(database: Database) -> Table:
-    """Oldest first."""
-    table = Table(
-        "Id", "Name", "Key", "Groups", "Budget", "Max running", "Per minute", "Created", "State", title="API keys"
-    )
-    for key in list_keys(database):
-        state = "revoked" if key.revoked_at else f"until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
-        budget = "no limit" if key.budget is None else format_money(key.budget)
-        created = f"{key.created_at:%Y-%m-%d %H:%M}"
-        max_running = "default" if key.max_running is None else str(key.max_running)
-        per_minute = "no limit" if key.per_minute is None else str(key.per_minute)
-        groups = ", ".join(sorted(key.groups))
-        add_row(table, key.id, key.name, f"...{key.tail}", groups, budget, max_running, per_minute, created, state)
-    return table
+def model_tables(rows: Sequence[Mapping[str, Any]], readiness: Mapping[str, Any]) -> list[Table]:
+    """The models, and the image workers of a running server."""
+    table = Table(*MODEL_HEADINGS.values(), title="Models", caption="* used when a call names no model")
+    for row in rows:
+        shown = {**row, "model": row["model"] + (" *" if row["default"] else "")}
+        add_row(table, *(str(shown[name] or "") for name in MODEL_HEADINGS))
+    return [table, *([_workers_table(readiness["image"])] if "image" in readiness else [])]
 
 
 def balances_table(database: Database, key_id: str | None) -> Table:
@@ -77,36 +73,18 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     return table
 
 
-def entries_table(database: Database, key_id: str | None, limit: int) -> Table:
-    """The newest charges first."""
-    table = Table("Time", "Key", "Call", "Model", "Amount", title="Charges (CNY)")
-    for row in report.entries(database, key_id, limit):
-        add_row(
-            table,
-            f"{row.created_at:%Y-%m-%d %H:%M:%S}",
-            row.key_id,
-            row.call_id,
-            row.model,
-            format_money(row.amount),
-        )
-    return table
+def charges(
+    database: Database, key_id: str | None, since: str | None, to: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """The newest first."""
+    found = report.entries(database, key_id, limit, period=read_period(since, to))
+    return [entry.model_dump() for entry in ledger_entries(found, key_names(database))]
 
 
 def tokens_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Model", "Chats", "Prompt tokens", "Completion tokens", title="Chats (not billed)")
     for row in list_chat_usage(database, key_id):
         add_row(table, row.key_id, row.model, str(row.chats), str(row.prompt_tokens), str(row.completion_tokens))
-    return table
-
-
-def refusals_table(database: Database, key_id: str | None, limit: int) -> Table:
-    """Newest first."""
-    table = Table(
-        "Time", "Key", "Call", "Model", "Stage", "Policy", "Category", "Evidence", title="Refused by moderation"
-    )
-    for row in list_refusals(database, key_id, limit):
-        when = f"{row.created_at:%Y-%m-%d %H:%M:%S}"
-        add_row(table, when, row.key_id, row.call_id, row.model, row.stage, row.policy, row.category, row.evidence)
     return table
 
 
@@ -125,7 +103,7 @@ def _workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _readiness(settings: Settings) -> Mapping[str, Any]:
+def read_readiness(settings: Settings) -> Mapping[str, Any]:
     """What a running server tells its operator; nothing if none runs."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}

@@ -1,17 +1,14 @@
 """What lists and reports take in their query: a page, a period, a grouping, a format."""
 
-import math
-import re
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from server.accounts.db import Database
-from server.accounts.paging import Page, Period, UnknownEntry
+from server.accounts.paging import Page, UnknownEntry
 from server.accounts.usage import GROUPINGS, Grouping
 from server.errors import BadRequest
 from server.flows.operators.csv_text import csv_text
@@ -20,7 +17,6 @@ from server.http.paging import read_limit, read_order
 from server.schemas.listing import EntryT, Listing
 from server.schemas.validation import one_of
 
-DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 CSV_ROWS = 500  # a piece of a streamed file
 ListingT = TypeVar("ListingT", bound=Listing[Any])
 
@@ -42,14 +38,6 @@ def page_of(limit: str = "20", order: str = "desc", after: str | None = None) ->
 
 
 PageDep = Annotated[Page, Depends(page_of)]
-
-
-def read_period(since: str | None, until: str | None) -> Period:
-    """`since` and `until` are the query's `from` and `to`. Raises BadRequest."""
-    period = Period(_moment("from", since, timedelta(0)), _moment("to", until, timedelta(days=1)))
-    if period.since is not None and period.until is not None and period.since > period.until:
-        raise BadRequest("Invalid 'to': it is before 'from'.", param="to")
-    return period
 
 
 def read_grouping(by: str | None, allowed: Collection[Grouping]) -> list[Grouping]:
@@ -99,18 +87,3 @@ def csv_response(text: AsyncIterator[str], name: str) -> StreamingResponse:
     """A file of this name."""
     headers: Mapping[str, str] = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingResponse(text, media_type="text/csv", headers=headers)
-
-
-def _moment(param: Literal["from", "to"], text: str | None, more: timedelta) -> float | None:
-    if not text:
-        return None
-    try:
-        if DAY.fullmatch(text):
-            return (datetime.fromisoformat(text).replace(tzinfo=UTC) + more).timestamp()
-        seconds = float(text)
-    except (ValueError, OverflowError):
-        seconds = math.nan
-    if not 0 <= seconds < 1e11:
-        message = f"Invalid '{param}': expected a day like 2026-11-01, or Unix seconds, but got '{text[:40]}'."
-        raise BadRequest(message, param=param)
-    return seconds

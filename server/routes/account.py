@@ -11,6 +11,7 @@ from server.accounts.usage import UsageFilter
 from server.errors import NotFound
 from server.flows.operators.csv_text import csv_text
 from server.flows.operators.keys import own_key, read_money
+from server.flows.operators.periods import read_period
 from server.flows.operators.reports import call_details, call_entry, usage_columns, usage_report
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import Json, answer, openapi, parameter
@@ -24,7 +25,6 @@ from server.http.queries import (
     csv_response,
     read_grouping,
     read_listing,
-    read_period,
     wants_csv,
 )
 from server.schemas.keys import OwnKey

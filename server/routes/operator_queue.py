@@ -8,11 +8,13 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
 
+from server.flows.operators.doctor import examine
 from server.http import examples
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, event_stream_of, openapi, parameter
 from server.http.operators import OperatorName, operator
 from server.http.sse import event, event_stream
+from server.schemas.doctor import Findings
 from server.schemas.queue import CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
 from server.services import Services
 
@@ -95,6 +97,22 @@ async def status(services: ServicesDep) -> ServerStatus:
         calls_keep_days=settings.calls_keep_days,
         results_keep_days=settings.results_keep_days,
     )
+
+
+@router.get(
+    "/doctor",
+    **openapi(
+        "Examine the machine",
+        "Checks driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom doctor` "
+        "does.",
+        success=answer("What was found.", Findings),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def doctor(services: ServicesDep) -> Findings:
+    """What is in the way."""
+    return Findings(data=await asyncio.to_thread(examine, services.settings))
 
 
 async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:

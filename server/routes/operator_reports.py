@@ -10,6 +10,7 @@ from server.accounts.call_log import CallFilter
 from server.accounts.paging import Page
 from server.accounts.refusals import list_refusals
 from server.accounts.usage import GROUPINGS, UsageFilter
+from server.flows.operators.periods import read_period
 from server.flows.operators.reports import (
     audit_record,
     key_names,
@@ -30,7 +31,6 @@ from server.http.queries import (
     csv_download,
     read_grouping,
     read_listing,
-    read_period,
     wants_csv,
 )
 from server.routes.account import CALL_FILTERS, CSV, OUTCOMES, calls_answer, find_call, usage_answer

@@ -5,11 +5,12 @@ from fastapi import APIRouter, Query, Request
 from server.accounts.paging import Page
 from server.accounts.results import ResultFilter
 from server.errors import NotFound
+from server.flows.operators.periods import read_period
 from server.flows.operators.reports import result_entry
 from server.http.deps import Caller, ServicesDep, public_base, query_flag
 from server.http.openapi import answer, openapi, parameter
 from server.http.paging import page_parameters
-from server.http.queries import PERIOD, PageDep, read_listing, read_period
+from server.http.queries import PERIOD, PageDep, read_listing
 from server.schemas.usage import DeletedResult, ResponseSummary, ResponseSummaryList, ResultEntry, ResultList
 
 router = APIRouter(prefix="/v1/darkroom")

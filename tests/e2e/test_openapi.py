@@ -48,8 +48,8 @@ BODIES: dict[str, Examples] = {
 ADMIN_LISTS = [
     f"/admin/{name}"
     for name in (
-        "audit", "calls", "checkpoints", "checkpoints/adapters", "jobs", "keys", "ledger", "operators", "refusals",
-        "status", "usage",
+        "audit", "calls", "checkpoints", "checkpoints/adapters", "doctor", "jobs", "keys", "ledger", "operators",
+        "refusals", "status", "usage",
     )
 ]  # fmt: skip
 OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]

@@ -1,0 +1,44 @@
+"""What commands start from: the settings, the database, and whose command it is."""
+
+import getpass
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from server.accounts.db import Database
+    from server.settings import Settings
+
+
+def read_settings() -> "Settings":
+    """The settings of the environment; ends the command if one is invalid."""
+    from pydantic import ValidationError
+
+    from server.settings import Settings
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        fail(f"DARKROOM_{str(first['loc'][0]).upper()}: {first['msg']} (got {first['input']!r})")
+
+
+def open_database(settings: "Settings") -> "Database":
+    """At this version's schema."""
+    from server.accounts.db import Database
+
+    database = Database(settings.database_url)
+    database.migrate()
+    return database
+
+
+def user() -> str:
+    """The operator of a command, for the audit."""
+    return f"cli:{getpass.getuser()}"
+
+
+def fail(message: str) -> NoReturn:
+    """End the command."""
+    typer.echo(message, err=True)
+    sys.exit(1)

@@ -1,0 +1,155 @@
+"""`darkroom doctor`: whether this machine can run the server, and what is in the way. All functions block."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipelines.catalog.images import CatalogError, load_catalog
+from server.accounts.db import Database
+from server.errors import DatabaseBusy, DatabaseFailed
+from server.schemas.doctor import Finding
+from server.settings import Settings
+
+COMMAND_LIMIT_S = 60  # importing torch takes seconds, on a slow disk many
+MIN_FREE_BYTES = 5 * 2**30
+ASK_TORCH = (
+    "import torch; print(torch.__version__, torch.version.cuda or '-', torch.cuda.is_available(), "
+    "*(torch.cuda.get_device_name(i).replace(' ', '_') for i in range(torch.cuda.device_count())))"
+)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Every check; the server may run meanwhile."""
+    checks: tuple[Callable[[Settings], Finding], ...] = (
+        _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
+    )  # fmt: skip
+    return [check(settings) for check in checks]
+
+
+def _driver(settings: Settings) -> Finding:
+    query = "--query-gpu=name,driver_version,memory.total,memory.free"
+    found = _run("nvidia-smi", query, "--format=csv,noheader")
+    if found is None:
+        needed = settings.device == "cuda"
+        return Finding(name="driver", ok=False if needed else None, detail="nvidia-smi is not there: no NVIDIA driver")
+    return Finding(name="driver", ok=True, detail="; ".join(found.splitlines()))
+
+
+def _cuda(settings: Settings) -> Finding:
+    found = _run(sys.executable, "-c", ASK_TORCH)
+    if found is None:
+        return Finding(name="cuda", ok=False, detail="torch can't be imported: install Darkroom's requirements again")
+    torch, cuda, available, *devices = found.split()
+    detail = f"torch {torch} for CUDA {cuda}"
+    if available == "True":
+        return Finding(name="cuda", ok=True, detail=f"{detail} sees {', '.join(devices)}")
+    reason = "this torch is for CPUs" if cuda == "-" else "the driver is missing, or older than this CUDA"
+    needed = settings.device == "cuda"
+    return Finding(name="cuda", ok=False if needed else None, detail=f"{detail} sees no GPU: {reason}")
+
+
+def _memory(_: Settings) -> Finding:
+    sizes = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (int(sizes[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return Finding(name="memory", ok=True, detail=f"{_gib(available)} of {_gib(total)} are available")
+
+
+def _disk(settings: Settings) -> Finding:
+    free = {name: shutil.disk_usage(_existing(path)).free for name, path in _folders(settings)}
+    detail = ", ".join(f"{name}: {_gib(size)} free" for name, size in free.items())
+    return Finding(name="disk", ok=free["home"] >= MIN_FREE_BYTES, detail=detail)
+
+
+def _port(settings: Settings) -> Finding:
+    where = f"{settings.host}:{settings.port}"
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            return Finding(name="port", ok=None, detail=f"{where}: {error.strerror}; if the server runs, that is why")
+    return Finding(name="port", ok=True, detail=f"{where} is free")
+
+
+def _permissions(settings: Settings) -> Finding:
+    problems = []
+    if not os.access(_existing(settings.home), os.W_OK):
+        problems.append(f"{settings.home} can't be written")
+    elif settings.home.exists() and settings.home.stat().st_mode & 0o077:
+        problems.append(f"{settings.home} can be read by others on this machine: chmod 700")
+    problems += [f"{path} can't be read" for _, path in _folders(settings)[1:] if not os.access(path, os.R_OK)]
+    return Finding(name="permissions", ok=not problems, detail="; ".join(problems) or f"{settings.home} is private")
+
+
+def _database(settings: Settings) -> Finding:
+    database = Database(settings.database_url)
+    kind = database.url.get_backend_name()
+    if database.is_sqlite and not Path(database.url.database or "").exists():
+        return Finding(name="database", ok=None, detail=f"{kind}: made at the first start")
+    try:
+        version = database.schema_version()
+    except (DatabaseBusy, DatabaseFailed) as error:
+        return Finding(name="database", ok=False, detail=f"{kind}: {error}")
+    finally:
+        database.dispose()
+    return Finding(name="database", ok=True, detail=f"{kind}, schema {version or 'empty'}")
+
+
+def _catalog(settings: Settings) -> Finding:
+    try:
+        catalog = load_catalog(settings.model_configs, settings.weights)
+    except CatalogError as error:
+        return Finding(name="catalog", ok=False, detail="; ".join(str(error).splitlines()))
+    specs = [*catalog.checkpoints, *catalog.chat.checkpoints]
+    missing = [str(spec.path) for spec in specs if not spec.path.exists()]
+    detail = f"{len(catalog.models)} image models, {len(catalog.chat.models)} chat models"
+    return Finding(
+        name="catalog", ok=not missing, detail="; ".join([detail, *(f"{path} is missing" for path in missing)])
+    )
+
+
+def _egress(settings: Settings) -> Finding:
+    """What the server may connect to; nothing is tried."""
+    allowed = [f"references from https URLs (DARKROOM_FETCH={settings.fetch})"] if settings.fetch else []
+    if settings.webhooks != "off":
+        allowed.append(f"webhooks (DARKROOM_WEBHOOKS={settings.webhooks})")
+    try:
+        upstreams = load_catalog(settings.model_configs, settings.weights).chat.upstreams
+        allowed += [f"the upstream {upstream.base_url}" for upstream in upstreams]
+    except CatalogError:
+        allowed.append("unknown upstreams: the catalog is invalid")
+    return Finding(
+        name="egress", ok=None if allowed else True, detail="; ".join(allowed) or "nothing leaves this machine"
+    )
+
+
+def _folders(settings: Settings) -> list[tuple[str, Path]]:
+    return [("home", settings.home), ("weights", settings.weights), ("model_configs", settings.model_configs)]
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next(each for each in _upwards(path.absolute()) if each.exists())
+
+
+def _upwards(path: Path) -> Iterator[Path]:
+    yield path
+    yield from path.parents
+
+
+def _run(*command: str) -> str | None:
+    """What it prints; None if it can't be run, or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

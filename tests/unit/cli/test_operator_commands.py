@@ -1,0 +1,180 @@
+"""What operators read and change on the command line, against HTTP on the same database."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.accounts.db import Database
+from server.accounts.keys import authenticate, create_key
+from server.accounts.ledger import Ledger
+from server.cli.app import main
+from server.clock import Clock
+from server.flows.operators import doctor
+from tests.support.in_process import InProcess, in_process
+from tests.unit.accounts.helpers import GROUPS, call, result
+
+Run = Callable[..., tuple[int, str, str]]
+OCTOBER = datetime(2026, 10, 15, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command on a home of its own: its exit status, stdout and stderr."""
+    monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
+    monkeypatch.delenv("DARKROOM_DATABASE", raising=False)
+
+    def run_command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["darkroom", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        else:
+            status = 0
+        return (status, *capsys.readouterr())
+
+    return run_command
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[InProcess]:
+    (tmp_path / "admin-key").write_text("admin")
+    async with in_process(tmp_path) as app:
+        yield app
+
+
+def database(tmp_path: Path) -> Database:
+    opened = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
+    opened.migrate()
+    return opened
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def cents(row: Any) -> int:
+    return round(float(row["amount"]) * 10_000)
+
+
+def test_full_ids_are_printed_into_a_pipe(run: Run) -> None:
+    secret = run("keys", "create", "web shop", "-g", "alpha-image-per-call", "--monthly-budget", "5")[1]
+    assert secret.startswith("sk-dr-")
+    (listed,) = json.loads(run("keys", "list", "--json")[1])
+    assert listed["id"] in run("keys", "list")[1]
+    assert rows(run("keys", "list", "--csv")[1])[0]["id"] == listed["id"]
+    assert (listed["monthly_budget"], listed["groups"]) == ("5.00", ["alpha-image-per-call"])
+
+
+def test_a_key_is_changed_by_name_or_prefix(run: Run) -> None:
+    run("keys", "create", "web shop")
+    (before,) = json.loads(run("keys", "list", "--json")[1])
+    status, said, _ = run("keys", "set", "web", "--name", "shop", "--days", "3", "--max-running", "2", "--budget", "9")
+    assert status == 0
+    assert "2 calls at once" in said
+    run("keys", "set", before["id"][:12], "--days", "never", "--budget", "none", "-g", "chat", "--note", "x")
+    (after,) = json.loads(run("keys", "list", "--json")[1])
+    assert [after[name] for name in ("name", "expires_at", "budget", "max_running", "groups", "note")] == [
+        "shop", None, None, 2, ["chat"], "x",
+    ]  # fmt: skip
+    for wrong in (
+        ("keys", "set", "nobody"),
+        ("keys", "create", "x", "-g", "none"),
+        ("keys", "set", "shop", "--days", "x"),
+    ):
+        status, _, said = run(*wrong)
+        assert status == 1
+        assert said.count("\n") == 1
+
+
+def test_a_rotated_key_keeps_its_old_secret_for_a_while(run: Run, tmp_path: Path) -> None:
+    old = run("keys", "create", "shop")[1].strip()
+    new = run("keys", "rotate", "shop", "--overlap-hours", "1")[1].strip()
+    opened = database(tmp_path)
+    assert authenticate(opened, old) == authenticate(opened, new) is not None
+    run("keys", "rotate", "shop", "--overlap-hours", "0")
+    assert authenticate(opened, new) is None
+    opened.dispose()
+
+
+def test_every_listing_has_json_and_csv(run: Run) -> None:
+    run("keys", "create", "shop")
+    run("operators", "create", "anna")
+    for listing in (
+        ["keys", "list"], ["operators", "list"], ["models"], ["checkpoints", "list"], ["ledger"], ["usage"], ["calls"],
+        ["audit"], ["moderation"],
+    ):  # fmt: skip
+        status, printed, _ = run(*listing, "--json")
+        assert status == 0, listing
+        entries = json.loads(printed)
+        status, printed, _ = run(*listing, "--csv")
+        assert status == 0, listing
+        assert len(rows(printed)) == len(entries), listing
+    actions = [entry["action"] for entry in json.loads(run("audit", "--json")[1])]
+    assert actions == ["operator.create", "key.create"]
+    assert run("--version")[1].startswith("darkroom 0.")
+    assert run("operators", "revoke", "anna")[0] == 0
+    assert run("operators", "revoke", "anna")[0] == 1
+
+
+def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("DARKROOM_PORT", "0")
+    monkeypatch.setattr(doctor, "ASK_TORCH", "print('2.9 12.8 True One_GPU')")
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 0)
+    run("keys", "create", "shop")
+    status, printed, _ = run("doctor", "--json")
+    found = {each["name"]: each for each in json.loads(printed)}
+    assert found.keys() == {
+        "driver", "cuda", "memory", "disk", "port", "permissions", "database", "catalog", "egress",
+    }  # fmt: skip
+    assert status == any(each["ok"] is False for each in found.values())
+    assert (found["cuda"]["ok"], found["port"]["ok"], found["permissions"]["ok"]) == (True, True, True)
+    assert found["cuda"]["detail"] == "torch 2.9 for CUDA 12.8 sees One_GPU"
+    assert found["database"]["detail"].startswith("sqlite, schema 00")
+    tmp_path.chmod(0o755)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "alpha.toml").write_text("price = ")
+    monkeypatch.setenv("DARKROOM_MODEL_CONFIGS", str(tmp_path / "broken"))
+    monkeypatch.setenv("DARKROOM_DEVICE", "cuda")
+    monkeypatch.setattr(doctor, "ASK_TORCH", "print('2.9 - False')")
+    status, printed, _ = run("doctor")
+    assert status == 1
+    for said in ("this torch is for CPUs", "chmod 700", "alpha.toml"):
+        assert said in printed
+
+
+async def test_who_spent_what_last_month_is_the_same_everywhere(
+    running: InProcess, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = database(tmp_path)
+    ledger = Ledger(opened, "me")
+    moments = [OCTOBER, OCTOBER, datetime(2026, 11, 1, tzinfo=UTC).timestamp()]
+    for number, moment in enumerate(moments):
+        monkeypatch.setattr(Clock, "now", lambda _, moment=moment: moment)
+        key, _ = create_key(opened, f"team {number % 2}", GROUPS)
+        ledger.hold(call(f"c{number}", key.id, 1000 * (number + 1)))
+        ledger.capture(f"c{number}", [result(f"p{number}")])
+    monkeypatch.undo()
+    monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
+    opened.dispose()
+    path, admin = "/admin/usage?from=2026-10&to=2026-10&by=key,month", {"Authorization": "Bearer admin"}
+    over_http = (await running.client.get(path, headers=admin)).json()["data"]
+    as_file = rows((await running.client.get(f"{path}&format=csv", headers=admin)).text)
+    command = ("usage", "--month", "2026-10", "--by", "key,month")
+    printed, exported = json.loads(run(*command, "--json")[1]), rows(run(*command, "--csv")[1])
+    charged = json.loads(run("ledger", "--from", "2026-10", "--to", "2026-10", "--json")[1])
+    answers = [over_http, as_file, printed, exported]
+    assert [[(row["key_id"], cents(row)) for row in answer] for answer in answers] == [
+        [(row["key_id"], cents(row)) for row in over_http]
+    ] * 4
+    assert [sum(map(cents, answer)) for answer in (*answers, charged)] == [3000] * 5
+    assert "Total: 0.30 CNY for 2 calls" in run(*command)[1]
