@@ -105,12 +105,10 @@ def _catalog(settings: Settings) -> Finding:
         catalog = load_catalog(settings.model_configs, settings.weights)
     except CatalogError as error:
         return Finding(name="catalog", ok=False, detail="; ".join(str(error).splitlines()))
-    specs = [*catalog.checkpoints, *catalog.chat.checkpoints]
-    missing = [str(spec.path) for spec in specs if not spec.path.exists()]
-    detail = f"{len(catalog.models)} image models, {len(catalog.chat.models)} chat models"
-    return Finding(
-        name="catalog", ok=not missing, detail="; ".join([detail, *(f"{path} is missing" for path in missing)])
-    )
+    paths = [*(spec.path for spec in catalog.checkpoints), *(spec.path for spec in catalog.chat.checkpoints)]
+    missing = [f"{path} is missing" for path in paths if not path.exists()]
+    counts = f"{len(catalog.models)} image models, {len(catalog.chat.models)} chat models"
+    return Finding(name="catalog", ok=not missing, detail="; ".join([counts, *missing]))
 
 
 def _egress(settings: Settings) -> Finding:
