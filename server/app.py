@@ -151,7 +151,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
 def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
     """The workers that this catalog and this policy need."""
     chat = [services.chat_engine] if services.catalog.current.chat.checkpoints else []
-    classifiers = [services.classifier_engine] if services.policy.classifiers else []
+    classifiers = [services.classifier_engine] if services.policy.current.classifiers else []
     return [services.image_engine, *chat, *classifiers]
 
 

@@ -39,7 +39,9 @@ from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
+from server.flows.operators.swaps import CatalogJobs
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -54,7 +56,7 @@ from server.flows.responses.planner import Planner
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.thumbnails import Thumbnails
-from server.moderation.policy import Policy, load_policy
+from server.moderation.policy import load_policy
 from server.services import Services
 from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
@@ -67,6 +69,7 @@ from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
 from server.state.served_catalog import ServedCatalog
+from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
@@ -78,7 +81,7 @@ class _Base:
 
     settings: Settings
     catalog: ServedCatalog
-    policy: Policy
+    policy: ServedPolicy
     metrics: Metrics
     tracing: Tracing
     crash_points: CrashPoints
@@ -179,6 +182,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         operator_sessions=ConsoleSessions(),
         drain=base.drain,
         job_queue=job_queue,
+        catalog_jobs=CatalogJobs(_catalog_updater(base, checkpoints), base.database, base.background),
+        policy_admin=_policy_admin(base, moderator),
         thumbnails=Thumbnails(base.storage, Storage(settings.thumbnails), base.decoders),
         call_recorder=CallRecorder(
             call_log,
@@ -201,7 +206,6 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         pictured_chat=PicturedChat(image_calls, response_creator, base.storage),
         compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
-        catalog_updater=_catalog_updater(base, checkpoints),
         checkpoints=checkpoints,
         proofs=Proofs(base.catalog, base.image_engine, checkpoints, settings.job_time_limit_s),
     )
@@ -216,7 +220,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     base = _Base(
         settings=settings,
         catalog=ServedCatalog(catalog),
-        policy=policy,
+        policy=ServedPolicy(policy),
         metrics=Metrics(),
         tracing=Tracing(settings.tracing),
         crash_points=crash_points,
@@ -293,6 +297,18 @@ def _response_creator(
         drain=base.drain,
         retry_grace_s=base.settings.retry_grace_s,
         leave_out_pictures=base.settings.leave_out_pictures,
+    )
+
+
+def _policy_admin(base: _Base, moderator: Moderator) -> PolicyAdmin:
+    return PolicyAdmin(
+        base.policy,
+        moderator,
+        base.classifier_engine,
+        base.catalog,
+        base.database,
+        path=base.settings.moderation,
+        weights=base.settings.weights,
     )
 
 

@@ -18,7 +18,6 @@ from server.backends.fleet import Fleet
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.call_recording import CallRecorder
-from server.flows.catalog_update import CatalogUpdater
 from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
 from server.flows.chat.idempotency import KeyedChats
@@ -28,7 +27,9 @@ from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
 from server.flows.moderation import Moderator
+from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
+from server.flows.operators.swaps import CatalogJobs
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -38,7 +39,6 @@ from server.flows.responses.count_tokens import TokenCounter
 from server.flows.responses.create import ResponseCreator
 from server.flows.responses.retrieve import Responses
 from server.flows.thumbnails import Thumbnails
-from server.moderation.policy import Policy
 from server.settings import Settings
 from server.state.active_calls import ActiveCalls
 from server.state.active_chats import ActiveChats
@@ -48,6 +48,7 @@ from server.state.body_budget import BodyBudget
 from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.served_catalog import ServedCatalog
+from server.state.served_policy import ServedPolicy
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 
@@ -60,7 +61,7 @@ class Services:
     version: str
     started_at: float  # in Unix seconds
     catalog: ServedCatalog
-    policy: Policy
+    policy: ServedPolicy
     metrics: Metrics
     tracing: Tracing
 
@@ -91,6 +92,8 @@ class Services:
 
     call_recorder: CallRecorder
     job_queue: JobQueue
+    catalog_jobs: CatalogJobs
+    policy_admin: PolicyAdmin
     thumbnails: Thumbnails
     limiter: RateLimiter
     moderator: Moderator
@@ -107,6 +110,5 @@ class Services:
     pictured_chat: PicturedChat
     compactor: Compactor
     token_counter: TokenCounter
-    catalog_updater: CatalogUpdater
     checkpoints: CheckpointManager
     proofs: Proofs

@@ -4,7 +4,7 @@ Running calls keep the models they started with. If anything is wrong with the n
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,9 +20,16 @@ from server.backends.upstream import UpstreamClient
 from server.errors import BadRequest, Conflict, NotFound, StartError
 from server.flows.catalog_edit import EditHistory, SettingChange, edit_catalog_file, write_text
 from server.flows.checkpoints import CheckpointManager
+from server.schemas.swaps import Stage
 from server.state.served_catalog import ServedCatalog
 
 log = structlog.stdlib.get_logger("darkroom.swap")
+
+Tell = Callable[[Stage], None]  # how far a change is
+
+
+def _say_nothing(_: Stage) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +70,16 @@ class CatalogUpdater:
         self._weights = weights
         self._preload = preload
 
-    async def swap(self, model: str, checkpoint: str, *, keep_settings: bool = False) -> CatalogDiff:
+    async def swap(
+        self, model: str, checkpoint: str, tell: Tell = _say_nothing, *, keep_settings: bool = False
+    ) -> CatalogDiff:
         """Give `model`, and the models that share its catalog file, another checkpoint. Raises ApiError.
 
         `checkpoint` is a path as catalog files have it: absolute, or relative to the weights folder. Steps, guidance,
         areas and conditioning become what fits it, unless `keep_settings`.
         """
         async with self._catalog.lock:
+            tell("inspecting")
             before = self._catalog.current
             image_model = before.find(model)
             if image_model is None:
@@ -83,19 +93,21 @@ class CatalogUpdater:
                 self._weights,
                 {change.key: change.new for change in settings},
             )
+            tell("loading")
             diff = await self._replace(before, after)
+            tell("writing")
             edit = await asyncio.to_thread(edit_catalog_file, image_model.source, checkpoint, settings)
             if edit is not None:
                 await asyncio.to_thread(self._history.record, edit)
             return replace(diff, settings=tuple(settings), saved=edit is not None)
 
-    async def undo(self) -> CatalogDiff:
+    async def undo(self, tell: Tell = _say_nothing) -> CatalogDiff:
         """Take back the latest swap: its catalog file is as it was. Raises ApiError, and then nothing has changed."""
         edit = await asyncio.to_thread(self._history.last)
         source = Path(edit.source)
         await asyncio.to_thread(write_text, source, edit.before)
         try:
-            diff = await self.reload()
+            diff = await self.reload(tell)
         except BaseException:
             await asyncio.to_thread(write_text, source, edit.after)
             raise
@@ -108,9 +120,10 @@ class CatalogUpdater:
         except NotFound:
             return []  # loading it will fail, and say so
 
-    async def reload(self) -> CatalogDiff:
+    async def reload(self, tell: Tell = _say_nothing) -> CatalogDiff:
         """Read the catalog's files again. Raises ApiError."""
         async with self._catalog.lock:
+            tell("loading")
             try:
                 after = await asyncio.to_thread(load_catalog, self._model_configs, self._weights)
             except CatalogError as error:

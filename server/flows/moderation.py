@@ -6,7 +6,7 @@ that can't answer refuses too, as a failure of the server: nothing passes unchec
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 import structlog
 
 from pipelines.protocol.chat import Admitted, ChatEvent, ReasoningDelta, TextDelta, ToolCallDelta
-from pipelines.protocol.classify import Classified, ClassifyEvent, ClassifyJob
+from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Started
 from server.accounts.db import Database
 from server.accounts.refusals import Refusal, record_refusals
 from server.backends.engine_host import EngineHost, QueueFull
 from server.errors import EngineFailure, ImageModerationBlocked, ModerationBlocked, Overloaded, TimedOut
 from server.moderation.policy import Classifier, Finding, Policy, Stage
+from server.state.served_policy import ServedPolicy
 from server.telemetry.metrics import Metrics
 
 log = structlog.stdlib.get_logger("darkroom.moderation")
@@ -44,7 +45,7 @@ class Moderator:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: ServedPolicy,
         classifier_engine: EngineHost[ClassifyJob, ClassifyEvent],
         database: Database,
         metrics: Metrics,
@@ -55,18 +56,32 @@ class Moderator:
         self._database = database
 
     async def check_texts(self, context: ModerationContext, stage: Stage, texts: Sequence[str]) -> None:
-        findings = await asyncio.to_thread(self._policy.search, texts, context.group, stage, low=context.low)
-        classifiers = self._policy.classifiers_for("prompts", context.group, stage)
-        for classifier in classifiers if texts and not findings else ():
-            job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=tuple(texts))
-            findings += await self._judge(classifier, job, context)
+        policy = self._policy.current
+        findings = await self.search(context, stage, texts, policy, policy.checkpoints)
         await self._refuse(context, stage, findings)
+
+    async def search(
+        self,
+        context: ModerationContext,
+        stage: Stage,
+        texts: Sequence[str],
+        policy: Policy,
+        loaded: Collection[ClassifierSpec],
+    ) -> list[Finding]:
+        """The breaches of this policy's rules or, without one, of its classifiers, as far as they are loaded."""
+        findings = await asyncio.to_thread(policy.search, texts, context.group, stage, low=context.low)
+        classifiers = policy.classifiers_for("prompts", context.group, stage)
+        for classifier in classifiers if texts and not findings else ():
+            if classifier.spec in loaded:
+                job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, texts=tuple(texts))
+                findings += await self._judge(classifier, job, context)
+        return findings
 
     async def check_pictures(
         self, context: ModerationContext, stage: Stage, pictures: Sequence[Picture | EncodedImage]
     ) -> None:
         findings: list[Finding] = []
-        classifiers = self._policy.classifiers_for("pictures", context.group, stage)
+        classifiers = self._policy.current.classifiers_for("pictures", context.group, stage)
         for classifier in classifiers if pictures else ():
             job = ClassifyJob(f"mod_{uuid.uuid4().hex}", classifier.spec, pictures=tuple(pictures))
             findings += await self._judge(classifier, job, context)
@@ -81,7 +96,7 @@ class Moderator:
         """
         buffered: list[ChatEvent] = []
         texts: dict[tuple[int, str, int], str] = {}  # by choice, kind of delta and index of the tool call
-        covers_answers = self._policy.moderates_output(context.group)
+        covers_answers = self._policy.current.moderates_output(context.group)
         async with aclosing(events):
             async for event in events:
                 if not covers_answers or isinstance(event, Admitted | Started):

@@ -162,6 +162,12 @@ COMPACT: Examples = {
 SWAP: Examples = {
     "other weights": {"model": "beta-2.5-flash-image-count", "checkpoint": "starter-beta"},
 }
+MODERATION_TEST: Examples = {
+    "a text, by a draft": {
+        "text": "an assault rifle",
+        "policy_toml": "[[rules]]\nname = 'no-weapons'\ncategory = 'violence'\nterms = ['assault rifle']\n",
+    },
+}
 QUEUE_EVENTS: Examples = {
     "a picture that is drawn": {
         "type": "queue.snapshot",

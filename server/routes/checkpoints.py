@@ -8,13 +8,14 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from server.accounts.audit import record_change
 from server.accounts.report import last_charges
 from server.errors import BadRequest
 from server.flows.proof import Recipe
 from server.http import examples
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, json_body, openapi
-from server.http.operators import operator
+from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
     MAX_CELLS,
@@ -128,12 +129,16 @@ async def inspect(request: Request, services: ServicesDep) -> CheckpointFindings
         security="admin_key",
     ),
 )
-async def add(request: Request, services: ServicesDep) -> NewCheckpoint:
+async def add(request: Request, services: ServicesDep, by: OperatorName) -> NewCheckpoint:
     """Write its catalog file."""
     body = validate(AddRequest, parse_json(await request.body()), strict=True)
     fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
     async with services.catalog.lock:
         added = await asyncio.to_thread(lambda: services.checkpoints.add(body.checkpoint, **fields))
+    details = {"models": list(added.models), "checkpoint": body.checkpoint}
+    await services.database.in_writer(
+        record_change, services.database, by, "checkpoint.add", str(added.file), **details
+    )
     return NewCheckpoint(
         file=str(added.file),
         text=added.text,
@@ -174,13 +179,15 @@ async def verify(request: Request, services: ServicesDep) -> Verification:
         security="admin_key",
     ),
 )
-async def remove(request: Request, services: ServicesDep) -> Removal:
+async def remove(request: Request, services: ServicesDep, by: OperatorName) -> Removal:
     """Delete its catalog file."""
     body = validate(RemoveRequest, parse_json(await request.body()), strict=True)
     async with services.catalog.lock:
         deleted = await asyncio.to_thread(
             lambda: services.checkpoints.remove(body.model, delete_files=body.delete_files)
         )
+    details = {"deleted": [str(path) for path in deleted]}
+    await services.database.in_writer(record_change, services.database, by, "checkpoint.remove", body.model, **details)
     return Removal(deleted=[str(path) for path in deleted])
 
 

@@ -52,7 +52,7 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, and while the
     server drains."""
     image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
-    draining, has_classifiers = services.drain.draining, bool(services.policy.classifiers)
+    draining, has_classifiers = services.drain.draining, bool(services.policy.current.classifiers)
     has_local_chat = bool(services.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
     body: dict[str, Any] = {"status": "draining" if draining else "ready" if loaded else "starting"}

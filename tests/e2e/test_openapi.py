@@ -23,6 +23,7 @@ BODIES: dict[str, Examples] = {
     "/admin/keys": examples.CREATE_KEY,
     "/admin/keys/{key}": examples.CHANGE_KEY,
     "/admin/keys/{key}/rotate": examples.ROTATE_KEY,
+    "/admin/moderation/test": examples.MODERATION_TEST,
     "/admin/operators": examples.CREATE_OPERATOR,
     "/admin/checkpoints/inspect": examples.INSPECT,
     "/admin/checkpoints/add": examples.ADD,
@@ -48,8 +49,8 @@ BODIES: dict[str, Examples] = {
 ADMIN_LISTS = [
     f"/admin/{name}"
     for name in (
-        "audit", "calls", "checkpoints", "checkpoints/adapters", "doctor", "jobs", "keys", "ledger", "operators",
-        "refusals", "status", "usage",
+        "audit", "calls", "checkpoints", "checkpoints/adapters", "doctor", "jobs", "keys", "ledger", "moderation",
+        "operators", "refusals", "status", "swaps", "usage",
     )
 ]  # fmt: skip
 OWN_LISTS = [f"/v1/darkroom/{name}" for name in ("calls", "me", "responses", "results", "usage")]

@@ -109,10 +109,11 @@ def _authorization(database: Any) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def in_process(home: Path, *, lora_folder: str | None = None, **settings: Any) -> AsyncIterator[InProcess]:
+async def in_process(
+    home: Path, *, lora_folder: str | None = None, configs: Path = REPOSITORY / "model_configs", **settings: Any
+) -> AsyncIterator[InProcess]:
     """Run the app with the shipped catalog until the block ends. The gate is open. `lora_folder` is alpha's, below the
     home."""
-    configs = REPOSITORY / "model_configs"
     if lora_folder is not None:
         configs = Path(shutil.copytree(configs, home / "model_configs"))
         alpha = configs / "alpha-image-2.toml"

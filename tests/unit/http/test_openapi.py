@@ -53,6 +53,7 @@ from server.schemas.checkpoints import AddRequest, InspectRequest, ProofRequest,
 from server.schemas.conversations import AddItems, ChangeConversation, CreateConversation
 from server.schemas.images import EditForm, GenerationBody
 from server.schemas.keys import ChangeKey, CreateKey, RotateKey
+from server.schemas.moderation import ModerationTestRequest
 from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
@@ -63,6 +64,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/admin/keys": CreateKey,
     "/admin/keys/{key}": ChangeKey,
     "/admin/keys/{key}/rotate": RotateKey,
+    "/admin/moderation/test": ModerationTestRequest,
     "/admin/operators": CreateOperator,
     "/admin/checkpoints/add": AddRequest,
     "/admin/checkpoints/inspect": InspectRequest,

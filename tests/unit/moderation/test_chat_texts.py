@@ -19,6 +19,7 @@ from server.flows.moderation import Moderator
 from server.moderation.policy import load_policy
 from server.schemas.chat_messages import MAX_TEXT
 from server.state.background_tasks import BackgroundTasks
+from server.state.served_policy import ServedPolicy
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 
@@ -88,7 +89,7 @@ async def test_fields_of_an_upstreams_template_are_moderated(
     key, _ = create_key(database, "one", frozenset({"chat"}))
     model = ChatModel("large", "chat", Upstream("http://upstream.test/v1", "large", None))
     classifiers = EngineHost[ClassifyJob, ClassifyEvent]("classify", (), 1)
-    moderator = Moderator(load_policy(path, tmp_path, {"chat"}), classifiers, database, Metrics())
+    moderator = Moderator(ServedPolicy(load_policy(path, tmp_path, {"chat"})), classifiers, database, Metrics())
     await check_upstream_chat(moderator, key, model, {"messages": [user("hello")]})
     with pytest.raises(ModerationBlocked, match="no-knives"):
         await check_upstream_chat(moderator, key, model, {"messages": [user("hello")], **field})

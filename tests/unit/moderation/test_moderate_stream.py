@@ -29,6 +29,7 @@ from server.flows.chat.run import ChatRunner
 from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import load_policy
 from server.state.background_tasks import BackgroundTasks
+from server.state.served_policy import ServedPolicy
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
 
@@ -70,7 +71,7 @@ def make_moderator(
     def make(policy: str) -> Moderator:
         path = tmp_path / "policy.toml"
         path.write_text(policy)
-        return Moderator(load_policy(path, tmp_path, {"chat", "other"}), classifiers, database, Metrics())
+        return Moderator(ServedPolicy(load_policy(path, tmp_path, {"chat", "other"})), classifiers, database, Metrics())
 
     return make
 
