@@ -10,7 +10,7 @@ INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links w
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help setup install serve bundle verify install-offline prove-offline test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -64,13 +64,13 @@ nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest a
 			tests/engines/test_picture_sizes.py tests/engines/test_pipelines.py -m 'nightly or not nightly' || exit 1; \
 	done
 
-clients: $(CLIENTS) ## install the clients of others that some tests talk through: LiteLLM, LangChain, OpenAI's Node SDK
+clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 
 $(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/node/package-lock.json
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install --quiet --disable-pip-version-check --constraint tests/clients/constraints.txt \
 		--requirement tests/clients/requirements.txt && touch $@ || echo "LiteLLM and LangChain are not tested: pip could not install them"
-	@npm ci --prefix tests/node --no-audit --no-fund --silent || echo "OpenAI's Node SDK is not tested: npm could not install it"
+	@npm ci --prefix tests/node --no-audit --no-fund --silent || echo "OpenAI's Node SDK and the console are not tested: npm could not install the SDK and the browser"
 
 check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
 	@$(BIN)/ruff check .
@@ -117,6 +117,10 @@ sbom: $(STAMP) $(SUPPLY) ## the packages of .venv as CycloneDX, in build/sbom.js
 $(SUPPLY): release/tools.txt
 	@test -x .venv-supply/bin/python || $(PYTHON) -m venv .venv-supply
 	@.venv-supply/bin/pip install --quiet --disable-pip-version-check --requirement release/tools.txt && touch $@
+
+screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/console.md, by the console's browser tests
+	@mkdir -p docs/console
+	@CONSOLE_SCREENSHOTS=docs/console $(BIN)/pytest tests/e2e/test_console.py
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory

@@ -1,44 +1,70 @@
-"""The console in a real browser: Chromium, if it is installed (`npm ci` in tests/node installs what drives it)."""
+"""The console in a real browser: one spec of `tests/node/console/` a page, all against one server and one Chromium.
 
-import json
-import shutil
+`npm ci` in `tests/node` (`make clients`) brings the browser. With CONSOLE_SCREENSHOTS=FOLDER the specs write pictures
+of their pages there, of a server that draws as well as it can.
+"""
+
+import os
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.harness import REPOSITORY, Server, charges
+from tests.support.harness import REPOSITORY, Server, assert_clean
 
 NODE = REPOSITORY / "tests" / "node"
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+SPECS = sorted((NODE / "console").glob("*.spec.mjs"))
+SCREENSHOTS = os.environ.get("CONSOLE_SCREENSHOTS")
+POLICY = """
+[[rules]]
+name     = "no-forbidden-things"
+category = "test"
+terms    = ["forbidden"]
+"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-@pytest.mark.skipif(not (NODE / "node_modules" / "playwright-core").exists(), reason="npm ci in tests/node")
-def test_a_person_generates_edits_and_reads_errors(server: Server) -> None:
-    before = charges(server)
+@pytest.fixture(scope="module")
+def console_server(tmp_path_factory: pytest.TempPathFactory, chat_configs: Path) -> Iterator[Server]:
+    """A server with the trained starters, few steps, a policy, and a key and an operator that the specs share."""
+    home = tmp_path_factory.mktemp("console-home")
+    policy = home / "policy.toml"
+    policy.write_text(POLICY)
+    configs = REPOSITORY / "model_configs" if SCREENSHOTS else chat_configs
+    running = Server(home, REPOSITORY / "weights", configs, {"moderation": str(policy)}).start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[str]:
+    """The address of a Chromium. In CI a missing one is a failure."""
+    if not (NODE / "node_modules" / "playwright-core").exists():
+        assert not os.environ.get("CI"), "`make clients` has not brought the browser"
+        pytest.skip("npm ci in tests/node brings the browser")
+    running = subprocess.Popen(
+        ["node", "console/browser.mjs"], cwd=NODE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout is not None
+    address = running.stdout.readline().strip()
+    assert address.startswith("ws://"), "the browser did not start"
+    yield address
+    running.communicate(timeout=60)  # closes its input
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name.partition(".")[0])
+def test_page(path: Path, console_server: Server, browser: str) -> None:
+    folder = [str((REPOSITORY / SCREENSHOTS).resolve())] if SCREENSHOTS else []
     done = subprocess.run(
-        ["node", "console.mjs", str(CHROMIUM), server.base, server.key],
+        ["node", str(path), browser, console_server.base, console_server.key, console_server.admin_key, *folder],
         cwd=NODE,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert result["errors"] == []
-    assert result["origins"] == [server.base]  # no other server gets a request
-    assert "Incorrect API key" in result["refusedKey"]
-    assert result["models"] == 10
-    assert result["qualityHidden"]
-    first, second = result["images"]
-    assert first["message"].startswith("Done in")
-    assert (first["width"], first["height"], first["alt"]) == (1792, 1024, "a red boat at sunset")
-    assert (second["width"], second["height"], second["alt"]) == (1792, 1024, "make it night")
-    assert "without guidance" in result["refusal"]
-    assert (result["focus"], result["visible"]) == ("guidance", True)
-    assert result["references"] == 0
-    assert (result["stored"], result["visibleCookies"]) == ({}, "")
-    assert result["cookies"] == [{"httpOnly": True, "sameSite": "Strict"}]
-    assert result["signedOut"]
-    assert charges(server) == before + 2
+
+
+def test_the_books_agree_after_all_that(console_server: Server) -> None:
+    assert_clean(console_server)

@@ -71,12 +71,12 @@ async def test_pages_have_one_document_and_files_are_asked_again(app: InProcess)
     pages = [await app.client.get(path) for path in ("/console", "/console/", "/console/gallery")]
     assert {page.text for page in pages} == {pages[0].text}
     assert {page.headers["content-type"] for page in pages} == {"text/html; charset=utf-8"}
-    script = await app.client.get("/console/console.js")
+    script = await app.client.get("/console/app.js")
     assert script.headers["content-type"].startswith("text/javascript")
     policy = script.headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
-    again = await app.client.get("/console/console.js", headers={"If-None-Match": script.headers["etag"]})
+    again = await app.client.get("/console/app.js", headers={"If-None-Match": script.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 

@@ -1,0 +1,101 @@
+// The console: its frame, and the page that the address names. Pages are loaded when they are opened.
+import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
+import { loadLanguage, N, t } from "./core/i18n.js";
+import { Link, place } from "./core/router.js";
+import { useStore } from "./core/store.js";
+import { ErrorNote, Page } from "./parts/basics.js";
+import { SignIn } from "./parts/sign-in.js";
+import { loadSession, session, signOut } from "./state/session.js";
+
+const PAGES = {
+  generate: { title: N("Generate"), load: () => import("./pages/generate.js") },
+  edit: { title: N("Edit"), load: () => import("./pages/edit.js") },
+  gallery: { title: N("Gallery"), load: () => import("./pages/gallery.js") },
+  compare: { title: N("Compare"), load: () => import("./pages/compare.js") },
+  chat: { title: N("Chat"), load: () => import("./pages/chat.js") },
+  conversation: { title: N("Conversation"), load: () => import("./pages/conversation.js") },
+  usage: { title: N("My usage"), load: () => import("./pages/usage.js") },
+  queue: { title: N("Queue"), operator: true, load: () => import("./pages/queue.js") },
+  keys: { title: N("Keys"), operator: true, load: () => import("./pages/keys.js") },
+  ledger: { title: N("Ledger"), operator: true, load: () => import("./pages/ledger.js") },
+  calls: { title: N("Calls"), operator: true, load: () => import("./pages/calls.js") },
+  audit: { title: N("Audit"), operator: true, load: () => import("./pages/audit.js") },
+};
+
+function Lamp() {
+  const [status, setStatus] = useState("starting");
+  useEffect(() => {
+    const look = async () => {
+      try {
+        setStatus((await (await fetch("/readyz")).json()).status);
+      } catch {
+        setStatus("away");
+      }
+    };
+    look();
+    const timer = setInterval(look, 5000);
+    return () => clearInterval(timer);
+  }, []);
+  const words = { starting: t("starting"), ready: t("ready"), draining: t("stopping"), away: t("no answer") };
+  return html`<span class=${`lamp ${status}`} aria-hidden="true"></span><span>Darkroom</span>
+    <span class="small dim" role="status">${words[status] ?? status}</span>`;
+}
+
+function Links({ of, current, onFollow }) {
+  return Object.entries(PAGES).filter(([, page]) => Boolean(page.operator) === of).map(([name, page]) => html`
+    <${Link} key=${name} page=${name} onClickCapture=${onFollow} aria-current=${name === current ? "page" : undefined}>${t(page.title)}</${Link}>`);
+}
+
+function Side({ current }) {
+  const [open, setOpen] = useState(false);
+  const { key, operator } = useStore(session);
+  const close = () => setOpen(false);
+  return html`<div class=${`side ${open ? "open" : ""}`}>
+    <div class="brand"><${Lamp} /></div>
+    <button type="button" class="menu" aria-expanded=${open} aria-controls="nav" onClick=${() => setOpen(!open)}>${t("Menu")}</button>
+    <nav id="nav" aria-label=${t("Pages")}>
+      <${Links} of=${false} current=${current} onFollow=${close} />
+      <h2>${t("Operators")}</h2>
+      <${Links} of=${true} current=${current} onFollow=${close} />
+    </nav>
+    ${(key || operator) && html`<div class="who">
+      ${key && html`<span>${t("Key {name}", { name: key.name })}</span>`}
+      ${operator && html`<span>${t("Operator")}</span>`}
+      <button type="button" onClick=${signOut}>${t("Sign out")}</button>
+    </div>`}
+  </div>`;
+}
+
+function Body({ name, page }) {
+  const [loaded, setLoaded] = useState({});
+  const [broken] = useErrorBoundary((error) => console.error(error));
+  const { key, operator } = useStore(session);
+  useEffect(() => {
+    page.load().then((module) => setLoaded({ name, View: module.default }), (error) => setLoaded({ name, error }));
+  }, [name]);
+  const failed = broken ?? (loaded.name === name ? loaded.error : null);
+  if (failed) return html`<${Page} title=${t(page.title)}><${ErrorNote} error=${failed} /></${Page}>`;
+  if (!(page.operator ? operator : key)) return html`<${SignIn} title=${t(page.title)} operator=${Boolean(page.operator)} />`;
+  return loaded.name === name ? html`<${loaded.View} title=${t(page.title)} />` : html`<${Page} title=${t(page.title)} />`;
+}
+
+function App() {
+  const { page: name } = useStore(place);
+  const page = PAGES[name];
+  return html`<a class="skip" href="#main">${t("Skip to the page")}</a>
+    <div class="frame">
+      <${Side} current=${name} />
+      ${page
+        ? html`<${Body} key=${name} name=${name} page=${page} />`
+        : html`<${Page} title=${t("No such page")}><p><${Link} page="generate">${t("Generate")}</${Link}></p></${Page}>`}
+    </div>`;
+}
+
+async function start() {
+  const problems = await Promise.allSettled([loadLanguage(), loadSession()]);
+  const failed = problems.find((problem) => problem.status === "rejected");
+  const root = document.getElementById("app");
+  render(failed ? html`<${Page} title="Darkroom"><${ErrorNote} error=${failed.reason} /></${Page}>` : html`<${App} />`, root);
+}
+
+start();

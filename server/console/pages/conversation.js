@@ -1,0 +1,125 @@
+// Conversation: a chat model that draws, by /v1/responses. Every turn is stored, and may be continued again.
+import { resultName, resultPath } from "../core/api.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { t } from "../core/i18n.js";
+import { navigate } from "../core/router.js";
+import { useStore } from "../core/store.js";
+import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { useRoute, useWork } from "../parts/loading.js";
+import { References } from "../parts/references.js";
+import { emptyTurn, loadChain, pathTo, sendTurn } from "../state/conversation.js";
+import { chatModels, findModel, imageModels, models } from "../state/models.js";
+
+const sourceOf = (picture) => (picture.startsWith("data:") ? picture : resultPath(picture));
+
+function Turn({ turn, branches, onBranch, onBack, isLast }) {
+  const editable = turn.pictures.filter((picture) => !picture.startsWith("data:"));
+  return html`<div class="turn mine" role="group" aria-label=${t("You")}>
+      ${turn.images.map((source, index) => html`<img key=${index} src=${source.startsWith("data:") ? source : resultPath(source)} alt=${t("Reference {number}", { number: index + 1 })} />`)}
+      ${turn.said}</div>
+    <div class="turn" role="group" aria-label=${t("Model")} aria-busy=${turn.status === "in_progress"}>
+      ${turn.text || (turn.status === "in_progress" && !turn.drawing ? "…" : "")}
+      ${turn.drawing && html`<p class="dim">${t("Drawing")}</p>`}
+      ${turn.drawing?.preview && html`<img src=${turn.drawing.preview} alt=${t("Preview {number}", { number: 1 })} />`}
+      ${turn.pictures.map((picture) => html`<img key=${picture} src=${sourceOf(picture)} alt=${t("Image for: {prompt}", { prompt: turn.said })} />`)}
+      <${ErrorNote} error=${turn.error} />
+      ${turn.id && turn.status !== "in_progress" && html`<div class="actions small">
+        ${!isLast && html`<button type="button" class="plain" onClick=${() => onBranch(turn.id)}>${t("Branch from here")}</button>`}
+        ${branches.map((id, index) => html`<button key=${id} type="button" class="plain" onClick=${() => onBack(id)}>${t("Branch {number}", { number: index + 2 })}</button>`)}
+        ${editable.map((picture) => html`<button key=${picture} type="button" class="plain" onClick=${() => navigate("edit", { image: resultName(picture) })}>${t("Edit")}</button>`)}
+      </div>`}
+    </div>`;
+}
+
+// The last turn below this one, along the newest continuations.
+function tipOf(turns, id) {
+  const children = turns.filter((turn) => turn.parent === id);
+  return children.length ? tipOf(turns, children.at(-1).id) : id;
+}
+
+function Past({ list, onOpen }) {
+  return html`<section class="panel"><h2>${t("Earlier conversations")}</h2>
+    <${ErrorNote} error=${list.error} />
+    ${list.data?.data.length === 0 && html`<p class="dim small">${t("None yet.")}</p>`}
+    <ul class="past">${(list.data?.data ?? []).map((one) => html`<li key=${one.id}><button type="button" onClick=${() => onOpen(one.id)}><span class="clamp">${one.title || one.id}</span></button></li>`)}</ul>
+  </section>`;
+}
+
+export default function Conversation({ title }) {
+  const catalog = useStore(models);
+  const [turns, setTurns] = useState([]); // all of the tree that is known
+  const [tip, setTip] = useState(null); // the turn that the next one continues
+  const [live, setLive] = useState(null);
+  const [form, setForm] = useState({ said: "", images: [], model: "", draws: true, image_model: "" });
+  const stop = useRef(null);
+  const work = useWork();
+  const list = useRoute("/v1/darkroom/responses?limit=20");
+  useEffect(() => () => stop.current?.abort(), []);
+  const chats = chatModels(catalog);
+  const model = findModel(chats, form.model) ?? chats[0];
+  if (!model) return html`<${Page} title=${title}><${Empty}>${t("The catalog has no chat model.")}</${Empty}></${Page}>`;
+  const set = (values) => setForm((before) => ({ ...before, ...values }));
+
+  const send = () => work.run(async () => {
+    const turn = emptyTurn(tip, form.said.trim(), form.images);
+    setLive(turn);
+    stop.current = new AbortController();
+    try {
+      const tool = form.draws ? (form.image_model ? { model: form.image_model } : {}) : null;
+      const ended = await sendTurn(turn, { model: model.id, tool }, setLive, stop.current.signal);
+      setTurns((before) => [...before, ended]);
+      setTip(ended.id);
+      set({ said: "", images: [] });
+      list.reload();
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    } finally {
+      setLive(null);
+    }
+  });
+  const submit = (event) => {
+    event.preventDefault();
+    send();
+  };
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.said.trim() && !work.busy) send();
+    if (event.key === "Escape") stop.current?.abort();
+  };
+  const open = (id) => work.run(async () => {
+    setTurns(await loadChain(id));
+    setTip(id);
+  });
+  const startOver = () => {
+    setTurns([]);
+    setTip(null);
+  };
+  const path = pathTo(turns, tip);
+  const onPath = new Set(path.map((turn) => turn.id));
+  const branchesOf = (turn) => turns.filter((other) => other.parent === turn.id && !onPath.has(other.id)).map((other) => tipOf(turns, other.id));
+  return html`<${Page} title=${title} actions=${html`<button type="button" disabled=${work.busy} onClick=${startOver}>${t("New conversation")}</button>`}>
+    <div class="two reverse">
+      <div class="form">
+        <section class="talk" role="log" aria-label=${t("Messages")}>
+          ${path.length === 0 && !live && html`<${Empty}>${t("Ask {model} for an image, then for changes.", { model: model.id })}</${Empty}>`}
+          ${path.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} branches=${branchesOf(turn)} isLast=${turn.id === tip} onBranch=${setTip} onBack=${setTip} />`)}
+          ${live && html`<${Turn} turn=${live} branches=${[]} isLast=${true} />`}
+        </section>
+        <form class="form" onSubmit=${submit} onKeyDown=${keys}>
+          <${Field} as="textarea" id="message" rows="3" required label=${t("Message")} value=${form.said} onInput=${(event) => set({ said: event.target.value })} hint=${t("Ctrl+Enter sends, Escape stops.")} />
+          <${References} sources=${form.images} most=${4} onChange=${(images) => set({ images })} />
+          <div class="row">
+            <${Select} id="model" label=${t("Model")} value=${model.id} options=${chats.map((each) => each.id)} onChange=${(id) => set({ model: id })} />
+            <${Select} id="image_model" label=${t("Draws with")} value=${form.image_model} options=${[["", t("the default")], ...imageModels(catalog).map((each) => each.id)]} onChange=${(id) => set({ image_model: id })} />
+          </div>
+          <label for="draws"><input id="draws" type="checkbox" checked=${form.draws} onChange=${(event) => set({ draws: event.target.checked })} />${t("It may draw. A drawn image costs its model's price.")}</label>
+          <div class="actions">
+            <button class="primary" disabled=${work.busy}>${t("Send")}</button>
+            ${work.busy && html`<button type="button" onClick=${() => stop.current?.abort()}>${t("Stop")}</button>`}
+          </div>
+          <${ErrorNote} error=${work.error} />
+        </form>
+      </div>
+      <${Past} list=${list} onOpen=${open} />
+    </div>
+  </${Page}>`;
+}

@@ -1,0 +1,117 @@
+// Generate: a form, and the calls that it started.
+import { html, useEffect, useRef } from "../core/html.js";
+import { money, N, t } from "../core/i18n.js";
+import { useStore } from "../core/store.js";
+import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { JobCard } from "../parts/job-card.js";
+import { useWork } from "../parts/loading.js";
+import { Pictures, picturesOf } from "../parts/picture.js";
+import { References } from "../parts/references.js";
+import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
+import { findRunning, jobs, startJob } from "../state/jobs.js";
+import { can, imageModels, models } from "../state/models.js";
+
+const QUALITIES = { low: N("Low"), medium: N("Medium"), high: N("High"), xhigh: N("Very high"), max: N("Highest") };
+
+// The shape itself, drawn within 28 by 28.
+function Shape({ ratio }) {
+  const [width, height] = ratio.split(":").map(Number);
+  const scale = 24 / Math.max(width, height);
+  const [w, h] = [Math.max(3, width * scale), Math.max(3, height * scale)];
+  return html`<svg viewBox="0 0 28 28" aria-hidden="true"><rect x=${14 - w / 2} y=${14 - h / 2} width=${w} height=${h}
+    rx="1.5" fill="none" stroke="currentColor" stroke-width="1.5" /></svg>`;
+}
+
+function Ratios({ model, value }) {
+  const own = !model.ratios.includes(value) && value !== "auto"; // pixels of a recalled picture
+  return html`<fieldset><legend>${t("Aspect ratio")}</legend><div class="ratios" id="size">
+    ${[...model.ratios, ...(own ? [value] : [])].map((ratio) => html`<label key=${ratio} title=${model.sizes[ratio]}>
+      <input type="radio" name="size" value=${ratio} checked=${value === ratio} onChange=${() => setDraft({ size: ratio })} />
+      ${ratio.includes(":") ? html`<${Shape} ratio=${ratio} />` : null}${ratio}
+    </label>`)}
+  </div></fieldset>`;
+}
+
+function More({ model, values, set }) {
+  const number = (name, label, limits) => html`<${Field} id=${name} label=${label} type="number" placeholder=${t("auto")}
+    value=${values[name]} onInput=${set(name)} ...${limits} />`;
+  return html`<details><summary>${t("Advanced")}</summary><div class="form">
+    ${can(model, "negative_prompt") && html`<${Field} id="negative_prompt" label=${t("Negative prompt")} value=${values.negative_prompt} onInput=${set("negative_prompt")} />`}
+    <div class="row">
+      ${number("steps", t("Steps"), { min: 1, max: model.limits.max_steps })}
+      ${number("guidance", t("Guidance"), { min: 0, max: 50, step: 0.1 })}
+      ${number("strength", t("Strength"), { min: 0.05, max: 1, step: 0.05 })}
+    </div>
+  </div></details>`;
+}
+
+const shellQuoted = (body) => JSON.stringify(body).replaceAll("'", "'\\''");
+const curlOf = (body) => `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
+
+function Form({ onSubmit, work }) {
+  const values = useStore(draft);
+  useStore(models);
+  const form = useRef();
+  const model = chosenModel(values);
+  const set = (name) => (event) => setDraft({ [name]: event.target.value });
+  const submit = (event) => {
+    event.preventDefault();
+    onSubmit(values);
+  };
+  const keys = (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.current.requestSubmit();
+  };
+  const choices = imageModels(models.get()).map((each) => [each.id, `${each.id} · ${each.tier}`]);
+  return html`<form class="form" ref=${form} onSubmit=${submit} onKeyDown=${keys}>
+    <${Field} as="textarea" id="prompt" label=${t("Prompt")} rows="4" required maxlength=${model.limits.max_prompt_characters}
+      placeholder=${t("a red boat at sunset")} value=${values.prompt} onInput=${set("prompt")} hint=${t("Ctrl+Enter generates.")} />
+    <${Select} id="model" label=${t("Model")} options=${choices} value=${model.id} onChange=${(id) => setDraft({ model: id })} />
+    <${Ratios} model=${model} value=${values.size} />
+    <div class="row">
+      ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.quality || model.default_quality}
+        options=${model.qualities.filter((name) => QUALITIES[name]).map((name) => [name, t(QUALITIES[name])])} onChange=${(quality) => setDraft({ quality })} />`}
+      <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
+      <${Field} id="seed" label=${t("Seed")} type="number" min="0" placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
+    </div>
+    ${model.max_references > 0 && html`<${References} sources=${values.references} most=${model.max_references} onChange=${(references) => setDraft({ references })} />`}
+    <${More} model=${model} values=${values} set=${set} />
+    <div class="actions">
+      <button class="primary" disabled=${work.busy}>${t("Generate")} · ${money(model.price)}</button>
+      <${Copy} text=${() => curlOf(bodyOf(values))}>${t("Copy as curl")}</${Copy}>
+    </div>
+    <${ErrorNote} error=${work.error} />
+  </form>`;
+}
+
+// Focus the field that an error names, and unfold what hides it.
+function showField(name) {
+  const field = name && document.getElementById(name.replace(/\[.*/, ""));
+  const details = field?.closest("details");
+  if (details) details.open = true;
+  field?.focus();
+}
+
+export default function Generate({ title }) {
+  const all = useStore(jobs);
+  const work = useWork();
+  useEffect(() => {
+    findRunning().catch((error) => console.error(error)); // the page works without them
+  }, []);
+  useEffect(() => showField(work.error?.param), [work.error]);
+  const start = (values) => work.run(() => {
+    const body = bodyOf(values);
+    return startJob({ ...body, background: true, response_format: "url" }, body);
+  });
+  const open = all.filter((job) => job.state !== "succeeded");
+  const done = all.filter((job) => job.state === "succeeded").flatMap(picturesOf);
+  return html`<${Page} title=${title}>
+    <div class="two">
+      ${imageModels(models.get()).length ? html`<${Form} onSubmit=${start} work=${work} />` : html`<${Empty}>${t("The catalog has no image model.")}</${Empty}>`}
+      <section aria-label=${t("Results")} class="form">
+        <p class="hidden-text" role="status">${t("{running} running, {done} images", { running: open.length, done: done.length })}</p>
+        ${open.length > 0 && html`<div class="pictures">${open.map((job) => html`<${JobCard} key=${job.id} job=${job} />`)}</div>`}
+        ${done.length > 0 ? html`<${Pictures} pictures=${done} />` : open.length === 0 && html`<${Empty}>${t("Images appear here. The gallery keeps them.")}</${Empty}>`}
+      </section>
+    </div>
+  </${Page}>`;
+}

@@ -1,0 +1,92 @@
+// Keys: who may call, for how much, and until when.
+import { call, json } from "../core/api.js";
+import { html, useState } from "../core/html.js";
+import { money, t, when } from "../core/i18n.js";
+import { useStore } from "../core/store.js";
+import { Copy, Dialog, ErrorNote, Field, Page, Table } from "../parts/basics.js";
+import { formOf, KeyForm } from "../parts/key-form.js";
+import { useList, useWork } from "../parts/loading.js";
+import { models } from "../state/models.js";
+
+const DAY_S = 86_400;
+
+// The only time that a secret is seen.
+function Secret({ made, onClose }) {
+  const curl = () => `curl ${location.origin}/v1/models -H "Authorization: Bearer ${made.secret}"`;
+  return html`<div class="secret" role="status">
+    <p>${t("The secret of {name}. It is shown now and never again.", { name: made.name })}</p>
+    <code id="secret">${made.secret}</code>
+    <div class="actions"><${Copy} text=${() => made.secret}>${t("Copy")}</${Copy}><${Copy} text=${curl}>${t("Copy as curl")}</${Copy}>
+      <button type="button" onClick=${onClose}>${t("Done")}</button></div>
+  </div>`;
+}
+
+function Spent({ one }) {
+  if (one.budget == null) return money(one.spent);
+  const most = Number(one.budget);
+  return html`${money(one.spent)} / ${money(one.budget)}
+    <progress max=${most || 1} value=${Number(one.spent)} aria-label=${t("Spent by {name}", one)}></progress>`;
+}
+
+function Change({ one, groups, onClose, onChanged }) {
+  const work = useWork();
+  const save = async (changes) => {
+    await json("PATCH", `/admin/keys/${one.id}`, changes);
+    onChanged(null);
+  };
+  const rotate = () => work.run(async () => onChanged(await json("POST", `/admin/keys/${one.id}/rotate`, { overlap_s: DAY_S })));
+  const revoke = () => work.run(async () => {
+    await call("DELETE", `/admin/keys/${one.id}`);
+    onChanged(null);
+  });
+  return html`<${Dialog} label=${t("Change {name}", one)} onClose=${onClose}>
+    <div class="form">
+      <h2>${t("Change {name}", one)}</h2>
+      <p class="small mono dim">${one.id}</p>
+      <${KeyForm} before=${formOf(one)} groups=${groups} action=${t("Save")} onSubmit=${save} />
+      <div class="actions">
+        <button type="button" disabled=${work.busy} onClick=${rotate}>${t("New secret; the old one works for a day")}</button>
+        <button type="button" class="bad" disabled=${work.busy} onClick=${revoke}>${t("Revoke for ever")}</button>
+      </div>
+      <${ErrorNote} error=${work.error} />
+      <form method="dialog"><button>${t("Close")}</button></form>
+    </div>
+  </${Dialog}>`;
+}
+
+export default function Keys({ title }) {
+  const list = useList("/admin/keys");
+  const catalog = useStore(models); // empty for an operator without a key
+  const [words, setWords] = useState("");
+  const [made, setMade] = useState(null);
+  const [open, setOpen] = useState(null); // a key, or "new"
+  const groups = [...new Set(catalog.map((model) => model.group))].sort();
+  const found = (list.rows ?? []).filter((one) => `${one.name} ${one.id} ${one.note ?? ""}`.toLowerCase().includes(words.toLowerCase()));
+  const changed = (secret) => {
+    setOpen(null);
+    if (secret) setMade(secret);
+    list.reload();
+  };
+  const create = async (body) => changed(await json("POST", "/admin/keys", body));
+  const STATES = { valid: t("valid"), expired: t("expired"), revoked: t("revoked") };
+  return html`<${Page} title=${title} actions=${html`<button type="button" class="primary" onClick=${() => setOpen("new")}>${t("New key")}</button>`}>
+    <${ErrorNote} error=${list.error} />
+    ${made && html`<${Secret} made=${made} onClose=${() => setMade(null)} />`}
+    <${Field} id="words" type="search" label=${t("Search by name, id or note")} value=${words} onInput=${(event) => setWords(event.target.value)} />
+    ${list.rows && html`<${Table} label=${title} rows=${found} rowKey=${(one) => one.id} empty=${t("No key here.")} columns=${[
+      { name: t("Name"), show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },
+      { name: t("State"), show: (one) => html`<span class=${one.state === "valid" ? "good" : "bad"}>${STATES[one.state] ?? one.state}</span>` },
+      { name: t("Spent"), show: (one) => html`<${Spent} one=${one} />` },
+      { name: t("This month"), number: true, show: (one) => money(one.spent_this_month) },
+      { name: t("Last used"), show: (one) => when(one.last_used_at) },
+      { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
+      { name: t("Id"), show: (one) => html`<code>${one.id}</code>` },
+      { name: t("Ends with"), show: (one) => html`<code>${one.tail}</code>` },
+    ]} />`}
+    ${list.more && html`<div class="actions"><button type="button" onClick=${list.loadMore}>${t("Show more")}</button></div>`}
+    ${open === "new" && html`<${Dialog} label=${t("New key")} onClose=${() => setOpen(null)}>
+      <div class="form"><h2>${t("New key")}</h2><${KeyForm} before=${formOf(null)} groups=${groups} action=${t("Create")} onSubmit=${create} /></div>
+    </${Dialog}>`}
+    ${open && open !== "new" && html`<${Change} one=${open} groups=${groups} onClose=${() => setOpen(null)} onChanged=${changed} />`}
+  </${Page}>`;
+}

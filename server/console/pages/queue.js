@@ -1,0 +1,60 @@
+// Queue: what runs and waits on this server now, told by the server as it changes.
+import { call } from "../core/api.js";
+import { html, useEffect, useState } from "../core/html.js";
+import { bytes, count, duration, t, when } from "../core/i18n.js";
+import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
+import { useRoute, useWork } from "../parts/loading.js";
+
+function useSnapshot() {
+  const [state, setState] = useState({ jobs: null, workers: [], live: false });
+  useEffect(() => {
+    const source = new EventSource("/admin/events"); // it connects again by itself
+    source.addEventListener("queue.snapshot", (event) => setState({ ...JSON.parse(event.data), live: true }));
+    source.onerror = () => setState((before) => ({ ...before, live: false }));
+    return () => source.close();
+  }, []);
+  return state;
+}
+
+function stateOf(job) {
+  if (job.position) return t("Waiting, place {position}", job);
+  if (job.step != null) return t("Step {step} of {steps}", job);
+  return job.state === "running" ? t("Running") : t("Queued");
+}
+
+export default function Queue({ title }) {
+  const { jobs, workers, live } = useSnapshot();
+  const status = useRoute("/admin/status");
+  const work = useWork();
+  const cancel = (id) => work.run(() => call("DELETE", `/admin/jobs/${id}`));
+  const { data } = status;
+  return html`<${Page} title=${title} actions=${html`<span class="badge" role="status">${live ? t("live") : t("connecting")}</span>`}>
+    <${ErrorNote} error=${work.error ?? status.error} />
+    <div class="tiles">
+      <${Tile} label=${t("Running")} value=${count(jobs?.filter((job) => job.state === "running").length)} />
+      <${Tile} label=${t("Waiting")} value=${count(jobs?.filter((job) => job.state !== "running").length)} />
+      ${data && html`<${Tile} label=${t("Version")} value=${data.version} note=${t("since {time}", { time: when(data.started_at) })} />
+        <${Tile} label=${t("Free disk")} value=${bytes(data.disk.free_bytes)} note=${t("of {total}", { total: bytes(data.disk.total_bytes) })} />`}
+    </div>
+    ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
+      { name: t("State"), show: stateOf },
+      { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat") })[job.kind] ?? job.kind },
+      { name: t("Key"), show: (job) => job.key_name },
+      { name: t("Model"), show: (job) => job.model ?? "–" },
+      { name: t("Size"), show: (job) => job.size ?? "–" },
+      { name: t("Since"), show: (job) => when(job.created_at) },
+      { name: t("Left"), number: true, show: (job) => duration(job.estimated_s) },
+      { name: "", show: (job) => html`<button type="button" class="plain" aria-label=${t("Cancel {id}", job)} onClick=${() => cancel(job.id)}>${t("Cancel")}</button>` },
+      { name: t("Id"), show: (job) => html`<code>${job.id}</code>` },
+    ]} />`}
+    <h2>${t("Workers")}</h2>
+    <${Table} label=${t("Workers")} rows=${workers} rowKey=${(worker) => worker.name} empty=${t("None.")} columns=${[
+      { name: t("Name"), show: (worker) => worker.name },
+      { name: t("State"), show: (worker) => (worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`) },
+      { name: t("Device"), show: (worker) => worker.device ?? "–" },
+      { name: t("Jobs"), number: true, show: (worker) => count(worker.jobs) },
+      { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
+      { name: "PID", number: true, show: (worker) => worker.pid ?? "–" },
+    ]} />
+  </${Page}>`;
+}

@@ -1,0 +1,89 @@
+// Small parts that every page uses.
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { t } from "../core/i18n.js";
+
+// What went wrong, with what a person needs to report it.
+export function ErrorNote({ error }) {
+  if (!error) return null;
+  const facts = [error.code, error.param && t("field {name}", { name: error.param }), error.requestId].filter(Boolean);
+  return html`<div class="error" role="alert">
+    <p>${error.message}</p>
+    ${facts.length > 0 && html`<p class="dim small mono">${facts.join(" · ")}</p>`}
+  </div>`;
+}
+
+export function Page({ title, actions, children }) {
+  const heading = useRef();
+  useEffect(() => {
+    document.title = `${title} · Darkroom`;
+    heading.current.focus({ preventScroll: true }); // screen readers say where a link led
+  }, [title]);
+  return html`<main class="page" id="main">
+    <header><h1 tabindex="-1" ref=${heading}>${title}</h1><div class="actions">${actions}</div></header>
+    ${children}
+  </main>`;
+}
+
+// A labelled control. `id` is the request's field, so that an error's `param` finds it.
+export function Field({ label, id, as = "input", hint, children, ...control }) {
+  return html`<div class="field"><label for=${id}>${label}</label>
+    <${as} id=${id} name=${id} aria-describedby=${hint ? `${id}-hint` : undefined} ...${control}>${children}</${as}>
+    ${hint && html`<span class="small dim" id="${id}-hint">${hint}</span>`}
+  </div>`;
+}
+
+export function Select({ options, value, onChange, ...rest }) {
+  const choose = (event) => onChange(event.target.value);
+  return html`<${Field} as="select" value=${value} onChange=${choose} ...${rest}>
+    ${options.map((option) => {
+      const [key, text] = Array.isArray(option) ? option : [option, option];
+      return html`<option key=${key} value=${key} selected=${key === value}>${text}</option>`;
+    })}
+  </${Field}>`;
+}
+
+export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
+
+// Rows as a table that scrolls by itself. A column: {name, show(row), number, wrap}.
+export function Table({ label, columns, rows, rowKey, empty }) {
+  if (rows && rows.length === 0) return html`<${Empty}>${empty}</${Empty}>`;
+  const kind = (column) => [column.number && "number", column.wrap && "wrap"].filter(Boolean).join(" ");
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <thead><tr>${columns.map((column) => html`<th key=${column.name} scope="col" class=${kind(column)}>${column.name}</th>`)}</tr></thead>
+      <tbody>${(rows ?? []).map((row) => html`<tr key=${rowKey(row)}>
+        ${columns.map((column) => html`<td key=${column.name} class=${kind(column)}>${column.show(row)}</td>`)}
+      </tr>`)}</tbody>
+    </table>
+  </div>`;
+}
+
+export function Tile({ label, value, note }) {
+  return html`<div class="tile"><span class="dim small">${label}</span><strong>${value}</strong>
+    ${note && html`<span class="dim small">${note}</span>`}</div>`;
+}
+
+// A modal dialog. Escape and a click beside it close it, as browsers do.
+export function Dialog({ label, onClose, children }) {
+  const dialog = useRef();
+  useEffect(() => {
+    dialog.current.showModal();
+  }, []);
+  const beside = (event) => event.target === dialog.current && dialog.current.close();
+  return html`<dialog ref=${dialog} aria-label=${label} onClose=${onClose} onClick=${beside}>${children}</dialog>`;
+}
+
+// Copies a text, and shows it where the browser gives pages no clipboard (over http, except from this machine).
+export function Copy({ text, children }) {
+  const [said, say] = useState(null);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      say(t("Copied."));
+    } catch {
+      say(text());
+    }
+  };
+  return html`<button type="button" class="plain" onClick=${copy}>${children}</button>
+    <span role="status" class="small mono">${said}</span>`;
+}

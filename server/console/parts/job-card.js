@@ -1,0 +1,34 @@
+// A call on its way: previews, place in the queue, steps, estimate, cancel.
+import { html } from "../core/html.js";
+import { duration, t } from "../core/i18n.js";
+import { cancelJob, forgetJob, runs } from "../state/jobs.js";
+import { ErrorNote } from "./basics.js";
+
+function progressOf(job) {
+  if (job.position > 0) return t("Waiting, place {position}", job);
+  if (job.progress) return t("Step {step} of {steps}", job.progress);
+  return job.state === "running" ? t("Running") : t("Queued");
+}
+
+function Shots({ job }) {
+  const shots = Object.entries(job.previews);
+  if (!shots.length) return html`<p class="waiting">${progressOf(job)}</p>`;
+  return html`<div class="shots">${shots.map(([index, source]) => html`<img key=${index} src=${source} alt=${t("Preview {number}", { number: Number(index) + 1 })} />`)}</div>`;
+}
+
+export function JobCard({ job }) {
+  const ended = !runs(job);
+  const name = job.request?.prompt ?? job.model ?? job.id;
+  return html`<article class="card job" aria-label=${name} data-state=${job.state}>
+    ${!ended && html`<${Shots} job=${job} />`}
+    <div class="about">
+      <span class="clamp">${name}</span>
+      ${ended
+        ? html`${job.state === "cancelled" ? html`<p class="dim">${t("Cancelled. Nothing was charged.")}</p>` : html`<${ErrorNote} error=${job.error} />`}
+          <div class="actions"><button type="button" onClick=${() => forgetJob(job.id)}>${t("Dismiss")}</button></div>`
+        : html`<progress aria-label=${t("Steps")} max=${job.progress?.steps ?? 1} value=${job.progress?.step ?? 0}></progress>
+          <span class="dim">${progressOf(job)}${job.estimated_s != null && ` · ${t("about {time} left", { time: duration(job.estimated_s) })}`}</span>
+          <div class="actions"><button type="button" onClick=${() => cancelJob(job.id)}>${t("Cancel")}</button></div>`}
+    </div>
+  </article>`;
+}

@@ -1,0 +1,59 @@
+// What was used, as a chart and as a table; and calls. For a key's own page and for operators.
+import { query } from "../core/api.js";
+import { html, useState } from "../core/html.js";
+import { count, duration, money, t, when } from "../core/i18n.js";
+import { Field, Table } from "./basics.js";
+
+const DAY_MS = 86_400_000;
+const dayOf = (ms) => new Date(ms).toISOString().slice(0, 10);
+export const lastDays = (number) => ({ from: dayOf(Date.now() - (number - 1) * DAY_MS), to: dayOf(Date.now()) });
+
+// The month before this one, as both its days.
+export function lastMonth(now = new Date()) {
+  const first = Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - 1, 1);
+  return { from: dayOf(first), to: dayOf(Date.UTC(now.getUTCFullYear(), now.getUTCMonth(), 0)) };
+}
+
+export function Period({ value, onChange }) {
+  const set = (name) => (event) => onChange({ ...value, [name]: event.target.value });
+  return html`<div class="row no-print">
+    <${Field} id="from" type="date" label=${t("From")} value=${value.from} onInput=${set("from")} />
+    <${Field} id="to" type="date" label=${t("To")} value=${value.to} onInput=${set("to")} />
+    <button type="button" onClick=${() => onChange(lastDays(30))}>${t("30 days")}</button>
+    <button type="button" onClick=${() => onChange(lastMonth())}>${t("Last month")}</button>
+  </div>`;
+}
+
+export const chartRows = (rows, name) => rows.map((row) => ({ day: row.day, name: row[name] ?? "–", value: Number(row.amount) }));
+
+export function UsageTable({ rows, by, total }) {
+  const names = { day: t("Day"), month: t("Month"), model: t("Model"), key: t("Key") };
+  const shown = (row, each) => (each === "key" ? row.key_name ?? row.key_id : row[each]) ?? "–";
+  const all = total ? [...rows, { ...total, isTotal: true }] : rows;
+  return html`<${Table} label=${t("Usage")} rows=${rows.length ? all : rows} rowKey=${(row) => (row.isTotal ? "total" : by.map((each) => shown(row, each)).join("|"))} empty=${t("Nothing was used in this time.")}
+    columns=${[
+      ...by.map((each, index) => ({ name: names[each], show: (row) => (row.isTotal ? (index ? "" : html`<strong>${t("Total")}</strong>`) : shown(row, each)) })),
+      { name: t("Calls"), number: true, show: (row) => count(row.calls) },
+      { name: t("Images"), number: true, show: (row) => count(row.images) },
+      { name: t("Amount"), number: true, show: (row) => money(row.amount) },
+      { name: t("Chats"), number: true, show: (row) => count(row.chats) },
+      { name: t("Tokens read"), number: true, show: (row) => count(row.prompt_tokens) },
+      { name: t("Tokens written"), number: true, show: (row) => count(row.completion_tokens) },
+    ]} />`;
+}
+
+export function CallsTable({ rows, withKey }) {
+  const good = (row) => row.status != null && row.status < 400;
+  return html`<${Table} label=${t("Calls")} rows=${rows} rowKey=${(row) => row.id} empty=${t("No calls here.")} columns=${[
+    { name: t("Time"), show: (row) => when(row.created_at) },
+    ...(withKey ? [{ name: t("Key"), show: (row) => row.key_name ?? row.key_id ?? "–" }] : []),
+    { name: t("Model"), show: (row) => row.model ?? row.endpoint },
+    { name: t("Status"), show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>` },
+    { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },
+    { name: t("Ran"), number: true, show: (row) => duration(row.run_s) },
+    { name: t("Price"), number: true, show: (row) => money(row.price) },
+    { name: t("Request"), show: (row) => html`<code>${row.id}</code>` },
+  ]} />`;
+}
+
+export const csvLink = (path, values) => html`<a class="button" href=${query(path, { ...values, format: "csv" })} download>${t("Download CSV")}</a>`;

@@ -1,0 +1,81 @@
+// Conversations by /v1/responses: a tree of turns, since any turn may be continued more than once.
+import { events, get } from "../core/api.js";
+
+// A turn: {id, parent, said, images, text, pictures, tool, status, error}. `pictures` are sources of <img>.
+export const emptyTurn = (parent, said, images) => ({
+  id: null, parent, said, images, text: "", pictures: [], drawing: null, status: "in_progress", error: null, raw: [],
+});
+
+export const inputOf = (turn) => (turn.images.length
+  ? [{ role: "user", content: [{ type: "input_text", text: turn.said }, ...turn.images.map((url) => ({ type: "input_image", image_url: url }))] }]
+  : turn.said);
+
+const textOf = (item) => item.content.map((part) => part.text ?? part.refusal ?? "").join("");
+const pictureOf = (item) => item.url ?? (item.result && `data:image/png;base64,${item.result}`);
+
+// The turn after one more event of its stream. Unknown events change nothing.
+export function advance(turn, event) {
+  const raw = [...turn.raw, event.type];
+  switch (event.type) {
+    case "response.created":
+      return { ...turn, raw, id: event.response.id };
+    case "response.output_text.delta":
+      return { ...turn, raw, text: turn.text + event.delta };
+    case "response.image_generation_call.in_progress":
+      return { ...turn, raw, drawing: { preview: null } };
+    case "response.image_generation_call.partial_image":
+      return { ...turn, raw, drawing: { preview: `data:image/png;base64,${event.partial_image_b64}` } };
+    case "response.output_item.done":
+      if (event.item.type !== "image_generation_call") return { ...turn, raw };
+      return { ...turn, raw, drawing: null, pictures: pictureOf(event.item) ? [...turn.pictures, pictureOf(event.item)] : turn.pictures };
+    case "response.completed":
+    case "response.incomplete":
+      return { ...turn, raw, drawing: null, status: event.response.status };
+    case "response.failed":
+      return { ...turn, raw, drawing: null, status: "failed", error: event.response.error };
+    default:
+      return { ...turn, raw };
+  }
+}
+
+// Sends a turn, and calls `show` with it after each event.
+export async function sendTurn(turn, { model, tool }, show, signal) {
+  const body = { model, input: inputOf(turn), stream: true, previous_response_id: turn.parent, max_output_tokens: 800 };
+  if (tool) body.tools = [{ type: "image_generation", partial_images: 2, ...tool }];
+  let current = turn;
+  for await (const event of events("POST", "/v1/responses", body, { signal })) {
+    current = advance(current, event);
+    show(current);
+  }
+  return current;
+}
+
+async function storedTurn(id) {
+  const [response, inputs] = await Promise.all([get(`/v1/responses/${id}`), get(`/v1/responses/${id}/input_items?order=desc&limit=20`)]);
+  const mine = inputs.data.find((item) => item.role === "user");
+  const parts = mine?.content ?? [];
+  const messages = response.output.filter((item) => item.type === "message");
+  const drawn = response.output.filter((item) => item.type === "image_generation_call");
+  return {
+    ...emptyTurn(response.previous_response_id ?? null, parts.map((part) => part.text ?? "").join(""), []),
+    id,
+    text: messages.map(textOf).join("\n"),
+    pictures: drawn.map(pictureOf).filter(Boolean),
+    status: response.status,
+    error: response.error,
+  };
+}
+
+// A stored conversation from its first turn to this one.
+export async function loadChain(id) {
+  const turns = [];
+  for (let next = id; next; next = turns[0].parent) turns.unshift(await storedTurn(next));
+  return turns;
+}
+
+// The turns from the root to the one with this id.
+export function pathTo(turns, id) {
+  const path = [];
+  for (let turn = turns.find((each) => each.id === id); turn; turn = turns.find((each) => each.id === turn.parent)) path.unshift(turn);
+  return path;
+}

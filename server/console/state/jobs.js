@@ -1,0 +1,80 @@
+// Image calls of this browser: started in the background and followed by their ids, so that leaving a page ends none.
+// The server knows all calls of the key: those that run are found again after a reload.
+import { ApiError, get, json } from "../core/api.js";
+import { createStore } from "../core/store.js";
+
+export const jobs = createStore([]); // newest first
+const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+export const runs = (job) => !ENDED.has(job.state);
+
+const change = (id, values) => jobs.set((all) => all.map((job) => (job.id === id ? { ...job, ...values } : job)));
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+function update(id, state) {
+  const previews = Object.fromEntries((state.previews ?? []).map((preview) => [preview.image_index, `data:image/png;base64,${preview.b64_json}`]));
+  jobs.set((all) => all.map((job) => (job.id === id ? { ...job, ...state, previews: { ...job.previews, ...previews } } : job)));
+}
+
+async function follow(id) {
+  for (;;) {
+    try {
+      const state = await get(`/v1/images/jobs/${id}?previews=true`);
+      update(id, state);
+      if (ENDED.has(state.state)) return;
+      await pause(state.position === 0 ? 500 : 1500);
+    } catch (error) {
+      if (error instanceof ApiError && error.status < 500) {
+        change(id, { state: "failed", error });
+        return;
+      }
+      await pause(3000); // the server is restarting or out of reach
+    }
+  }
+}
+
+function add(state, request) {
+  jobs.set((all) => [{ request, previews: {}, ...state }, ...all.filter((job) => job.id !== state.id)]);
+  follow(state.id);
+}
+
+// Starts a call. `body` is JSON for /v1/images/generations, or a form for /v1/images/edits. Returns its id.
+export async function startJob(body, request) {
+  const path = body instanceof FormData ? "/v1/images/edits" : "/v1/images/generations";
+  const state = await json("POST", path, body);
+  add(state, request);
+  return state.id;
+}
+
+// The result of a call that `startJob` began. Throws its error.
+export async function finished(id) {
+  for (;;) {
+    const job = jobs.get().find((each) => each.id === id);
+    if (job.state === "succeeded") return job.result;
+    if (!runs(job)) throw Object.assign(new Error(job.error?.message ?? job.state), { code: job.error?.code });
+    await new Promise((resolve) => {
+      const stop = jobs.subscribe(() => {
+        stop();
+        resolve();
+      });
+    });
+  }
+}
+
+export async function cancelJob(id) {
+  try {
+    update(id, await json("POST", `/v1/images/jobs/${id}/cancel`));
+  } catch (error) {
+    if (error.status !== 404 && error.status !== 409) throw error; // it had ended already
+  }
+}
+
+export const forgetJob = (id) => jobs.set((all) => all.filter((job) => job.id !== id));
+
+// Finds the calls of the key that run already.
+export async function findRunning() {
+  const known = new Set(jobs.get().map((job) => job.id));
+  for (const state of ["queued", "running"]) {
+    const { data } = await get(`/v1/images/jobs?state=${state}&order=asc`);
+    for (const job of data) if (!known.has(job.id)) add(job, null);
+  }
+}

@@ -1,0 +1,17 @@
+// Calls: who failed, and why.
+import { api, assert, spec } from "./harness.mjs";
+
+await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", size: "17x23" });
+
+await spec("calls", "/console/calls", async (page, { looks, shot }) => {
+  const rows = page.getByRole("region", { name: "Calls" }).locator("tbody tr");
+  await rows.first().waitFor();
+  await page.locator("#status").selectOption("refused");
+  const shown = rows.filter({ hasText: "400" });
+  await shown.first().waitFor();
+  assert.match(await shown.first().textContent(), /dev.*beta-2.5-flash-image-count/);
+  await page.locator("#status").selectOption("");
+  await rows.first().waitFor();
+  await looks();
+  await shot();
+});

@@ -1,0 +1,69 @@
+// Generate: by the keyboard alone, several at once, cancelled, refused, and found again after a reload.
+import { api, assert, base, spec } from "./harness.mjs";
+
+const MODEL = "beta-2.5-flash-image-count";
+const cards = (page) => page.locator("figure.card");
+
+async function tabTo(page, id) {
+  for (let presses = 0; presses < 60; presses += 1) {
+    if ((await page.evaluate(() => document.activeElement.id || document.activeElement.value)) === id) return;
+    await page.keyboard.press("Tab");
+  }
+  throw new Error(`Tab does not reach ${id}`);
+}
+
+await spec("generate", "/console", async (page, { looks, shot }) => {
+  // the keyboard alone: prompt, model, ratio, generate
+  await page.locator("#prompt").waitFor();
+  await tabTo(page, "prompt");
+  await page.keyboard.type("a red boat at sunset");
+  await tabTo(page, "model");
+  await page.keyboard.type("beta-2.5");
+  await tabTo(page, "1:1");
+  await page.keyboard.press("ArrowRight");
+  assert.equal(await page.evaluate(() => document.activeElement.value), "3:2"); // focus stays on the ratios
+  await page.keyboard.press("Control+Enter");
+  await cards(page).waitFor();
+  assert.match(await page.locator("figcaption").textContent(), /a red boat at sunset.*beta-2.5-flash-image-count · 1536x1024/);
+  await cards(page).getByRole("button").press("Enter");
+  const shown = page.getByRole("dialog").getByRole("img");
+  await shown.evaluate((image) => image.decode());
+  assert.deepEqual(await shown.evaluate((image) => [image.naturalWidth, image.naturalHeight, image.alt]), [1536, 1024, "a red boat at sunset"]);
+  await page.keyboard.press("Escape");
+
+  // several at once, one of them cancelled: the cards are independent
+  await page.locator("#model").selectOption("beta-3-pro-image-4k-count");
+  await page.locator("#prompt").fill("a tall tower at night");
+  const generate = page.getByRole("button", { name: /^Generate · CNY/ });
+  await generate.click();
+  await page.locator("#model").selectOption(MODEL);
+  await page.locator("#prompt").fill("a yellow house in the snow");
+  await page.locator("#n").fill("2");
+  await generate.click();
+  const tower = page.getByRole("article", { name: "a tall tower at night" });
+  const house = page.getByRole("article", { name: "a yellow house in the snow" });
+  await tower.getByRole("progressbar").waitFor();
+  await house.getByRole("progressbar").waitFor();
+  await page.locator(".job .shots img").first().waitFor(); // a preview of one of them
+  await shot();
+  await page.reload(); // the server knows what runs
+  const found = page.locator("article.job").filter({ has: page.getByText("beta-3-pro-image-4k-count") });
+  await found.getByRole("button", { name: "Cancel" }).click();
+  await page.getByText("Cancelled. Nothing was charged.").waitFor();
+  const cancelled = await api("GET", "/v1/images/jobs?state=cancelled");
+  assert.ok(cancelled.body.data.length > 0);
+
+  // what the server refuses is said beside the field that it names, unfolded
+  await page.locator("#model").selectOption(MODEL);
+  await page.locator("#prompt").fill("a boat");
+  await page.getByText("Advanced").click();
+  await page.locator("#guidance").fill("9");
+  await page.getByText("Advanced").click();
+  await generate.click();
+  assert.match(await page.getByRole("alert").textContent(), /without guidance/);
+  assert.equal(await page.evaluate(() => document.activeElement.id), "guidance");
+  assert.ok(await page.locator("#guidance").isVisible());
+  await page.locator("#guidance").fill("");
+  await looks();
+  assert.equal(base, new URL(page.url()).origin);
+});

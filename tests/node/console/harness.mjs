@@ -1,0 +1,86 @@
+// What every spec of the console shares: a signed-in page, and what must hold for each page whatever it shows.
+//   node SPEC.mjs BROWSER BASE_URL KEY ADMIN_KEY [FOLDER]    with FOLDER, screenshots are written there
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { chromium } from "playwright-core";
+
+const [endpoint, base, key, admin, folder] = process.argv.slice(2);
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const WIDTHS = { desktop: { width: 1280, height: 860 }, phone: { width: 390, height: 844 } };
+const WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+const LIMIT_MS = Number(process.env.LIMIT_MS ?? 240_000); // only ends a spec that has failed
+
+export { assert, base, key };
+
+// Calls a route as a client with a key does.
+export async function api(method, path, body, secret = key) {
+  const headers = { Authorization: `Bearer ${secret}`, "Content-Type": "application/json" };
+  const response = await fetch(`${base}${path}`, { method, headers, body: body && JSON.stringify(body) });
+  const text = await response.text();
+  return { status: response.status, body: text && JSON.parse(text) };
+}
+
+export const asOperator = (method, path, body) => api(method, path, body, admin);
+
+async function violations(page, rules) {
+  const options = rules ? { runOnly: { type: "rule", values: rules } } : { runOnly: { type: "tag", values: WCAG } };
+  return page.evaluate(async (given) => {
+    const { violations: found } = await window.axe.run(document, given);
+    return found.map(({ id, nodes }) => ({ id, nodes: nodes.slice(0, 3).map((node) => `${node.html.slice(0, 200)} ${node.failureSummary}`) }));
+  }, options);
+}
+
+// Both widths in both themes: nothing that axe objects to, and no page that scrolls sideways.
+async function checkLooks(page, name) {
+  await page.evaluate(AXE); // not a script element, which the page's policy would refuse
+  for (const [width, size] of Object.entries(WIDTHS)) {
+    await page.setViewportSize(size);
+    for (const colorScheme of ["dark", "light"]) {
+      await page.emulateMedia({ colorScheme });
+      // the theme changes nothing but colours
+      assert.deepEqual(await violations(page, colorScheme === "dark" ? ["color-contrast"] : null), [], `${name}, ${width}, ${colorScheme}`);
+    }
+    const [needed, there] = await page.evaluate(() => [document.documentElement.scrollWidth, window.innerWidth]);
+    assert.ok(needed <= there, `${name} is ${needed} px wide in ${there}`);
+  }
+  await page.setViewportSize(WIDTHS.desktop);
+}
+
+// Runs a spec: body(page, { shot, looks }). Any error of the page, request elsewhere or breach of its policy fails it.
+export async function spec(name, path, body, { signedIn = true, locale = "en-US" } = {}) {
+  const browser = await chromium.connect(endpoint);
+  const context = await browser.newContext({ viewport: WIDTHS.desktop, colorScheme: "light", reducedMotion: "reduce", locale });
+  for (const secret of signedIn ? [key, admin] : []) {
+    const answer = await context.request.post(`${base}/console/session`, { headers: { Authorization: `Bearer ${secret}` } });
+    assert.equal(answer.status(), 204);
+  }
+  const page = await context.newPage();
+  page.setDefaultTimeout(LIMIT_MS);
+  const wrong = [];
+  const origins = new Set();
+  context.on("request", (request) => /^https?:/.test(request.url()) && origins.add(new URL(request.url()).origin));
+  page.on("pageerror", (error) => wrong.push(String(error.stack)));
+  page.on("console", (message) => /Content Security Policy/.test(message.text()) && wrong.push(message.text()));
+  await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (event) => console.error(`Content Security Policy: ${event.violatedDirective} ${event.blockedURI}`)));
+
+  const shot = async (what = name, { width = "desktop", theme = "dark" } = {}) => {
+    if (!folder) return;
+    await page.setViewportSize(WIDTHS[width]);
+    await page.emulateMedia({ colorScheme: theme });
+    await page.screenshot({ path: join(folder, `${what}.jpg`), type: "jpeg", quality: 72 });
+    await page.setViewportSize(WIDTHS.desktop);
+  };
+  await page.goto(`${base}${path}`);
+  try {
+    await body(page, { shot, context, looks: (what = name) => checkLooks(page, what) });
+  } catch (error) {
+    console.error(`The page said:\n${(await page.innerText("#main")).slice(-500)}\n${wrong.join("\n")}`);
+    throw error;
+  }
+  assert.deepEqual(await page.evaluate(() => ({ ...localStorage, ...sessionStorage, cookie: document.cookie })), { cookie: "" });
+  assert.deepEqual([...origins], [base]);
+  assert.deepEqual(wrong, []);
+  await browser.close();
+}

@@ -1,0 +1,36 @@
+// Keys: made in the browser, used, changed, given another secret, revoked.
+import { api, assert, spec } from "./harness.mjs";
+
+const works = async (secret) => (await api("GET", "/v1/models", undefined, secret)).status === 200;
+
+await spec("keys", "/console/keys", async (page, { looks, shot }) => {
+  const secret = () => page.locator("#secret").textContent();
+  await page.getByRole("button", { name: "New key" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.locator("#name").fill("web shop");
+  await dialog.getByLabel("Budget in CNY").fill("10.5");
+  await dialog.getByLabel("Calls at once").fill("3");
+  await dialog.getByRole("button", { name: "Create" }).click();
+  const first = await secret();
+  assert.ok(await works(first));
+  await looks();
+  await shot();
+
+  await page.getByRole("button", { name: "web shop" }).click();
+  assert.equal(Number(await dialog.getByLabel("Budget in CNY").inputValue()), 10.5);
+  await dialog.locator("#name").fill("shop");
+  await dialog.getByLabel("Budget a month in CNY").fill("2");
+  await looks("keys, dialog");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("button", { name: "shop", exact: true }).click();
+  assert.equal(await dialog.getByLabel("Calls at once").inputValue(), "3");
+  await dialog.getByRole("button", { name: /^New secret/ }).click();
+  await page.waitForFunction((before) => document.querySelector("#secret")?.textContent !== before, first);
+  const second = await secret();
+  assert.ok(await works(second));
+  assert.ok(await works(first)); // for a day
+  await page.getByRole("button", { name: "shop", exact: true }).click();
+  await dialog.getByRole("button", { name: "Revoke for ever" }).click();
+  await page.getByRole("cell", { name: "revoked" }).waitFor();
+  assert.equal(await works(second), false);
+});
