@@ -16,9 +16,11 @@ const PAGES = {
   conversation: { title: N("Conversation"), load: () => import("./pages/conversation.js") },
   usage: { title: N("My usage"), load: () => import("./pages/usage.js") },
   queue: { title: N("Queue"), operator: true, load: () => import("./pages/queue.js") },
+  models: { title: N("Models"), operator: true, load: () => import("./pages/models.js") },
   keys: { title: N("Keys"), operator: true, load: () => import("./pages/keys.js") },
   ledger: { title: N("Ledger"), operator: true, load: () => import("./pages/ledger.js") },
   calls: { title: N("Calls"), operator: true, load: () => import("./pages/calls.js") },
+  moderation: { title: N("Moderation"), operator: true, load: () => import("./pages/moderation.js") },
   audit: { title: N("Audit"), operator: true, load: () => import("./pages/audit.js") },
 };
 
