@@ -4,6 +4,7 @@
 - `tables`, `response_tables`, `conversation_tables`, `operator_tables`: the rows
 - `paging`: pages and periods of lists
 - `keys`: API keys and their limits
+- `copies`: copies of the database while others use it
 - `money`: amounts as integers
 - `ledger`: holds, charges and results
 - `results`: the pictures of a key

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
@@ -26,9 +26,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
+from server.accounts.copies import copy_sqlite
 from server.clock import Clock
 from server.errors import DatabaseBusy, DatabaseFailed
 from server.threads import NotBegun, Threads
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 log = structlog.stdlib.get_logger("darkroom.database")
 
@@ -74,14 +78,14 @@ class Database:
         self._stop_waiting_at = math.inf
 
     def migrate(self) -> None:
-        """Bring the schema to this version. Raises DatabaseBusy."""
+        """Bring the schema to this version. A SQLite file of an older one is copied first, to go back to. Raises
+        DatabaseBusy."""
         from alembic import command
-        from alembic.config import Config
 
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
+            self._keep_before_upgrade(Path(self.url.database))
+        config = _alembic()
         with self.write() as session:
             if not self.is_sqlite:  # other servers may be at work in the tables, or start on an empty database too
                 session.execute(text(f"SET LOCAL lock_timeout = '{COMMAND_LIMIT_S:g}s'"))
@@ -97,6 +101,13 @@ class Database:
                 return None
             version: str | None = session.scalar(text("SELECT version_num FROM alembic_version"))
             return version
+
+    def _keep_before_upgrade(self, path: Path) -> None:
+        before = self.schema_version() if path.exists() else None
+        if before is not None and before < newest_schema():
+            kept = path.with_name(f"{path.name}.schema-{before}")
+            copy_sqlite(path, kept)
+            log.info("the database is upgraded; its copy is kept", schema=before, copy=str(kept))
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -217,6 +228,21 @@ class Database:
         else:
             _limit_lock_waits(engine)
         return engine
+
+
+def newest_schema() -> str:
+    """The number of this version's last migration."""
+    from alembic.script import ScriptDirectory
+
+    return str(ScriptDirectory.from_config(_alembic()).get_current_head())
+
+
+def _alembic() -> "Config":
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))  # the option interpolates
+    return config
 
 
 class _Wait(threading.local):

@@ -1,12 +1,13 @@
 """The `darkroom` command. Each command imports what it needs itself, so that `--help` is fast."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from server.cli import checkpoints, keys, reports
-from server.cli.environment import fail, open_database, read_settings
+from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
 from server.errors import ApiError, DatabaseBusy, StartError
@@ -109,6 +110,43 @@ def reload() -> None:
     from server.cli.admin_client import change_catalog
 
     change_catalog(read_settings(), "/admin/reload", {})
+
+
+@app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="Where to write the file; made if it is not there.")],
+) -> None:
+    """Write database, pictures, catalog and secrets into one file, also while the server runs."""
+    from server.accounts.audit import record_change
+    from server.flows.operators.backup import make_backup
+
+    settings = read_settings()
+    try:
+        made = make_backup(settings, folder)
+    except OSError as error:
+        fail(f"The backup can't be written: {error}")
+    record_change(open_database(settings), user(), "backup.make", str(made.path), pictures=made.pictures)
+    typer.echo(f"{made.path}: {made.size_bytes / 2**20:.1f} MiB, {made.pictures} pictures, schema {made.schema}.")
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `darkroom backup` wrote.", exists=True, dir_okay=False)],
+    keep_catalog: Annotated[
+        bool, typer.Option("--keep-catalog", help="Leave the catalog's files as they are.")
+    ] = False,
+) -> None:
+    """Put a backup in place of what is there, which is moved to a folder of the home. The server may not run."""
+    from server.flows.operators.backup import restore_backup
+    from server.housekeeping import HomeInUse, lock_home
+
+    settings = read_settings()
+    try:
+        with lock_home(settings.home):
+            restored = restore_backup(settings, file, keep_catalog=keep_catalog)
+    except HomeInUse as error:
+        fail(str(error))
+    typer.echo(f"Restored {restored.pictures} pictures and the database, schema {restored.schema}.")
 
 
 @app.command()

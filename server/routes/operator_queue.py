@@ -8,6 +8,9 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
 
+from server.accounts.audit import record_change
+from server.errors import EngineFailure, StartError, StorageFailed
+from server.flows.operators.backup import make_backup
 from server.flows.operators.doctor import examine
 from server.http import examples
 from server.http.deps import ServicesDep
@@ -15,7 +18,7 @@ from server.http.openapi import answer, event_stream_of, openapi, parameter
 from server.http.operators import OperatorName, operator
 from server.http.sse import event, event_stream
 from server.schemas.doctor import Findings
-from server.schemas.queue import CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
+from server.schemas.queue import BackupFile, CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
 from server.services import Services
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
@@ -113,6 +116,29 @@ async def status(services: ServicesDep) -> ServerStatus:
 async def doctor(services: ServicesDep) -> Findings:
     """What is in the way."""
     return Findings(data=await asyncio.to_thread(examine, services.settings))
+
+
+@router.post(
+    "/backup",
+    **openapi(
+        "Make a backup",
+        "Writes database, pictures, catalog and secrets into one file in the folder `backups` of the server's home.",
+        success=answer("The file.", BackupFile),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
+    """As `darkroom backup`."""
+    settings, database = services.settings, services.database
+    try:
+        made = await asyncio.to_thread(make_backup, settings, settings.home / "backups")
+    except StartError as error:
+        raise EngineFailure(f"The backup could not be made: {error}") from error
+    except OSError as error:
+        raise StorageFailed(str(error)) from error
+    await database.in_writer(record_change, database, by, "backup.make", str(made.path), pictures=made.pictures)
+    return BackupFile(path=str(made.path), bytes=made.size_bytes, pictures=made.pictures, schema_version=made.schema)
 
 
 async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:

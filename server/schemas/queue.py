@@ -57,6 +57,16 @@ class CancelledJob(Answer):
     id: str
 
 
+class BackupFile(Answer):
+    """A file with everything that the server needs, but for the weights."""
+
+    object: Literal["backup"] = "backup"
+    path: str
+    bytes: int
+    pictures: int
+    schema_version: str
+
+
 class Disk(Answer):
     """Room on the disk of the server's home."""
 

@@ -232,7 +232,8 @@ def test_the_operators_routes_answer_as_described(responses_server: Server, docu
         for path in ADMIN_LISTS:
             for query in ("", "?format=csv"):
                 check_answer(document, "GET", path, http.get(path + query))
-        check_answer(document, "POST", "/admin/ledger/check", http.post("/admin/ledger/check"))
+        for path in ("/admin/ledger/check", "/admin/backup"):
+            check_answer(document, "POST", path, http.post(path))
     with client(responses_server) as http:
         for path in OWN_LISTS:
             check_answer(document, "GET", path, http.get(path))

@@ -1,0 +1,165 @@
+"""Backups: database, pictures, catalog and secrets in one file, made while the server runs; and put back.
+
+The database is copied first. A picture that is stored meanwhile is in the backup without a record, and is swept after a
+restore; one that is deleted meanwhile has a record without a file, which `darkroom ledger --check` names.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, copy_database, restore_database
+from server.accounts.db import Database, newest_schema
+from server.errors import StartError
+from server.settings import Settings
+
+MANIFEST, CATALOG, RESULTS, POLICY = "manifest.json", "model_configs", "results", "moderation.toml"
+SECRETS = ("admin-key", "dev-key", "webhook-secret", "swaps.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A file, and what is in it."""
+
+    path: Path
+    size_bytes: int
+    pictures: int
+    schema: str
+
+
+def make_backup(settings: Settings, folder: Path) -> Backup:
+    """Write a file into the folder. Raises StartError and OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"darkroom-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
+    part = target.with_suffix(".part")
+    database = Database(settings.database_url)
+    try:
+        schema = database.schema_version()
+        if schema is None:
+            raise StartError("There is no database yet: `darkroom serve` makes it.")
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, tarfile.open(part, "w") as archive:
+            copy = copy_database(database.url, Path(scratch))
+            sums = {copy.name: _add(archive, copy, copy.name)}
+            sums |= _add_small(archive, settings)
+            pictures = 0
+            for path in sorted(settings.results.glob("??/*")):
+                name = f"{RESULTS}/{path.parent.name}/{path.name}"
+                with suppress(FileNotFoundError):  # it was deleted meanwhile
+                    sums[name] = _add(archive, path, name)
+                    pictures += 1
+            manifest = {"version": version("darkroom"), "schema": schema, "created_at": time.time(), "sha256": sums}
+            _add_text(archive, MANIFEST, json.dumps(manifest))
+        part.chmod(0o600)
+        part.replace(target)
+    finally:
+        database.dispose()
+        part.unlink(missing_ok=True)
+    return Backup(target, target.stat().st_size, pictures, schema)
+
+
+def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:
+    """Put a backup in place of what is there, which is moved aside. The server may not run. Raises StartError."""
+    try:
+        with tarfile.open(file) as archive, tempfile.TemporaryDirectory(dir=file.resolve().parent) as scratch:
+            archive.extractall(scratch, filter="data")
+            manifest = _verified(Path(scratch))
+            aside = settings.home / f"before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+            _put_back(settings, Path(scratch), aside, keep_catalog=keep_catalog)
+    except (tarfile.TarError, KeyError, ValueError) as error:
+        raise StartError(f"{file} is no backup of Darkroom: {error}") from error
+    except OSError as error:
+        raise StartError(f"{file} can't be restored: {error}") from error
+    pictures = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
+    return Backup(file, file.stat().st_size, pictures, str(manifest["schema"]))
+
+
+def _verified(folder: Path) -> dict[str, Any]:
+    """The manifest, when every file is as it says, and this version can read the database."""
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    if manifest["schema"] > newest_schema():
+        raise StartError(
+            f"The backup is of Darkroom {manifest['version']} with the schema {manifest['schema']}, which is newer "
+            f"than this version's {newest_schema()}. Install that version, or a later one."
+        )
+    for name, expected in manifest["sha256"].items():
+        if _sum(folder / name) != expected:
+            raise StartError(f"The backup is damaged: {name} is not as it was written.")
+    return manifest
+
+
+def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bool) -> None:
+    database = Database(settings.database_url)
+    url = database.url
+    database.dispose()
+    _move_aside(aside, [settings.results, *(settings.home / name for name in SECRETS)])
+    if url.get_backend_name() == "sqlite" and url.database:
+        path = Path(url.database)
+        _move_aside(aside, [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")])
+    copy = next(path for name in (SQLITE_NAME, POSTGRESQL_NAME) if (path := folder / name).exists())
+    restore_database(url, copy)
+    if (folder / RESULTS).exists():
+        _move(folder / RESULTS, settings.results)
+    for name in SECRETS:
+        if (folder / name).exists():
+            _move(folder / name, settings.home / name)
+    if not keep_catalog:
+        _move_aside(aside, [settings.model_configs])
+        _move(folder / CATALOG, settings.model_configs)
+        if settings.moderation is not None and (folder / POLICY).exists():
+            _move_aside(aside, [settings.moderation])
+            _move(folder / POLICY, settings.moderation)
+
+
+def _move_aside(aside: Path, paths: list[Path]) -> None:
+    for path in paths:
+        if path.exists():
+            aside.mkdir(parents=True, exist_ok=True)
+            _move(path, aside / path.name)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Also to another disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
+
+
+def _add_small(archive: tarfile.TarFile, settings: Settings) -> dict[str, str]:
+    files = {name: settings.home / name for name in SECRETS}
+    if settings.moderation is not None:
+        files[POLICY] = settings.moderation
+    for path in _files(settings.model_configs):
+        files[f"{CATALOG}/{path.relative_to(settings.model_configs)}"] = path
+    return {name: _add(archive, path, name) for name, path in files.items() if path.exists()}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> str:
+    """Add a file; returns its SHA-256. Raises FileNotFoundError."""
+    digest = _sum(path)
+    archive.add(path, name, recursive=False)
+    return digest
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    data = text.encode()
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime = len(data), 0o600, int(time.time())
+    archive.addfile(info, io.BytesIO(data))
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,147 @@
+"""Backups made while the database is written, put back; and the way back from an upgrade."""
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import text
+
+from server.accounts import report
+from server.accounts.copies import copy_database, restore_database
+from server.accounts.db import Database, _alembic, newest_schema
+from server.accounts.keys import create_key, list_keys
+from server.accounts.ledger import Ledger
+from server.errors import StartError
+from server.flows.operators import backup
+from server.flows.operators.backup import make_backup, restore_backup
+from server.settings import Settings
+from tests.unit.accounts.helpers import GROUPS, call, result
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A home with a picture that is paid for, and a catalog."""
+    home, configs = tmp_path / "home", tmp_path / "configs"
+    (home / "results" / "aa").mkdir(parents=True)
+    (home / "results" / "aa" / "a.png").write_bytes(b"picture")
+    (home / "admin-key").write_text("admin-1")
+    configs.mkdir()
+    (configs / "alpha.toml").write_text("price = 1")
+    return Settings(home=home, model_configs=configs, database=None)
+
+
+@pytest.fixture
+def books(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_url)
+    database.migrate()
+    key, _ = create_key(database, "shop", GROUPS)
+    ledger = Ledger(database, "me")
+    ledger.hold(call("c1", key.id))
+    ledger.capture("c1", [result("a")])
+    yield database
+    database.dispose()
+
+
+def test_a_backup_brings_everything_back(settings: Settings, books: Database, tmp_path: Path) -> None:
+    with books.write() as session:  # the server writes meanwhile: what is not committed is not in it
+        session.execute(text("UPDATE keys SET name = 'changing'"))
+        made = make_backup(settings, tmp_path / "backups")
+        session.rollback()
+    assert (made.pictures, made.schema, made.path.stat().st_mode & 0o777) == (1, newest_schema(), 0o600)
+    create_key(books, "too late", GROUPS)
+    (settings.home / "results" / "aa" / "a.png").write_bytes(b"damaged")
+    (settings.model_configs / "alpha.toml").write_text("price = 2")
+    books.dispose()
+    restored = restore_backup(settings, made.path, keep_catalog=False)
+    assert restored.pictures == 1
+    after = Database(settings.database_url)
+    assert [key.name for key in list_keys(after)] == ["shop"]
+    assert [entry.call_id for entry in report.entries(after)] == ["c1"]
+    after.dispose()
+    assert (settings.home / "results" / "aa" / "a.png").read_bytes() == b"picture"
+    assert (settings.home / "admin-key").read_text() == "admin-1"
+    assert (settings.model_configs / "alpha.toml").read_text() == "price = 1"
+    (aside,) = settings.home.glob("before-restore-*")
+    assert (aside / "results" / "aa" / "a.png").read_bytes() == b"damaged"
+    assert (aside / "configs" / "alpha.toml").read_text() == "price = 2"
+
+
+def test_the_catalog_may_stay(settings: Settings, books: Database, tmp_path: Path) -> None:
+    made = make_backup(settings, tmp_path / "backups")
+    (settings.model_configs / "alpha.toml").write_text("price = 2")
+    books.dispose()
+    restore_backup(settings, made.path, keep_catalog=True)
+    assert (settings.model_configs / "alpha.toml").read_text() == "price = 2"
+
+
+def test_what_is_no_backup_changes_nothing(
+    settings: Settings, books: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_backup(settings, tmp_path / "backups")
+    damaged = tmp_path / "damaged.tar"
+    damaged.write_bytes(made.path.read_bytes().replace(b"picture", b"pictXre"))
+    empty = tmp_path / "empty.tar"
+    tarfile.open(empty, "w").close()
+    text_file = tmp_path / "text.tar"
+    text_file.write_text("no archive")
+    books.dispose()
+    for file in (empty, text_file):
+        with pytest.raises(StartError, match=str(file)):
+            restore_backup(settings, file, keep_catalog=False)
+    with pytest.raises(StartError, match="damaged"):
+        restore_backup(settings, damaged, keep_catalog=False)
+    monkeypatch.setattr(backup, "newest_schema", lambda: "0001")
+    with pytest.raises(StartError, match="newer than"):
+        restore_backup(settings, made.path, keep_catalog=False)
+    assert list(settings.home.glob("before-restore-*")) == []
+    assert (settings.home / "results" / "aa" / "a.png").exists()
+
+
+def test_a_database_is_copied_and_put_back_on_either_kind(database: Database, tmp_path: Path) -> None:
+    create_key(database, "shop", GROUPS)
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    try:
+        copy = copy_database(database.url, folder)
+    except StartError as error:
+        pytest.skip(str(error))
+    create_key(database, "too late", GROUPS)
+    database.dispose()
+    restore_database(database.url, copy)
+    assert [key.name for key in list_keys(database)] == ["shop"]
+
+
+def test_an_upgrade_keeps_the_database_of_version_0_1_0_to_go_back_to(tmp_path: Path) -> None:
+    path = tmp_path / "darkroom.db"
+    old = Database(f"sqlite:///{path}")
+    config = _alembic()
+    with old.write() as session:
+        config.attributes["connection"] = session.connection()
+        command.upgrade(config, "0008")  # the last of 0.1.0
+    with old.write() as session:
+        session.execute(
+            text(
+                "INSERT INTO keys (id, name, secret_hash, tail, groups, created_at, keepalive) "
+                "VALUES ('key_1', 'old', 'h', 'abcd', '[\"alpha\"]', 1.0, 0)"
+            )
+        )
+    old.migrate()
+    assert old.schema_version() == newest_schema() > "0008"
+    create_key(old, "new", GROUPS)
+    old.migrate()  # which has nothing to do, and keeps nothing
+    old.dispose()
+    kept = tmp_path / "darkroom.db.schema-0008"
+    assert [each.name for each in tmp_path.glob("*.schema-*")] == [kept.name]
+
+    kept.replace(path)  # the way back, as docs/operating.md says it
+    for leftover in (path.with_name("darkroom.db-wal"), path.with_name("darkroom.db-shm")):
+        leftover.unlink(missing_ok=True)
+    back = Database(f"sqlite:///{path}")
+    assert back.schema_version() == "0008"
+    with back.read() as session:
+        assert session.scalars(text("SELECT name FROM keys")).all() == ["old"]
+        columns = session.execute(text("SELECT * FROM keys")).keys()
+        assert "monthly_budget" not in columns
+    back.dispose()
