@@ -22,7 +22,7 @@ The path of a request (image generation; a chat skips the money):
 - `moderation`: the policy file and its matching
 - `telemetry`: logs, metrics and crash points
 - `schemas`: the models of request and answer bodies
-- `console`: the web page
+- `console`: the pages in the browser
 - `settings`, `errors`: the environment variables, and every error that a client can get
 
 docs/ARCHITECTURE.md says who may import whom.

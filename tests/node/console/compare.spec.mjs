@@ -17,6 +17,7 @@ await spec("compare", "/console/compare", async (page, { looks, shot }) => {
   await page.getByRole("combobox", { name: "Rows" }).selectOption("seed");
   await page.getByText("Columns and rows must differ.").waitFor();
   await page.getByRole("combobox", { name: "Rows" }).selectOption("steps");
+  await page.getByRole("textbox", { name: "Values, with commas" }).nth(1).fill("1, 2");
   await page.getByRole("checkbox", { name: "starter-alpha" }).check();
   await page.getByRole("checkbox", { name: "starter-beta" }).check();
   await page.getByLabel("Seeds, with commas").fill("1");

@@ -34,6 +34,7 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   // several at once, one of them cancelled: the cards are independent
   await page.locator("#model").selectOption("beta-3-pro-image-4k-count");
   await page.locator("#prompt").fill("a tall tower at night");
+  await page.locator("#n").fill("4"); // too much to be done before it is cancelled
   const generate = page.getByRole("button", { name: /^Generate · CNY/ });
   await generate.click();
   await page.locator("#model").selectOption(MODEL);

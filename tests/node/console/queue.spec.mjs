@@ -3,7 +3,7 @@ import { api, assert, spec } from "./harness.mjs";
 
 await spec("queue", "/console/queue", async (page, { looks, shot }) => {
   await page.getByText("live", { exact: true }).waitFor();
-  const { body: job } = await api("POST", "/v1/images/generations", { model: "beta-3-pro-image-4k-count", prompt: "a tall tower", background: true });
+  const { body: job } = await api("POST", "/v1/images/generations", { model: "beta-3-pro-image-4k-count", prompt: "a tall tower", n: 4, background: true });
   await page.getByText(job.id).waitFor(); // without a reload
   await shot();
   await page.getByRole("button", { name: `Cancel ${job.id}` }).click();
