@@ -19,7 +19,7 @@ export default function Calls({ title }) {
       <${Field} id="code" label=${t("Error code")} value=${filter.code} onChange=${(event) => set({ code: event.target.value.trim() })} placeholder="insufficient_quota" />
     </div>
     <${Period} value=${filter} onChange=${set} />
-    ${calls.rows && html`<${CallsTable} rows=${calls.rows} withKey=${true} />`}
+    ${calls.rows && html`<${CallsTable} rows=${calls.rows} route="/admin/calls" withKey=${true} />`}
     ${calls.more && html`<div class="actions"><button type="button" onClick=${calls.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;
 }

@@ -32,7 +32,7 @@ export default function Usage({ title }) {
     ${rows.length > 0 && html`<${Chart} label=${t("Spent by day and model")} rows=${chartRows(rows, "model")} unit="CNY" />`}
     ${usage.data && html`<${UsageTable} rows=${rows} total=${usage.data.total} by=${["day", "model"]} />`}
     <h2>${t("Latest calls")}</h2>
-    ${calls.rows && html`<${CallsTable} rows=${calls.rows} />`}
+    ${calls.rows && html`<${CallsTable} rows=${calls.rows} route="/v1/darkroom/calls" />`}
     ${calls.more && html`<div class="actions"><button type="button" onClick=${calls.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;
 }

@@ -2,7 +2,8 @@
 import { query } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { count, duration, money, t, when } from "../core/i18n.js";
-import { Field, Table } from "./basics.js";
+import { Dialog, ErrorNote, Field, Table } from "./basics.js";
+import { useRoute } from "./loading.js";
 
 const DAY_MS = 86_400_000;
 const dayOf = (ms) => new Date(ms).toISOString().slice(0, 10);
@@ -42,7 +43,23 @@ export function UsageTable({ rows, by, total }) {
     ]} />`;
 }
 
-export function CallsTable({ rows, withKey }) {
+// All that is known of a call, with its prompt and parameters if the server keeps them.
+function CallDetails({ path, onClose }) {
+  const { data, error } = useRoute(path);
+  const facts = Object.entries(data ?? {}).filter(([, value]) => value != null && value !== "");
+  return html`<${Dialog} label=${t("Call")} onClose=${onClose}>
+    <div class="form">
+      <h2>${t("Call")}</h2>
+      <${ErrorNote} error=${error} />
+      <pre class="mono" tabindex="0">${facts.map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value, null, 1) : value}`).join("\n")}</pre>
+      <form method="dialog"><button>${t("Close")}</button></form>
+    </div>
+  </${Dialog}>`;
+}
+
+// `route` has the calls: of one key, or of all.
+export function CallsTable({ rows, route, withKey }) {
+  const [open, setOpen] = useState(null);
   const good = (row) => row.status != null && row.status < 400;
   return html`<${Table} label=${t("Calls")} rows=${rows} rowKey=${(row) => row.id} empty=${t("No calls here.")} columns=${[
     { name: t("Time"), show: (row) => when(row.created_at) },
@@ -52,8 +69,9 @@ export function CallsTable({ rows, withKey }) {
     { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },
     { name: t("Ran"), number: true, show: (row) => duration(row.run_s) },
     { name: t("Price"), number: true, show: (row) => money(row.price) },
-    { name: t("Request"), show: (row) => html`<code>${row.id}</code>` },
-  ]} />`;
+    { name: t("Request"), show: (row) => html`<button type="button" class="plain mono" onClick=${() => setOpen(row.id)}>${row.id}</button>` },
+  ]} />
+  ${open && html`<${CallDetails} path=${`${route}/${open}`} onClose=${() => setOpen(null)} />`}`;
 }
 
 export const csvLink = (path, values) => html`<a class="button" href=${query(path, { ...values, format: "csv" })} download>${t("Download CSV")}</a>`;

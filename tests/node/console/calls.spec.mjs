@@ -10,6 +10,11 @@ await spec("calls", "/console/calls", async (page, { looks, shot }) => {
   const shown = rows.filter({ hasText: "400" });
   await shown.first().waitFor();
   assert.match(await shown.first().textContent(), /dev.*beta-2.5-flash-image-count/);
+  await shown.first().getByRole("button").click();
+  const details = page.getByRole("dialog", { name: "Call" });
+  await details.getByText("code: invalid_value").waitFor();
+  await looks("calls, one open");
+  await details.getByRole("button", { name: "Close" }).click();
   await page.locator("#status").selectOption("");
   await rows.first().waitFor();
   await looks();
