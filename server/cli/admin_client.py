@@ -33,7 +33,7 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
     """Send the request and print the changes. Raises StartError with the server's error message."""
     console = Console(highlight=False, soft_wrap=True)
     with console.status("Loading and warming up; the server keeps answering calls ..."):
-        changes: dict[str, Any] = post(settings, route, body).json()
+        changes: dict[str, Any] = ask(settings, "POST", route, body).json()
     for change in ("added", "removed", "changed"):
         if changes[change]:
             console.print(f"{change.capitalize():8} {', '.join(changes[change])}", markup=False)
@@ -51,13 +51,14 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
         )
 
 
-def post(settings: Settings, route: str, body: dict[str, Any]) -> httpx.Response:
+def ask(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """The answer of the running server. Raises StartError with its error message."""
     address = settings.local_url
     try:
         key = settings.admin_key.read_text().strip()
         headers = {"Authorization": f"Bearer {key}"}
-        response = httpx.post(f"{address}{route}", json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
+        url = f"{address}{route}"
+        response = httpx.request(method, url, json=body, headers=headers, timeout=None, trust_env=False)  # noqa: S113
     except FileNotFoundError as error:
         raise StartError(f"No server has run with the home {settings.home} (DARKROOM_HOME).") from error
     except PermissionError as error:

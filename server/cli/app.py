@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from server.cli import checkpoints, keys, reports
+from server.cli import checkpoints, keys, reports, running
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
@@ -21,6 +21,8 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 app.add_typer(reports.operators, name="operators")
 app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(running.jobs, name="jobs")
+app.add_typer(running.policy, name="policy")
 for command in (reports.usage, reports.calls, reports.audit, reports.moderation):
     app.command()(command)
 

@@ -133,7 +133,7 @@ def proof(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the sheet.")] = Path("proof.png"),
 ) -> None:
     """Draw a contact sheet with the running server, uncharged. Its metadata say how to draw it again."""
-    from server.cli.admin_client import post
+    from server.cli.admin_client import ask
 
     if again is not None:
         body = read_recipe(again)
@@ -147,7 +147,7 @@ def proof(
         }
     else:
         raise StartError("Name the models or checkpoints to compare, or a sheet with --from.")
-    output.write_bytes(post(_settings(), "/admin/checkpoints/proof", body).content)
+    output.write_bytes(ask(_settings(), "POST", "/admin/checkpoints/proof", body).content)
     typer.echo(f"Wrote {output}. `darkroom checkpoints proof --from {output}` draws it again.")
 
 

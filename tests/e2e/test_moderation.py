@@ -101,3 +101,24 @@ def test_an_invalid_policy_ends_the_start_with_a_message(tmp_path: Path, weights
     assert answer.returncode == 1
     assert "no transformers folder" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_operators_try_and_reload_the_policy_on_the_command_line(moderated: Server) -> None:
+    shown = moderated.darkroom("policy", "show").stdout
+    assert "no-weapons" in shown
+    tried = moderated.darkroom("policy", "test", "a boat with a knife", "--group", "alpha-image-per-call")
+    assert tried.returncode == 1
+    assert "no-blades (violence)" in tried.stdout
+    assert "finds nothing" in moderated.darkroom("policy", "test", "a red boat").stdout
+    file = Path(shown.splitlines()[0])
+    before = file.read_text()
+    file.write_text(before.replace("assault rifle", "green boat"))
+    assert moderated.darkroom("policy", "reload").returncode == 0
+    assert post(moderated, {**QUICK, "prompt": "a green boat"}).status_code == 400
+    assert post(moderated, {**QUICK, "prompt": "a boat with a knife"}).status_code == 400
+    file.write_text(before)
+    assert moderated.darkroom("policy", "reload").returncode == 0
+    assert post(moderated, {**QUICK, "prompt": "a green boat"}).status_code == 200
+    assert moderated.darkroom("jobs", "list", "--json").stdout.strip() == "[]"
+    missing = moderated.darkroom("jobs", "cancel", "img_none")
+    assert (missing.returncode, "There is no job" in missing.stderr) == (1, True)

@@ -1,0 +1,80 @@
+"""`darkroom jobs` and `darkroom policy`: what the running server does, and what it refuses."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from server.cli.environment import fail, read_settings
+from server.cli.printing import CsvFlag, JsonFlag, show_rows
+
+jobs = typer.Typer(no_args_is_help=True, help="What runs and waits on the running server: list, cancel.")
+policy = typer.Typer(no_args_is_help=True, help="The moderation policy of the running server: show, reload, try.")
+
+
+@jobs.command("list")
+def list_jobs(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
+    """List the image calls, the responses and the chats with an Idempotency-Key that run or wait."""
+    from server.cli.admin_client import ask
+
+    headings = {
+        "id": "Id", "kind": "Kind", "key_name": "Key", "model": "Model", "state": "State", "position": "Place",
+        "step": "Step", "steps": "of", "estimated_s": "Ends in (s)", "created_at": "Began",
+    }  # fmt: skip
+    rows = ask(read_settings(), "GET", "/admin/jobs").json()["data"]
+    show_rows("Jobs", headings, rows, as_json=as_json, as_csv=as_csv)
+
+
+@jobs.command()
+def cancel(job: Annotated[str, typer.Argument(help="The job's id, as `jobs list` shows it.")]) -> None:
+    """End any key's job. It is not charged, unless it was already."""
+    from server.cli.admin_client import ask
+
+    ask(read_settings(), "DELETE", f"/admin/jobs/{job}")
+    typer.echo(f"Ended {job}.")
+
+
+@policy.command("show")
+def show_policy() -> None:
+    """Name the rules and the classifiers of the policy in use."""
+    from server.cli.admin_client import ask
+
+    _print_policy(ask(read_settings(), "GET", "/admin/moderation").json())
+
+
+@policy.command("reload")
+def reload_policy() -> None:
+    """Make the running server read its policy file again. If anything in it is invalid, nothing changes."""
+    from server.cli.admin_client import ask
+
+    _print_policy(ask(read_settings(), "POST", "/admin/moderation/reload").json())
+
+
+@policy.command("test")
+def try_policy(
+    text: Annotated[str, typer.Argument(help="What a call might say.")],
+    group: Annotated[str | None, typer.Option(help="The group of the model. Default: every group.")] = None,
+    draft: Annotated[Path | None, typer.Option(help="A policy file to try, in place of the one in use.")] = None,
+) -> None:
+    """Say what the policy finds in a text. Nothing is recorded. Fails if it finds something."""
+    from server.cli.admin_client import ask
+
+    body: dict[str, Any] = {"text": text, "group": group}
+    if draft is not None:
+        try:
+            body["policy_toml"] = draft.read_text()
+        except OSError as error:
+            fail(f"{draft} can't be read: {error.strerror}.")
+    found = ask(read_settings(), "POST", "/admin/moderation/test", body).json()
+    for finding in found["findings"]:
+        typer.echo(f"{finding['policy']} ({finding['category']}): {finding['evidence']}")
+    if found["flagged"]:
+        raise typer.Exit(1)
+    typer.echo("The policy finds nothing in it.")
+
+
+def _print_policy(summary: dict[str, Any]) -> None:
+    typer.echo(summary["path"] or "The server has no policy.")
+    for kind in ("rules", "classifiers"):
+        if summary[kind]:
+            typer.echo(f"{kind.capitalize()}: {', '.join(summary[kind])}")
