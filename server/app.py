@@ -17,12 +17,14 @@ from starlette.requests import ClientDisconnect
 from pipelines.catalog.images import load_catalog
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
+from server.backends.gateway_link import GatewayLink
 from server.build import build_services
-from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound
+from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
 from server.housekeeping import leave_others, lock_database, lock_home, recover_after_crash, run_maintenance
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
 from server.http.errors import error_answer, note_error
+from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.observability import ObservabilityMiddleware
 from server.http.openapi_document import DESCRIPTION, DocumentedApp
 from server.routes import (
@@ -71,13 +73,21 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
     services.metrics.track_engines(lambda: _reports(services))
 
+    secret = settings.cluster_secret if settings.gateway_url is not None else None
+    link = None if secret is None else GatewayLink(secret.get_secret_value())
+    forwarder = None if link is None else Forwarder(services.gateways, link, services.database.clock)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
             await services.database.in_patient_writer(services.database.migrate)
-            await recover_after_crash(services)
             async with AsyncExitStack() as shutdown:
                 _register_shutdown(services, shutdown)
+                if link is not None and settings.gateway_url is not None:
+                    shutdown.push_async_callback(link.close)
+                    listener = listen(app, settings.gateway_url, link.secret, services.database.clock)
+                    await shutdown.enter_async_context(listener)
+                await recover_after_crash(services)
                 await services.decoders.start()
                 engines = _engines(services)
                 for engine in engines:
@@ -124,7 +134,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         unsupported,
     ):
         app.include_router(module.router)
-    _handle_errors(app)
+    _handle_errors(app, forwarder)
     app.add_middleware(
         BodyLimitMiddleware,
         budget=services.bodies,
@@ -139,6 +149,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         allow_private_network=True,  # a page on the internet may call a server in its user's network
         expose_headers=EXPOSED_HEADERS,
     )
+    if forwarder is not None:
+        app.add_middleware(BodyRecorder)
     app.add_middleware(
         ObservabilityMiddleware,
         metrics=services.metrics,
@@ -208,12 +220,17 @@ async def _signal_ready(
     on_ready(services)
 
 
-def _handle_errors(app: FastAPI) -> None:
-    """Errors of the framework become ApiErrors. ObservabilityMiddleware catches everything else."""
+def _handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
+    """Errors of the framework become ApiErrors. ObservabilityMiddleware catches everything else. What runs on another
+    gateway is answered by that one."""
 
     async def answer(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS" and isinstance(error, HTTPException) and error.status_code == 405:
             return Response(status_code=204, headers=dict(error.headers or {}))
+        if isinstance(error, RunsElsewhere) and forwarder is not None:
+            url = await forwarder.find_url(request.scope, error)
+            if url is not None:
+                return forwarder.answer(request.scope, error, url)
         api_error = error if isinstance(error, ApiError) else _translate(error)
         note_error(request.scope, api_error)
         status, body = error_answer(request.url.path, api_error)

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
+from sqlalchemy import make_url
+
 from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
+from server.accounts.claims import ClaimStore
 from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -25,6 +28,7 @@ from server.backends.engines import build_engines
 from server.backends.fleet import Fleet
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
+from server.errors import StartError
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog_edit import EditHistory
 from server.flows.catalog_update import CatalogUpdater
@@ -87,6 +91,7 @@ class _Base:
     crash_points: CrashPoints
     database: Database
     gateways: GatewayStore
+    claims: ClaimStore | None
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
@@ -115,7 +120,13 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         lambda: len(base.image_engine.alive),
     )
     limiter = RateLimiter(
-        base.active_calls, base.active_responses, backlog, base.chat_engine, settings.max_running_per_key
+        base.active_calls,
+        base.active_responses,
+        backlog,
+        base.chat_engine,
+        settings.max_running_per_key,
+        base.claims,
+        base.background,
     )
     moderator = Moderator(base.policy, base.classifier_engine, base.database, base.metrics)
     references = ReferenceLoader(
@@ -136,7 +147,9 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
     image_calls = _image_calls(base, creator, limiter)
     history = History(base.response_store, base.conversation_store, base.storage)
     planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
-    responses = Responses(base.active_responses, base.response_store, base.storage, base.expected_retries)
+    responses = Responses(
+        base.active_responses, base.response_store, base.storage, base.expected_retries, base.gateways.owner
+    )
     image_tool = ImageToolRunner(image_calls, creator, base.call_store, base.storage)
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)
     loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
@@ -161,6 +174,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         tracing=base.tracing,
         database=base.database,
         gateways=base.gateways,
+        claims=base.claims,
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
@@ -196,10 +210,10 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         chat_completions=completions,
         upstream_chat=upstream_chat,
         any_model_chat=any_model_chat,
-        keyed_chats=KeyedChats(active_chats, base.call_store, base.background, base.drain),
+        keyed_chats=KeyedChats(active_chats, base.call_store, limiter, base.background, base.drain),
         image_calls=image_calls,
         webhooks=Webhooks(WebhookStore(base.database), settings.webhooks, settings.webhook_secret.read_bytes),
-        image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog),
+        image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog, base.gateways.owner),
         response_creator=response_creator,
         responses=responses,
         conversations=Conversations(base.conversation_store, history, base.storage),
@@ -216,6 +230,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     crash_points = CrashPoints(settings.crash_at)
     owner = uuid.uuid4().hex
     engines = build_engines(settings, catalog, policy.checkpoints)
+    _check_cluster(settings)
     database = Database(settings.database_url)
     base = _Base(
         settings=settings,
@@ -225,7 +240,8 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         tracing=Tracing(settings.tracing),
         crash_points=crash_points,
         database=database,
-        gateways=GatewayStore(database, owner, None, settings.lease_s),
+        gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),
+        claims=ClaimStore(database, owner) if settings.gateway_url is not None else None,
         ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit),
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=ResponseStore(database, owner),
@@ -244,6 +260,16 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     )
     base.metrics.track_decoders(KILL_REASONS, base.decoders.ended)
     return base
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Raises StartError for a server that is one of several but shares too little with the others."""
+    if settings.gateway_url is None:
+        return
+    if make_url(settings.database_url).get_backend_name() == "sqlite":
+        raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
+    if settings.cluster_secret is None:
+        raise StartError("DARKROOM_GATEWAY_URL needs DARKROOM_CLUSTER_SECRET, the same for all servers.")
 
 
 def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderator, backlog: Backlog) -> ImageCreator:
@@ -294,6 +320,7 @@ def _response_creator(
         store=base.response_store,
         expected_retries=base.expected_retries,
         limiter=limiter,
+        background=base.background,
         drain=base.drain,
         retry_grace_s=base.settings.retry_grace_s,
         leave_out_pictures=base.settings.leave_out_pictures,

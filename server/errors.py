@@ -133,6 +133,16 @@ class Conflict(ApiError):
         super().__init__(message, code=code, headers={"Retry-After": str(retry_after_s)})
 
 
+class RunsElsewhere(Conflict):
+    """What the request is about runs on another server of the same database. Where servers forward to each other, its
+    client gets that server's answer in place of this error."""
+
+    def __init__(self, message: str, *, owner: str, key_id: str, code: str | None = None) -> None:
+        super().__init__(message, 2, code=code)
+        self.owner = owner
+        self.key_id = key_id
+
+
 class Cancelled(ApiError):
     """The call was cancelled by its own key. A retry would undo that, so a header tells SDKs not to."""
 

@@ -83,7 +83,9 @@ def lock_database(settings: Settings) -> IO[str] | None:
 
 async def recover_after_crash(services: Services) -> None:
     """Tell the others that this server runs, and give up what dead servers left."""
-    await services.gateways.in_patient_writer(services.gateways.register)
+    others = await services.gateways.in_patient_writer(services.gateways.register)
+    if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
+        log.warning("other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/cluster.md)")
     if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
     await services.call_store.in_patient_writer(services.call_store.fail_orphans)
@@ -135,6 +137,8 @@ async def _renew_leases(services: Services) -> None:
         await responses.in_patient_writer(responses.finish_orphans)
         if lapsed := await ledger.in_patient_writer(ledger.sweep, services.active_calls.ids()):
             log.warning("voided holds whose lease ran out", holds=lapsed)
+        if services.claims is not None:
+            await services.claims.in_patient_writer(services.claims.delete_ended)
     await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
 
 

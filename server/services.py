@@ -6,6 +6,7 @@ from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
+from server.accounts.claims import ClaimStore
 from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -67,6 +68,7 @@ class Services:
 
     database: Database
     gateways: GatewayStore
+    claims: ClaimStore | None  # if there may be several gateways
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore

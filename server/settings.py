@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, SecretStr, StringConstraints
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipelines.protocol.messages import DeviceChoice
@@ -30,6 +30,14 @@ class Settings(BaseSettings):
     weights: Path = Field(REPOSITORY / "weights", description="Base folder of the catalog's checkpoint paths.")
     model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
     database: str | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
+    gateway_url: BaseUrl | None = Field(
+        None,
+        description="Where the other servers of a PostgreSQL database reach this one, such as http://10.0.0.2:9090. It "
+        "listens there, too. Unset for a server that is the only one.",
+    )
+    cluster_secret: SecretStr | None = Field(
+        None, min_length=32, description="By which those servers know each other's requests: the same for all of them."
+    )
     cdn_url: BaseUrl | None = Field(
         None,
         description="Public base URL of the results, if a proxy or CDN serves them; "

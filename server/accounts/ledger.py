@@ -81,7 +81,7 @@ class Ledger(Store):
     def hold(self, call: BilledCall, extra_writes: Callable[[Session], None] = _no_op) -> None:
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         with self._database.write() as session:
-            key = _lock_key(session, call.key_id)
+            key = lock_key(session, call.key_id)
             held = held_sum(session, call.key_id)
             in_month = self._settled_in_month(key)
             for limit, spent, monthly in ((key.budget, key.settled, False), (key.monthly_budget, in_month, True)):
@@ -120,7 +120,7 @@ class Ledger(Store):
             hold = session.get(HoldRow, call_id)
             if hold is None:
                 raise HoldLost(call_id)
-            key = _lock_key(session, hold.key_id)
+            key = lock_key(session, hold.key_id)
             own = (HoldRow.call_id == call_id, HoldRow.state == "held", HoldRow.owner == self._owner)
             if _count_updated(session, update(HoldRow).where(*own).values(state="captured", settled_at=now)) != 1:
                 return _captured_price(session, call_id, results)
@@ -212,7 +212,7 @@ def held_sum(session: Session, key_id: str) -> int:
     return int(session.scalars(select(func.coalesce(func.sum(HoldRow.price), 0)).where(*own_held)).one())
 
 
-def _lock_key(session: Session, key_id: str) -> KeyRow:
+def lock_key(session: Session, key_id: str) -> KeyRow:
     """The key's row, locked until the transaction ends: against all but rows that are added to refer to it."""
     query = select(KeyRow).where(KeyRow.id == key_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()

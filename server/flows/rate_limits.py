@@ -1,19 +1,28 @@
 """How many calls a key may have at once, and how many it may start in a minute, so that no key fills the queues alone.
 
 Image calls, chats and responses count alike. A response counts once, whatever it chats and draws. A retry that gets an
-earlier call's answer does not count. Each API process counts for itself.
+earlier call's answer does not count.
+
+A gateway counts what it runs in memory. If there are several, each call is also claimed in the database, where the
+calls of all of them count.
 """
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from typing import TypeVar
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from server.accounts.calls import CallId
+from server.accounts.claims import ClaimedElsewhere, ClaimLimits, ClaimRefused, ClaimStore, KeyCounts
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
-from server.errors import RateLimited
+from server.errors import DatabaseBusy, RateLimited, RunsElsewhere
 from server.state.active_calls import ActiveCalls
 from server.state.active_responses import ActiveResponses
+from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
 from server.state.image_backlog import Backlog
@@ -31,6 +40,8 @@ class RateLimiter:
         backlog: Backlog,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         max_running_per_key: int,
+        claims: ClaimStore | None,
+        background: BackgroundTasks,
     ) -> None:
         self._calls = calls
         self._responses = responses
@@ -39,38 +50,63 @@ class RateLimiter:
         self._max_running_per_key = max_running_per_key
         self._slots = KeyConcurrency()
         self._rate = CallRate()
+        self._claims = claims
+        self._background = background
+        self._counts: dict[str, tuple[float, KeyCounts]] = {}  # at the last claim of each key, and when that was
 
     def check(self, key: Key) -> None:
         """Count one more call of the key. Raises RateLimited."""
-        limit = self.max_running(key)
-        if self.running(key) >= limit:
-            raise RateLimited(
-                f"This key has {limit} calls running, which is its limit. Wait for one of them to end, or ask the "
-                "operator for a higher limit (darkroom keys set --max-running).",
-                self._next_end_s(key),
-                self.headers(key),
-            )
-        if key.per_minute is not None and not self._rate.begin(key.id, key.per_minute):
-            raise RateLimited(
-                f"This key may begin {key.per_minute} calls a minute. Wait a moment, or ask the operator for a higher "
-                "limit (darkroom keys set --per-minute).",
-                self._rate.reset_s(key.id),
-                self.headers(key),
-            )
+        if self.running(key) >= self.max_running(key):
+            raise self._too_many(key)
+        in_memory = key.per_minute is not None and self._claims is None
+        if in_memory and not self._rate.begin(key.id, key.per_minute or 0):
+            raise self._too_often(key)
 
-    @contextmanager
-    def slot(self, key: Key) -> Iterator[None]:
+    @asynccontextmanager
+    async def claimed(
+        self, key: Key, call: CallId, *, find_equal: bool = False, counted: bool = True
+    ) -> AsyncIterator[None]:
+        """While this is entered, the other gateways know that the call runs here. Raises RateLimited, RunsElsewhere and
+        DatabaseBusy."""
+        if self._claims is None:
+            yield
+            return
+        limits = ClaimLimits(self.max_running(key), key.per_minute) if counted else None
+        try:
+            begin = self._claims.in_writer(self._claims.begin, call, limits, find_equal=find_equal)
+            counts = await run_to_completion(begin)
+        except ClaimedElsewhere as error:
+            message = "This call runs on another server already. Try again in a moment."
+            raise RunsElsewhere(message, owner=error.owner, key_id=key.id) from error
+        except ClaimRefused as error:
+            self._counts[key.id] = (time.monotonic(), error.counts)
+            raise self._too_often(key) if error.per_minute else self._too_many(key) from error
+        except (DatabaseBusy, asyncio.CancelledError):  # it may be claimed
+            self._background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
+            raise
+        try:
+            self._counts[key.id] = (time.monotonic(), counts)
+            yield
+        finally:
+            self._background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
+
+    def counted(self, key: Key) -> AbstractContextManager[None]:
+        """One more of the key's concurrent calls while this is entered."""
+        return self._slots.acquire(key.id)
+
+    @asynccontextmanager
+    async def slot(self, key: Key) -> AsyncIterator[None]:
         """One of the key's concurrent calls while this is entered. Raises RateLimited."""
         self.check(key)
-        with self._slots.acquire(key.id):
-            yield
+        with self.counted(key):
+            async with self.claimed(key, CallId(f"slot_{uuid.uuid4().hex}", key.id, "chat", "", None)):
+                yield
 
     async def with_slot(self, key: Key, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
         """The items, while a slot is held until the last of them. Raises RateLimited before the first."""
-        async with aclosing(items):
-            with self.slot(key):
-                async for item in items:
-                    yield item
+        async with aclosing(items), self.slot(key):
+            async for item in items:
+                yield item
 
     def max_running(self, key: Key) -> int:
         """How many calls this key may have at once."""
@@ -80,10 +116,37 @@ class RateLimiter:
         """OpenAI's x-ratelimit headers: of the calls a minute if those are limited, else of the concurrent calls, which
         reset when the running ones have ended."""
         if key.per_minute is not None:
-            return _headers(key.per_minute, self._rate.remaining(key.id, key.per_minute), self._rate.reset_s(key.id))
+            return _headers(key.per_minute, self._remaining(key, key.per_minute), self._reset_s(key))
         limit = self.max_running(key)
         chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
         return _headers(limit, max(0, limit - self.running(key)), max(self._backlog.remaining_s(key.id), chat_s))
+
+    def _remaining(self, key: Key, per_minute: int) -> int:
+        if self._claims is None:
+            return self._rate.remaining(key.id, per_minute)
+        return max(0, per_minute - self._counts[key.id][1].begun) if key.id in self._counts else per_minute
+
+    def _reset_s(self, key: Key) -> float:
+        if self._claims is None:
+            return self._rate.reset_s(key.id)
+        at, counts = self._counts.get(key.id, (0.0, KeyCounts(0, 0, 0.0)))
+        return max(0.0, at + counts.reset_s - time.monotonic())
+
+    def _too_many(self, key: Key) -> RateLimited:
+        return RateLimited(
+            f"This key has {self.max_running(key)} calls running, which is its limit. Wait for one of them to end, or "
+            "ask the operator for a higher limit (darkroom keys set --max-running).",
+            self._next_end_s(key),
+            self.headers(key),
+        )
+
+    def _too_often(self, key: Key) -> RateLimited:
+        return RateLimited(
+            f"This key may begin {key.per_minute} calls a minute. Wait a moment, or ask the operator for a higher "
+            "limit (darkroom keys set --per-minute).",
+            self._reset_s(key),
+            self.headers(key),
+        )
 
     def running(self, key: Key) -> int:
         """How many calls this key has now."""

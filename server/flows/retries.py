@@ -11,12 +11,19 @@ TRANSIENT_CODES = frozenset({"invalid_image_url"})  # a picture on another serve
 class RetryInfo:
     """What the headers of a request say about earlier attempts.
 
-    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client.
+    `retry_count` is what OpenAI's SDKs send with every request: 0 with the first; None is another client. `forwarded`:
+    another gateway has sent it here, so it is answered here.
     """
 
     fingerprint: str
     idempotency_key: str | None
     retry_count: int | None
+    forwarded: bool = False
+
+    @property
+    def finds_equal(self) -> bool:
+        """Whether it may be for an equal call that runs on another gateway."""
+        return bool(self.retry_count) and not self.forwarded
 
 
 def check_fingerprint(recorded: str | None, retry: RetryInfo) -> None:

@@ -16,6 +16,7 @@ from server.telemetry.call_trace import current_trace
 
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
+FORWARDED = "darkroom.forwarded"  # in the ASGI scope of what another gateway has sent: the id of the caller's key
 KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
 KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
 FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
@@ -30,7 +31,13 @@ ServicesDep = Annotated[Services, Depends(services)]
 
 
 async def caller(request: Request, services: ServicesDep) -> Key:
-    """The key whose secret the request has or, without one, of the console's session. Raises Unauthorized."""
+    """The key whose secret the request has or, without one, of the console's session. Another gateway has found that
+    of what it forwards. Raises Unauthorized."""
+    if FORWARDED in request.scope:
+        found = await services.database.in_reader(find_usable_key, services.database, request.scope[FORWARDED])
+        if found is None:
+            raise Unauthorized("This API key has just been revoked.", code="invalid_api_key")
+        return found
     named = "authorization" in request.headers or find_secret(request) is not None
     if not named and (key := await _session_key(request, services)):
         current_trace().key_id = key.id
@@ -104,7 +111,7 @@ def read_retry_info(request: Request, fingerprint: str) -> RetryInfo:
     """Whether the request repeats an earlier one, by its headers. Raises BadRequest for an invalid Idempotency-Key."""
     count = request.headers.get("x-stainless-retry-count")
     retry_count = int(count) if count is not None and count.isdecimal() and len(count) < 10 else None
-    return RetryInfo(fingerprint, idempotency_key_of(request), retry_count)
+    return RetryInfo(fingerprint, idempotency_key_of(request), retry_count, forwarded=FORWARDED in request.scope)
 
 
 def query_flag(name: str, text: str) -> bool:

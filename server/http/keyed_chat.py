@@ -92,7 +92,7 @@ async def _upstream_items(
     await check_upstream_chat(services.moderator, key, model, values)
     usage = UsageContext(key, model.name)
     if values.get("stream") is not True:
-        with services.limiter.slot(key):
+        async with services.limiter.slot(key):
             yield _accepted(await services.upstream_chat.ask(upstream, values, usage))
         return
     running = services.limiter.with_slot(key, services.upstream_chat.stream(upstream, values, usage))

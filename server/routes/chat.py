@@ -123,7 +123,7 @@ async def _respond(
 async def _respond_upstream(
     services: Services, upstream: Upstream, values: Json, usage: UsageContext, _: AsyncExitStack
 ) -> Response:
-    with services.limiter.slot(usage.key):
+    async with services.limiter.slot(usage.key):
         answer = await services.upstream_chat.ask(upstream, values, usage)
         return _forwarded(answer, services.limiter.headers(usage.key))
 

@@ -75,7 +75,7 @@ class AnyModelChat:
         """How many tokens the model would read. Another server is asked for an answer of one token, since it says so
         there: not every server can count alone. Raises ApiError."""
         self._drain.check_open()
-        with self._limiter.slot(key):
+        async with self._limiter.slot(key):
             if not isinstance(model.source, Upstream):
                 request = await asyncio.to_thread(parse_chat, values)
                 return await self._completions.count_tokens(request, model.source, key)

@@ -14,6 +14,7 @@ import structlog
 from server.accounts.calls import CallId, CallRecord, CallStore, IdempotencyKeyInUse
 from server.accounts.keys import Key
 from server.errors import ReplayedError
+from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
 from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats
 from server.state.background_tasks import BackgroundTasks, run_to_completion
@@ -28,8 +29,16 @@ Items = Callable[[Callable[[], None]], AsyncGenerator[Json, None]]  # calls its 
 class KeyedChats:
     """Starts chats that have an Idempotency-Key, and finds the earlier one of a retry."""
 
-    def __init__(self, active: ActiveChats, store: CallStore, background: BackgroundTasks, drain: Drain) -> None:
+    def __init__(
+        self,
+        active: ActiveChats,
+        store: CallStore,
+        limiter: RateLimiter,
+        background: BackgroundTasks,
+        drain: Drain,
+    ) -> None:
         self._active = active
+        self._limiter = limiter
         self._store = store
         self._background = background
         self._drain = drain
@@ -46,7 +55,7 @@ class KeyedChats:
             return _replay(record)
         self._drain.check_open()
         chat = ActiveChat(CallId(f"chat_{uuid.uuid4().hex}", key.id, ENDPOINT, retry.fingerprint, idempotency_key))
-        return self._active.start(chat, self._run(chat, items))
+        return self._active.start(chat, self._run(key, chat, items))
 
     def _find_running(self, key: Key, retry: RetryInfo, idempotency_key: str) -> ActiveChat | None:
         running = self._active.find_keyed(key.id, ENDPOINT, idempotency_key)
@@ -54,8 +63,17 @@ class KeyedChats:
             check_fingerprint(running.call.fingerprint, retry)
         return running
 
-    async def _run(self, chat: ActiveChat, items: Items) -> None:
+    async def _run(self, key: Key, chat: ActiveChat, items: Items) -> None:
         """Its end is recorded before it is told, so that a retry finds it."""
+        failure = None
+        try:
+            async with self._limiter.claimed(key, chat.call, counted=False):
+                await self._collect(chat, items)
+        except (Exception, asyncio.CancelledError) as error:
+            failure = chat.to_api_error(error)
+        chat.end(failure)
+
+    async def _collect(self, chat: ActiveChat, items: Items) -> None:
         failure = None
         try:
             async with aclosing(items(chat.admit)) as produced:
@@ -67,7 +85,8 @@ class KeyedChats:
         status = 200 if failure is None else failure.status
         if failure is None or is_replayable(failure.status, failure.code):
             await run_to_completion(self._background.settle(self._record(chat, status, answer)))
-        chat.end(failure)
+        if failure is not None:
+            raise failure
 
     async def _record(self, chat: ActiveChat, status: int, answer: Json) -> None:
         try:

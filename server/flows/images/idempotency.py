@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from server.accounts.calls import CallId, CallRecord, CallStore, Failure, IdempotencyKeyInUse, match_retry
 from server.accounts.keys import Key
-from server.errors import Conflict, Overloaded, RateLimited, ReplayedError
+from server.errors import Conflict, Overloaded, RateLimited, ReplayedError, RunsElsewhere
 from server.flows.images.create import ExtraWrites, ImageCreator
 from server.flows.images.request import ImageRequest
 from server.flows.rate_limits import RateLimiter
@@ -64,7 +64,8 @@ class ImageCalls:
         `extra_writes` records the response's item with the charge."""
         call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, request.endpoint, uuid.uuid4().hex, None)
         call = ActiveCall(call_id, 0.0, is_nested=True)
-        return self._run(key, request, call, extra_writes)
+        work = self._creator.create(key, request, call, extra_writes)
+        return self._active.start(call, self._record_failures(call, work))
 
     def _find_running(self, identity: CallIdentity, retry: RetryInfo) -> ActiveCall | None:
         key_id, endpoint, _ = identity
@@ -94,9 +95,8 @@ class ImageCalls:
     async def _replay(self, record: CallRecord) -> ActiveCall:
         """The stored answer, as a call that has ended."""
         if record.state == "running":  # not in this process: servers share the database
-            raise Conflict(
-                "A call with this Idempotency-Key runs on another server. Try again in a moment.", 2, code=IN_USE
-            )
+            message = "A call with this Idempotency-Key runs on another server. Try again in a moment."
+            raise RunsElsewhere(message, owner=record.owner, key_id=record.call.key_id, code=IN_USE)
         replayed = ActiveCall(record.call, FOREVER, replayed=True)
         answer, status = record.answer or {}, record.status or 500
         if record.state == "succeeded":
@@ -121,13 +121,13 @@ class ImageCalls:
                 self._expected_retries.add(call_id.identity)
             raise
         call = ActiveCall(call_id, FOREVER if retry.idempotency_key is not None else grace_s)
-        return self._run(key, request, call)
+        return self._active.start(call, self._record_failures(call, self._claim_and_create(key, request, call, retry)))
 
-    def _run(
-        self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
-    ) -> ActiveCall:
-        work = self._creator.create(key, request, call, extra_writes)
-        return self._active.start(call, self._record_failures(call, work))
+    async def _claim_and_create(
+        self, key: Key, request: ImageRequest, call: ActiveCall, retry: RetryInfo
+    ) -> ImageResult:
+        async with self._limiter.claimed(key, call.call, find_equal=retry.finds_equal):
+            return await self._creator.create(key, request, call)
 
     async def _record_failures(self, call: ActiveCall, work: Coroutine[Any, Any, ImageResult]) -> ImageResult:
         """A success is recorded together with its charge; everything else is recorded here."""
@@ -146,7 +146,8 @@ class ImageCalls:
         that could not get the error because its answer had begun."""
         failed = call.to_api_error(error)
         replayable = call.response_started or is_replayable(failed.status, failed.code)
-        if not replayable and call.has_listeners and failed.triggers_sdk_retry and call.call.idempotency_key is None:
+        told_to_retry = failed.triggers_sdk_retry and not isinstance(failed, RunsElsewhere)
+        if not replayable and call.has_listeners and told_to_retry and call.call.idempotency_key is None:
             self._expected_retries.add(call.call.identity)
         stopped = call.in_background and call.cancel_reason is CancelReason.SHUTDOWN  # its client did not want that
         was_cancelled = isinstance(error, asyncio.CancelledError) and not stopped

@@ -6,7 +6,7 @@ from server.accounts.calls import CallRecord, CallStore
 from server.accounts.keys import Key
 from server.accounts.paging import Page
 from server.backends.storage import Storage
-from server.errors import Conflict, NotFound
+from server.errors import NotFound, RunsElsewhere
 from server.flows.images.results import load_answer
 from server.schemas.image_jobs import ImageJobList, ImageJobState, ImagePreview, ImageProgress, JobState
 from server.state.active_calls import ActiveCall, ActiveCalls
@@ -20,21 +20,24 @@ ENDPOINTS = ("images.generations", "images.edits")
 class ImageJobs:
     """Looks calls up, and cancels them."""
 
-    def __init__(self, active: ActiveCalls, store: CallStore, storage: Storage, backlog: Backlog) -> None:
+    def __init__(self, active: ActiveCalls, store: CallStore, storage: Storage, backlog: Backlog, owner: str) -> None:
         self._active = active
+        self._owner = owner
         self._store = store
         self._storage = storage
         self._backlog = backlog
 
     async def describe(self, key: Key, call_id: str, *, previews: bool = False) -> ImageJobState:
-        """The state of this key's call. Raises NotFound, for other keys' calls too."""
+        """The state of this key's call. Raises NotFound, for other keys' calls too, and RunsElsewhere."""
         running = self._active.find(call_id, key.id)
         if running is not None and not running.done:
             return self._running_state(running, previews=previews)
-        return await self._recorded_state(await self._find(key, call_id))
+        record = await self._find(key, call_id)
+        self._require_here(record)
+        return await self._recorded_state(record)
 
     async def cancel(self, key: Key, call_id: str) -> ImageJobState:
-        """End a call; one that has ended stays as it is. Raises NotFound, and Conflict for one on another server."""
+        """End a call; one that has ended stays as it is. Raises NotFound and RunsElsewhere."""
         running = self._active.find(call_id, key.id)
         if running is not None:
             running.cancel()
@@ -43,8 +46,7 @@ class ImageJobs:
                 error = running.failure.body()["error"] if running.failure else None
                 return ImageJobState(id=call_id, created=int(running.created_at), state="cancelled", error=error)
         record = await self._find(key, call_id)
-        if record.state == "running" and running is None:
-            raise Conflict(f"The job '{call_id}' runs on another server, which alone can cancel it.", 2)
+        self._require_here(record)
         return await self._recorded_state(record)
 
     async def list(self, key: Key, state: JobState | None, page: Page) -> ImageJobList:
@@ -67,6 +69,11 @@ class ImageJobs:
         if record is None or record.call.endpoint == CHAT_ENDPOINT:
             raise _not_found(call_id, "id")
         return record
+
+    def _require_here(self, record: CallRecord) -> None:
+        if record.state == "running" and record.owner != self._owner:
+            message = f"The job '{record.call.id}' runs on another server, which alone knows its state."
+            raise RunsElsewhere(message, owner=record.owner, key_id=record.call.key_id)
 
     async def _recorded_state(self, record: CallRecord) -> ImageJobState:
         state = self._listed_state(record)

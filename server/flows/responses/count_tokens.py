@@ -45,5 +45,5 @@ class TokenCounter:
             images=await self._planner.decode(key, context.pictures),
             tools=read_tools(body.tools, body.tool_choice).functions,
         )
-        with self._limiter.slot(key):
+        async with self._limiter.slot(key):
             return (await self._runner.count_tokens(job)).tokens

@@ -2,10 +2,13 @@
 
 import time
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import ChatSpec
+from server.accounts.calls import CallId
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.errors import Overloaded, RateLimited
@@ -21,6 +24,7 @@ from server.flows.retries import RetryInfo
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import ResponseBody, echo
 from server.state.active_responses import ENDPOINT, ActiveResponse, ActiveResponses
+from server.state.background_tasks import BackgroundTasks
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.served_catalog import ServedCatalog
@@ -41,6 +45,7 @@ class ResponseCreator:
         store: ResponseStore,
         expected_retries: ExpectedRetries,
         limiter: RateLimiter,
+        background: BackgroundTasks,
         drain: Drain,
         retry_grace_s: float,
         leave_out_pictures: bool,
@@ -54,6 +59,7 @@ class ResponseCreator:
         self._store = store
         self._expected_retries = expected_retries
         self._limiter = limiter
+        self._background = background
         self._drain = drain
         self._retry_grace_s = retry_grace_s
         self._leave_out_pictures = leave_out_pictures
@@ -93,17 +99,32 @@ class ResponseCreator:
             self._expected_retries.consume(identity)
         try:
             self._drain.check_open()
-            with self._limiter.slot(key):  # until the response itself counts
-                return await self._plan_and_run(key, body, results_base, retry)
+            self._limiter.check(key)
+            with self._limiter.counted(key):  # until the response itself counts
+                return await self._claim_and_run(key, body, results_base, retry)
         except (RateLimited, Overloaded):
             if retry.idempotency_key is None:
                 self._expected_retries.add(identity)
             raise
 
-    async def _plan_and_run(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
+    async def _claim_and_run(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
+        """The claim lasts as long as the response."""
+        response_id = f"resp_{uuid.uuid4().hex}"
+        call = CallId(response_id, key.id, ENDPOINT, retry.fingerprint, retry.idempotency_key)
+        async with AsyncExitStack() as claim:
+            await claim.enter_async_context(self._limiter.claimed(key, call, find_equal=retry.finds_equal))
+            response = await self._plan_and_run(key, body, response_id, results_base, retry)
+            response.when_done(partial(self._end, claim.pop_all()))
+            return response
+
+    def _end(self, claim: AsyncExitStack) -> None:
+        self._background.spawn(claim.aclose())
+
+    async def _plan_and_run(
+        self, key: Key, body: ResponseBody, response_id: str, results_base: str, retry: RetryInfo
+    ) -> ActiveResponse:
         model = find_chat_model(self._catalog.current, body.model, key.groups)
         check_combinations(body, model.source)
-        response_id = f"resp_{uuid.uuid4().hex}"
         past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
         plan = await self._planner.plan(key, model, body, response_id, past, inputs, results_base)

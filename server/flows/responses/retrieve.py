@@ -9,7 +9,7 @@ from server.accounts.paging import Page
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.backends.storage import Storage
-from server.errors import BadRequest, Conflict, NotFound
+from server.errors import BadRequest, NotFound, RunsElsewhere
 from server.flows.responses.items import render, with_pictures
 from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
@@ -27,19 +27,25 @@ class Responses:
     """Reads running responses from memory, and ended ones from the database."""
 
     def __init__(
-        self, active: ActiveResponses, store: ResponseStore, storage: Storage, expected_retries: ExpectedRetries
+        self,
+        active: ActiveResponses,
+        store: ResponseStore,
+        storage: Storage,
+        expected_retries: ExpectedRetries,
+        owner: str,
     ) -> None:
         self._active = active
         self._store = store
         self._storage = storage
         self._expected_retries = expected_retries
+        self._owner = owner
 
     async def show(self, key: Key, response_id: str) -> Json:
         """The response object. Raises NotFound, for other keys' responses too."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             return running.object()
-        record, items = await self._find(key, response_id)
+        record, items = await self._find_here(key, response_id)
         return await self._storage.in_thread(self._object, record, items)
 
     def summaries(self, key_id: str, page: Page, *, roots_only: bool) -> list[ResponseSummary]:
@@ -56,7 +62,7 @@ class Responses:
         if running is not None:
             _require_background(running.record, "read the stream of")
             return running.follow(after)
-        record, items = await self._find(key, response_id)
+        record, items = await self._find_here(key, response_id)
         _require_background(record, "read the stream of")
         return _events_after(await self._storage.in_thread(self._recorded_events, record, items), after)
 
@@ -67,9 +73,9 @@ class Responses:
             _require_background(running.record, "cancel")
             await _cancel(running)
             return running.object()
-        record, _ = await self._find(key, response_id)
+        record, _ = await self._find_here(key, response_id)
         _require_background(record, "cancel")
-        if record.running:  # on another server, whose results are not recorded from here on
+        if record.running:  # its end could not be recorded
             await self._store.in_writer(self._store.finish, response_id, "cancelled", {}, delivered=True)
         return await self.show(key, response_id)
 
@@ -78,6 +84,8 @@ class Responses:
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             await _cancel(running)
+        else:
+            await self._find_here(key, response_id)
         if not await self._store.in_writer(self._store.delete, response_id, key.id):
             raise _not_found(response_id)
         return {"id": response_id, "object": "response", "deleted": True}
@@ -110,7 +118,8 @@ class Responses:
         record, items = recorded
         check_fingerprint(record.fingerprint, retry)
         if record.running:
-            raise Conflict("A response with this Idempotency-Key runs on another server. Try again in a moment.", 2)
+            message = "A response with this Idempotency-Key runs on another server. Try again in a moment."
+            raise RunsElsewhere(message, owner=record.owner, key_id=key.id)
         return await self._replay(record, items)
 
     async def _find_by_fingerprint(self, identity: CallIdentity) -> ActiveResponse | None:
@@ -135,6 +144,14 @@ class Responses:
         if recorded is None:
             raise _not_found(response_id)
         return recorded
+
+    async def _find_here(self, key: Key, response_id: str) -> tuple[StoredResponse, list[StoredItem]]:
+        """One that does not run on another server. Raises NotFound and RunsElsewhere."""
+        record, items = await self._find(key, response_id)
+        if record.running and record.owner != self._owner:
+            message = f"The response '{response_id}' runs on another server. Try again in a moment."
+            raise RunsElsewhere(message, owner=record.owner, key_id=key.id)
+        return record, items
 
     def _object(self, record: StoredResponse, items: Sequence[StoredItem]) -> Json:
         output = [render(item, self._storage) for item in items if item.side == "output"]

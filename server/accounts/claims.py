@@ -1,0 +1,134 @@
+"""What runs on which of several gateways: so that a retry finds its call wherever that runs, and a key's limits hold
+for all gateways together.
+
+A call is claimed before it does anything. Claims of one key wait for each other, so two equal requests that arrive at
+two gateways at once can't both run under one Idempotency-Key.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from server.accounts.calls import CallId
+from server.accounts.db import REQUEST_LIMIT_S, Database
+from server.accounts.gateways import live_owners
+from server.accounts.ledger import lock_key
+from server.accounts.store import Store
+from server.accounts.tables import ClaimRow
+
+WINDOW_S = 60.0  # of `per_minute`
+# An equal call that ended since a retry has looked for recorded ones is found at its gateway.
+LOOKED_UP_S = 2 * REQUEST_LIMIT_S
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLimits:
+    """What a key may have on all gateways together. None: no limit."""
+
+    max_running: int
+    per_minute: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """What a key has: running on other gateways, begun in the last minute on all, and when the oldest of those will be
+    a minute old."""
+
+    running_elsewhere: int
+    begun: int
+    reset_s: float
+
+
+class ClaimedElsewhere(Exception):
+    """An equal call runs on the gateway `owner`."""
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(owner)
+        self.owner = owner
+
+
+class ClaimRefused(Exception):
+    """The key has reached a limit: of the calls that it may begin in a minute if `per_minute`, else of running ones."""
+
+    def __init__(self, counts: KeyCounts, *, per_minute: bool) -> None:
+        super().__init__("per_minute" if per_minute else "max_running")
+        self.counts = counts
+        self.per_minute = per_minute
+
+
+class ClaimStore(Store):
+    """The claims of all gateways, as one of them (`owner`) makes them."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        super().__init__(database)
+        self._owner = owner
+
+    def begin(self, call: CallId, limits: ClaimLimits | None, *, find_equal: bool) -> KeyCounts:
+        """Claim the call for this gateway; `limits` None does not count it. With `find_equal` an equal call without an
+        Idempotency-Key is looked for, too. Raises ClaimedElsewhere and ClaimRefused."""
+        with self._database.write() as session:
+            lock_key(session, call.key_id)
+            if owner := self._find_elsewhere(session, call, find_equal=find_equal):
+                raise ClaimedElsewhere(owner)
+            now = self._database.lease_now(session)
+            counts = self._count(session, call.key_id, now)
+            if limits is not None:
+                here = self._running(session, call.key_id, ClaimRow.owner == self._owner)
+                if here + counts.running_elsewhere >= limits.max_running:
+                    raise ClaimRefused(counts, per_minute=False)
+                if limits.per_minute is not None and counts.begun >= limits.per_minute:
+                    raise ClaimRefused(counts, per_minute=True)
+            session.add(
+                ClaimRow(
+                    id=call.id,
+                    key_id=call.key_id,
+                    endpoint=call.endpoint,
+                    fingerprint=call.fingerprint,
+                    idempotency_key=call.idempotency_key,
+                    owner=self._owner,
+                    counted=limits is not None,
+                    begun_at=now,
+                )
+            )
+            return KeyCounts(counts.running_elsewhere, counts.begun + (limits is not None), counts.reset_s or WINDOW_S)
+
+    def end(self, call_id: str) -> None:
+        """The call does not run any more. It is counted until its minute is over."""
+        with self._database.write() as session:
+            now = self._database.lease_now(session)
+            session.execute(update(ClaimRow).where(ClaimRow.id == call_id).values(ended_at=now))
+
+    def delete_ended(self) -> None:
+        """Delete what ended more than a minute ago, or was left by a dead gateway."""
+        with self._database.write() as session:
+            before = self._database.lease_now(session) - WINDOW_S
+            lost = ClaimRow.owner.not_in(live_owners()) & (ClaimRow.begun_at < before)
+            session.execute(delete(ClaimRow).where(or_(ClaimRow.ended_at < before, lost)))
+
+    def _find_elsewhere(self, session: Session, call: CallId, *, find_equal: bool) -> str | None:
+        if call.idempotency_key is not None:
+            equal = ClaimRow.idempotency_key == call.idempotency_key
+        elif find_equal:
+            equal = (ClaimRow.fingerprint == call.fingerprint) & ClaimRow.idempotency_key.is_(None)
+        else:
+            return None
+        same = (ClaimRow.key_id == call.key_id, ClaimRow.endpoint == call.endpoint, equal)
+        now = self._database.lease_now(session)
+        recent = or_(ClaimRow.ended_at.is_(None), ClaimRow.ended_at > now - LOOKED_UP_S)
+        lives = (ClaimRow.owner != self._owner, ClaimRow.owner.in_(live_owners()))
+        query = select(ClaimRow.owner).where(*same, *lives, recent)
+        return session.scalars(query.order_by(ClaimRow.begun_at.desc()).limit(1)).first()
+
+    def _count(self, session: Session, key_id: str, now: float) -> KeyCounts:
+        elsewhere = self._running(session, key_id, ClaimRow.owner != self._owner)
+        recent = (ClaimRow.key_id == key_id, ClaimRow.counted, ClaimRow.begun_at > now - WINDOW_S)
+        begun, oldest = session.execute(select(func.count(), func.min(ClaimRow.begun_at)).where(*recent)).one()
+        return KeyCounts(elsewhere, begun, oldest + WINDOW_S - now if begun else 0.0)
+
+    def _running(self, session: Session, key_id: str, whose: ColumnElement[bool]) -> int:
+        counted = (ClaimRow.key_id == key_id, ClaimRow.counted, whose)
+        return session.scalars(select(func.count()).select_from(ClaimRow).where(*counted, *_RUNS)).one()
+
+
+_RUNS = (ClaimRow.ended_at.is_(None), ClaimRow.owner.in_(live_owners()))

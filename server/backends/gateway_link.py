@@ -1,0 +1,120 @@
+"""What gateways send each other: requests about calls that run on the other one, signed with the cluster's secret.
+
+The signature covers what decides: the method, the URL, the caller's key, the address that the caller used, the body and
+the time. What is not signed (other headers) is the client's own. It is no encryption: that is the private network's, or
+a proxy's, matter.
+"""
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+
+CONNECT_TIMEOUT_S = 3.0
+MAX_AGE_S = 60.0
+SIGNATURE = "x-darkroom-signature"
+SIGNED = ("x-darkroom-key", "x-darkroom-server", "x-darkroom-body", "x-darkroom-sent")
+HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
+)
+Headers = list[tuple[str, str]]
+
+
+class GatewayGone(Exception):
+    """The other gateway can't be reached, or stopped answering."""
+
+
+class BadSignature(Exception):
+    """A request on the private listener that no gateway of this cluster has sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedRequest:
+    """A request as its client sent it. `target` is the path with its query; `server` the address that was asked, as
+    scheme, host and port; `key_id` the caller's key."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes
+    key_id: str
+    server: str
+
+
+def sign(secret: bytes, request: ForwardedRequest, target: str, now: float) -> dict[str, str]:
+    """The headers by which the other gateway knows the request. `target` is the URL as it is sent."""
+    values = (request.key_id, request.server, hashlib.sha256(request.body).hexdigest(), f"{now:.0f}")
+    signed = dict(zip(SIGNED, values, strict=True))
+    return {**signed, SIGNATURE: _signature(secret, request.method, target, signed)}
+
+
+def verify(secret: bytes, method: str, target: str, headers: Mapping[str, str], now: float) -> None:
+    """Check all but the body, whose digest is the header x-darkroom-body. Raises BadSignature."""
+    signed = {name: headers.get(name, "") for name in SIGNED}
+    expected = _signature(secret, method, target, signed)
+    if not hmac.compare_digest(expected.encode(), headers.get(SIGNATURE, "").encode()):
+        raise BadSignature("the signature is not this cluster's")
+    if abs(now - float(signed["x-darkroom-sent"])) > MAX_AGE_S:
+        raise BadSignature("it was sent too long ago")
+
+
+def verify_body(headers: Mapping[str, str], body: bytes) -> None:
+    """Raises BadSignature."""
+    if hashlib.sha256(body).hexdigest() != headers["x-darkroom-body"]:
+        raise BadSignature("the body is another one")
+
+
+def _signature(secret: bytes, method: str, target: str, signed: Mapping[str, str]) -> str:
+    text = "\n".join([method, target, *(signed[name] for name in SIGNED)])
+    return hmac.digest(secret, text.encode(), hashlib.sha256).hex()
+
+
+class GatewayLink:
+    """The connections to the other gateways. `close` after use."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret.encode()
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)  # an answer comes when the picture is drawn
+        self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def send(self, url: str, request: ForwardedRequest, now: float) -> AsyncIterator["ForwardedAnswer"]:
+        """The other gateway's answer as it comes. Raises GatewayGone, also while it is read."""
+        own = {*SIGNED, SIGNATURE, "content-length"}
+        headers = [pair for pair in end_to_end(request.headers) if pair[0] not in own]
+        built = self._client.build_request(
+            request.method, f"{url.rstrip('/')}{request.target}", headers=headers, content=request.body
+        )
+        built.headers.update(sign(self.secret, request, built.url.raw_path.decode("latin-1"), now))
+        try:
+            response = await self._client.send(built, stream=True)
+            try:
+                yield ForwardedAnswer(response.status_code, end_to_end(response.headers.multi_items()), response)
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            raise GatewayGone(str(error) or type(error).__name__) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedAnswer:
+    """Status and headers of the answer."""
+
+    status: int
+    headers: Headers
+    response: httpx.Response
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, in the encoding in which it was sent."""
+        return self.response.aiter_raw()
+
+
+def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
+    """The headers that are not about one connection."""
+    return [(name.lower(), value) for name, value in headers if name.lower() not in HOP_BY_HOP]

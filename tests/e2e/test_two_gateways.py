@@ -1,0 +1,221 @@
+"""Two servers on one PostgreSQL: what runs on one is found, joined, watched and cancelled through the other, a key's
+limits hold for both together, and one that dies costs its own calls only.
+
+Workers are suspended while a test looks at what runs, so that nothing depends on how long a picture takes.
+"""
+
+import concurrent.futures
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from tests.support.harness import Server, free_port, suspended, until
+from tests.support.postgresql import Cluster
+from tests.support.tiny_chat_checkpoints import make_qwen
+from tests.support.tiny_checkpoints import make_sd
+from tests.support.tiny_server import write_tiny_catalog
+
+PATH = "/v1/images/generations"
+BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
+LEASE_S = "10"  # a busy machine renews in time; a dead server is given up within half a minute
+FIRST = {"x-stainless-retry-count": "0"}
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+@dataclass
+class Pair:
+    """Two servers and their database. `a` draws what the tests begin."""
+
+    a: Server
+    b: Server
+    url: str
+
+    def key(self, *limits: str) -> str:
+        """The secret of a new key. `limits` are options of `keys set`."""
+        made = self.a.darkroom("keys", "create", f"key of {len(limits)}", "--json")
+        secret = next(word for word in made.stdout.split() if word.strip('",').startswith("sk-dr-")).strip('",')
+        if limits:
+            self.a.darkroom("keys", "set", self.key_id(secret), *limits)
+        return secret
+
+    def key_id(self, secret: str) -> str:
+        return str(self.rows("SELECT id FROM keys WHERE tail = %s", secret[-4:])[0][0])
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            return connection.execute(sql.encode(), values).fetchall()
+
+    def charges(self, secret: str) -> int:
+        return int(self.rows("SELECT count(*) FROM entries WHERE key_id = %s", self.key_id(secret))[0][0])
+
+    def running(self, secret: str) -> list[str]:
+        """The calls that have a hold."""
+        held = "SELECT call_id FROM holds WHERE key_id = %s AND state = 'held'"
+        return [str(row[0]) for row in self.rows(held, self.key_id(secret))]
+
+    @contextlib.contextmanager
+    def held_up(self, server: Server) -> Iterator[None]:
+        """The image worker of a server does not get on."""
+        with suspended(server.readiness()["worker_pid"]):
+            yield
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both start at once on an empty database."""
+    folder = tmp_path_factory.mktemp("pair")
+    make_sd(folder / "weights" / "tiny")
+    make_qwen(folder / "weights" / "tiny-qwen")
+    (folder / "configs").mkdir()
+    configs = write_tiny_catalog(folder / "configs", chat=True)
+    with Cluster.temporary() as cluster:
+        if cluster is None:
+            pytest.skip("PostgreSQL is not installed")
+        url = cluster.new("template0")
+        servers = [Server(folder / name, folder / "weights", configs, settings(url, folder)) for name in ("a", "b")]
+        try:
+            for server in servers:
+                server.start(wait=False)
+            for server in servers:
+                server.wait_ready()
+            yield Pair(*servers, url)
+        finally:
+            for server in servers:
+                server.kill()
+
+
+def settings(url: str, folder: Path) -> dict[str, str]:
+    return {
+        "database": url,
+        "gateway_url": f"http://127.0.0.1:{free_port()}",
+        "cluster_secret": "of this test and of no other cluster",
+        "lease_s": LEASE_S,
+        "retry_grace_s": "200",
+    }
+
+
+@contextlib.contextmanager
+def in_background() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        yield pool
+
+
+def post(server: Server, secret: str, headers: dict[str, str] | None = None, **changes: Any) -> httpx.Response:
+    with server.http(secret) as client:
+        return client.post(PATH, json=BODY | changes, headers=headers)
+
+
+def test_a_cut_call_that_is_retried_elsewhere_is_drawn_and_charged_once(pair: Pair) -> None:
+    key = pair.key()
+    with in_background() as pool:
+        with pair.held_up(pair.a):
+            with pair.a.unread_call(PATH, BODY, key, **FIRST):
+                until(lambda: len(pair.running(key)) == 1)
+            retry = pool.submit(post, pair.b, key, RETRY)
+            until(lambda: "forwarded" in pair.b.log)
+        answer = retry.result()
+    assert answer.status_code == 200
+    assert pair.charges(key) == 1
+
+
+def test_equal_calls_with_one_idempotency_key_on_both_share_one_picture(pair: Pair) -> None:
+    key = pair.key()
+    with in_background() as pool:
+        with pair.held_up(pair.a), pair.held_up(pair.b):
+            calls = [
+                pool.submit(post, server, key, {"Idempotency-Key": "one"})
+                for server in (pair.a, pair.b)
+                for _ in "1234"
+            ]
+            until(lambda: len(pair.running(key)) == 1)
+        answers = [call.result() for call in calls]
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert len({answer.json()["data"][0]["url"].rpartition("/")[2] for answer in answers}) == 1
+    assert pair.charges(key) == 1
+    assert post(pair.b, key, {"Idempotency-Key": "one"}, prompt="another").status_code == 422
+
+
+def test_a_call_is_shown_and_cancelled_through_the_other_server(pair: Pair) -> None:
+    key = pair.key()
+    with in_background() as pool, pair.b.http(key) as other:
+        with pair.held_up(pair.a):
+            call = pool.submit(post, pair.a, key)
+            until(lambda: len(pair.running(key)) == 1)
+            (job,) = pair.running(key)
+            assert other.get(f"/v1/images/jobs/{job}").json()["state"] in {"queued", "running"}
+            assert other.post(f"/v1/images/jobs/{job}/cancel").json()["state"] == "cancelled"
+        answer = call.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cancelled")
+    assert pair.charges(key) == 0
+
+
+def test_a_response_is_watched_and_cancelled_through_the_other_server(pair: Pair) -> None:
+    key = pair.key()
+    body = {"model": "starter-chat", "input": "Tell me more.", "background": True, "max_output_tokens": 4}
+    chat_pid = pair.a.readiness()["chat"]["worker_pid"]
+    with pair.a.http(key) as here, pair.b.http(key) as there, in_background() as pool:
+        with suspended(chat_pid):
+            watched = here.post("/v1/responses", json=body).json()["id"]
+            cancelled = here.post("/v1/responses", json=body).json()["id"]
+            assert there.post(f"/v1/responses/{cancelled}/cancel").json()["status"] == "cancelled"
+            assert there.get(f"/v1/responses/{watched}").json()["status"] in {"queued", "in_progress"}
+            stream = pool.submit(there.get, f"/v1/responses/{watched}?stream=true")
+            until(lambda: f"/v1/responses/{watched}" in pair.b.log)
+        seen = _events(stream.result())
+        assert seen == _events(here.get(f"/v1/responses/{watched}?stream=true"))
+        assert seen[-1]["type"] in {"response.completed", "response.incomplete"}
+        assert here.get(f"/v1/responses/{cancelled}").json()["status"] == "cancelled"
+
+
+def _events(stream: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in stream.text.splitlines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_key_has_its_limits_on_both_together(pair: Pair) -> None:
+    slow, quick = pair.key("--max-running", "1"), pair.key("--per-minute", "2")
+    with in_background() as pool:
+        with pair.held_up(pair.a):
+            first = pool.submit(post, pair.a, slow)
+            until(lambda: len(pair.running(slow)) == 1)
+            refused = post(pair.b, slow)
+        assert (refused.status_code, first.result().status_code) == (429, 200)
+    assert post(pair.b, slow).status_code == 200
+    answers = [post(server, quick, seed=seed) for seed, server in enumerate((pair.a, pair.b, pair.a, pair.b))]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    assert answers[1].headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_the_private_listener_takes_signed_requests_only(pair: Pair) -> None:
+    listener = pair.a.settings["gateway_url"]
+    for path in ("/v1/models", "/readyz", "/metrics"):
+        headers = {"Authorization": f"Bearer {pair.key()}", "x-darkroom-signature": "0" * 64}
+        assert httpx.get(f"{listener}{path}", headers=headers, trust_env=False).status_code == 403
+
+
+def test_the_calls_of_a_dead_server_are_given_up_and_run_again_once(pair: Pair) -> None:
+    key = pair.key()
+    with in_background() as pool:
+        with pair.held_up(pair.a):
+            call = pool.submit(post, pair.a, key, {"Idempotency-Key": "two"})
+            until(lambda: len(pair.running(key)) == 1)
+            joined = pool.submit(post, pair.b, key, {"Idempotency-Key": "two"})
+            until(lambda: pair.b.log.count("forwarded") > 0 and not joined.done())
+            pair.a.kill()
+        with pytest.raises(httpx.HTTPError):
+            call.result()
+        answer = joined.result()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    until(lambda: post(pair.b, key, {"Idempotency-Key": "two"}).status_code == 200, interval_s=1)
+    assert pair.charges(key) == 1
+    assert pair.b.darkroom("ledger", "--check").returncode == 0
+    pair.a.start()
+    assert post(pair.a, key, {"Idempotency-Key": "two"}).headers["Idempotency-Replayed"] == "true"
