@@ -15,7 +15,10 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from typing_extensions import Unpack
 
+from server.accounts.db import Database
+from server.accounts.keys import KeyChanges, create_key, hash_secret, update_key
 from tests.support.harness import Server, free_port, suspended, until
 from tests.support.postgresql import Cluster
 from tests.support.tiny_chat_checkpoints import make_qwen
@@ -37,16 +40,18 @@ class Pair:
     b: Server
     url: str
 
-    def key(self, *limits: str) -> str:
-        """The secret of a new key. `limits` are options of `keys set`."""
-        made = self.a.darkroom("keys", "create", f"key of {len(limits)}", "--json")
-        secret = next(word for word in made.stdout.split() if word.strip('",').startswith("sk-dr-")).strip('",')
-        if limits:
-            self.a.darkroom("keys", "set", self.key_id(secret), *limits)
+    def key(self, **limits: Unpack[KeyChanges]) -> str:
+        """The secret of a new key."""
+        database = Database(self.url)
+        try:
+            key, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "chat"}), by="test")
+            update_key(database, key.id, limits, by="test")
+        finally:
+            database.dispose()
         return secret
 
     def key_id(self, secret: str) -> str:
-        return str(self.rows("SELECT id FROM keys WHERE tail = %s", secret[-4:])[0][0])
+        return str(self.rows("SELECT id FROM keys WHERE secret_hash = %s", hash_secret(secret))[0][0])
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
@@ -181,7 +186,7 @@ def _events(stream: httpx.Response) -> list[dict[str, Any]]:
 
 
 def test_a_key_has_its_limits_on_both_together(pair: Pair) -> None:
-    slow, quick = pair.key("--max-running", "1"), pair.key("--per-minute", "2")
+    slow, quick = pair.key(max_running=1), pair.key(per_minute=2)
     with in_background() as pool:
         with pair.held_up(pair.a):
             first = pool.submit(post, pair.a, slow)
