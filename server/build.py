@@ -26,6 +26,8 @@ from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.engines import build_engines
 from server.backends.fleet import Fleet
+from server.backends.local_storage import LocalStorage
+from server.backends.open_storage import open_storage
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.errors import StartError
@@ -198,7 +200,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         job_queue=job_queue,
         catalog_jobs=CatalogJobs(_catalog_updater(base, checkpoints), base.database, base.background),
         policy_admin=_policy_admin(base, moderator),
-        thumbnails=Thumbnails(base.storage, Storage(settings.thumbnails), base.decoders),
+        thumbnails=Thumbnails(base.storage, LocalStorage(settings.thumbnails), base.decoders),
         call_recorder=CallRecorder(
             call_log,
             base.background,
@@ -232,6 +234,8 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     engines = build_engines(settings, catalog, policy.checkpoints)
     _check_cluster(settings)
     database = Database(settings.database_url)
+    ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
+    response_store = ResponseStore(database, owner)
     base = _Base(
         settings=settings,
         catalog=ServedCatalog(catalog),
@@ -242,11 +246,11 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         database=database,
         gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),
         claims=ClaimStore(database, owner) if settings.gateway_url is not None else None,
-        ledger=Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit),
+        ledger=ledger,
         call_store=CallStore(database, owner, settings.idempotency_s),
-        response_store=ResponseStore(database, owner),
+        response_store=response_store,
         conversation_store=ConversationStore(database),
-        storage=Storage(settings.results),
+        storage=open_storage(settings.results, lambda name: _is_recorded(ledger, response_store, name)),
         decoders=DecoderPool(settings.pixels),
         image_engine=engines.image,
         chat_engine=engines.chat,
@@ -262,12 +266,20 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     return base
 
 
+def _is_recorded(ledger: Ledger, responses: ResponseStore, name: str) -> bool:
+    """Whether a file must be there. It reads the database."""
+    return bool(ledger.recorded([name]) or responses.needed([name]))
+
+
 def _check_cluster(settings: Settings) -> None:
     """Raises StartError for a server that is one of several but shares too little with the others."""
     if settings.gateway_url is None:
         return
     if make_url(settings.database_url).get_backend_name() == "sqlite":
         raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
+    if settings.storage is None:
+        message = "DARKROOM_GATEWAY_URL needs DARKROOM_STORAGE: an object store, or a folder that all servers share."
+        raise StartError(message)
     if settings.cluster_secret is None:
         raise StartError("DARKROOM_GATEWAY_URL needs DARKROOM_CLUSTER_SECRET, the same for all servers.")
 

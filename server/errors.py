@@ -246,13 +246,24 @@ class DatabaseFailed(DatabaseBusy):
 
 
 class StorageFailed(Overloaded):
-    """A file can't be written or read: the disk is full, read-only or damaged. `reason` is for the operator."""
+    """A file can't be written or read: the disk is full, read-only or damaged, or the object store is away. `reason` is
+    for the operator."""
 
     default_code: ClassVar[str | None] = "storage_failed"
 
     def __init__(self, reason: str) -> None:
-        super().__init__("The server's disk is full, read-only or damaged; nothing was charged. Please try later.", 30)
+        super().__init__("The server's storage is full, damaged or away; nothing was charged. Please try later.", 30)
         self.reason = reason
+
+
+class PictureMissing(EngineFailure):
+    """A file that is recorded and was never deleted is not in the storage: it was lost, or the storage is another
+    one."""
+
+    default_code: ClassVar[str | None] = "picture_missing"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The picture '{name}' is missing from the server's storage, though it was not deleted.")
 
 
 class TimedOut(ServerError):

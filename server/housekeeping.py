@@ -143,7 +143,8 @@ async def _renew_leases(services: Services) -> None:
 
 
 async def _sweep(services: Services) -> None:
-    """Of several servers one does this."""
+    """Thumbnails are each server's own. Of several servers one does the rest."""
+    await services.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
     gateways, calls, call_log = services.gateways, services.call_store, services.call_log
     if not await gateways.in_reader(gateways.does_chores):
         return
@@ -177,7 +178,6 @@ async def _sweep_files(services: Services) -> None:
             removed += len(unknown)
     if removed:
         log.info("removed files without a record", files=removed)
-    await services.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
 
 
 async def _in_pages(store: Store, change: Callable[[], int]) -> int:

@@ -30,6 +30,11 @@ class Settings(BaseSettings):
     weights: Path = Field(REPOSITORY / "weights", description="Base folder of the catalog's checkpoint paths.")
     model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
     database: str | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
+    storage: str | None = Field(
+        None,
+        description="Where finished pictures are: a folder, or the URL of an object store, such as s3://bucket/prefix; "
+        "the home's own folder when unset.",
+    )
     gateway_url: BaseUrl | None = Field(
         None,
         description="Where the other servers of a PostgreSQL database reach this one, such as http://10.0.0.2:9090. It "
@@ -205,9 +210,9 @@ class Settings(BaseSettings):
         return self.home / "webhook-secret"
 
     @property
-    def results(self) -> Path:
-        """The folder of finished pictures."""
-        return self.home / "results"
+    def results(self) -> str:
+        """The folder or the object store of finished pictures."""
+        return self.storage or str(self.home / "results")
 
     @property
     def thumbnails(self) -> Path:

@@ -181,7 +181,7 @@ def ledger(
     """Show balances, charges and chat tokens, or check the ledger for errors. --json and --csv print the charges
     alone."""
     from server.accounts import report
-    from server.backends.storage import Storage
+    from server.backends.open_storage import open_storage
     from server.cli.printing import show, show_rows
     from server.cli.reports import find_key_id
     from server.cli.tables import balances_table, charges, tokens_table
@@ -198,7 +198,7 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database, Storage(settings.results).exists)
+    problems = report.check(database, open_storage(settings.results).exists)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
@@ -58,8 +59,10 @@ class RateLimiter:
         """Count one more call of the key. Raises RateLimited."""
         if self.running(key) >= self.max_running(key):
             raise self._too_many(key)
-        in_memory = key.per_minute is not None and self._claims is None
-        if in_memory and not self._rate.begin(key.id, key.per_minute or 0):
+        if self._claims is not None:  # the claim will count it: until then it is told to the client as counted
+            before = self._counts.get(key.id, (0.0, KeyCounts(0, 0, 0.0)))[1]
+            self._counts[key.id] = (time.monotonic(), replace(before, begun=before.begun + 1))
+        elif key.per_minute is not None and not self._rate.begin(key.id, key.per_minute):
             raise self._too_often(key)
 
     @asynccontextmanager

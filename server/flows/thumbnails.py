@@ -4,6 +4,7 @@ from pathlib import Path
 
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
+from server.backends.local_storage import LocalStorage
 from server.backends.storage import Storage
 from server.errors import EngineFailure
 
@@ -15,7 +16,7 @@ OWNER = "thumbnails"  # whose turns it takes at the decoders: one picture at a t
 class Thumbnails:
     """`cache` holds them under the picture's name with the size as the extension."""
 
-    def __init__(self, storage: Storage, cache: Storage, decoders: DecoderPool) -> None:
+    def __init__(self, storage: Storage, cache: LocalStorage, decoders: DecoderPool) -> None:
         self._storage = storage
         self._cache = cache
         self._decoders = decoders

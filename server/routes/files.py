@@ -1,10 +1,13 @@
 """GET /cdn/{name}: a finished picture. Its name has 128 random bits: the URL itself is the permission."""
 
-from fastapi import APIRouter
-from fastapi.responses import FileResponse
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, PlainTextResponse, Response
 
+from server.accounts.ledger import StoredResult
+from server.backends.storage import Storage
 from server.errors import NotFound
 from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
+from server.http.byte_range import InvalidRange, OutsideOfFile, read_range
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi, parameter
 from server.schemas.errors import ErrorBody
@@ -49,16 +52,49 @@ HEADERS = {
         security=None,
     ),
 )
-async def show_result(name: str, services: ServicesDep, w: str | None = None) -> FileResponse:
+async def show_result(name: str, request: Request, services: ServicesDep, w: str | None = None) -> Response:
     """The file, whole or a range of it, or a thumbnail."""
     width = read_width(w) if w is not None else None
-    path = await services.storage.in_thread(services.storage.path, name)
-    record = await services.ledger.in_reader(services.ledger.find_result, name) if path else None
-    if path is None or record is None:
+    record = await services.ledger.in_reader(services.ledger.find_result, name)
+    if record is None:
         raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:
-        path = await services.thumbnails.path(name, width)
-    return FileResponse(path, media_type=MEDIA_TYPE if width else record.media_type, headers=HEADERS)
+        small = await services.thumbnails.path(name, width)
+        return FileResponse(small, media_type=MEDIA_TYPE, headers=HEADERS)
+    storage = services.storage
+    path = await storage.in_thread(storage.path, name)
+    if path is not None:
+        return FileResponse(path, media_type=record.media_type, headers=HEADERS)
+    await storage.in_thread(storage.require, name)
+    return await _from_store(request, storage, record)
+
+
+async def _from_store(request: Request, storage: Storage, record: StoredResult) -> Response:
+    """What is in an object store passes through here: its clients need not reach the store."""
+    headers = HEADERS | {"Accept-Ranges": "bytes", "ETag": f'"{record.sha256}"'}
+    size = record.size_bytes
+    try:
+        wanted = None if _is_outdated(request, headers["ETag"]) else read_range(request.headers.get("range"), size)
+    except InvalidRange as error:
+        return PlainTextResponse(str(error), 400)
+    except OutsideOfFile:
+        return Response(status_code=416, headers={"Content-Range": f"bytes */{size}"})
+    start, end = wanted or (0, size)
+    if wanted is not None:
+        headers |= {"Content-Range": f"bytes {start}-{end - 1}/{size}"}
+    headers |= {"Content-Length": str(end - start)}
+    if request.method == "HEAD":
+        content = b""
+    elif wanted is None:
+        content = await storage.in_thread(storage.read, record.name)
+    else:
+        content = await storage.in_thread(storage.read_range, record.name, start, end)
+    return Response(content, 206 if wanted is not None else 200, headers, record.media_type)
+
+
+def _is_outdated(request: Request, etag: str) -> bool:
+    """Whether the client has a part of another file than this one, and wants all of this one."""
+    return request.headers.get("if-range", etag) != etag
 
 
 def read_width(text: str) -> int:

@@ -101,6 +101,7 @@ def settings(url: str, folder: Path) -> dict[str, str]:
         "database": url,
         "gateway_url": f"http://127.0.0.1:{free_port()}",
         "cluster_secret": "of this test and of no other cluster",
+        "storage": str(folder / "results"),
         "lease_s": LEASE_S,
         "retry_grace_s": "200",
     }
@@ -147,6 +148,18 @@ def test_equal_calls_with_one_idempotency_key_on_both_share_one_picture(pair: Pa
     assert post(pair.b, key, {"Idempotency-Key": "one"}, prompt="another").status_code == 422
 
 
+def test_a_picture_of_one_is_served_read_and_replayed_by_the_other(pair: Pair) -> None:
+    key = pair.key()
+    drawn = post(pair.a, key, {"Idempotency-Key": "three"}, response_format="b64_json").json()["data"][0]["b64_json"]
+    named = post(pair.a, key).json()["data"][0]["url"]
+    again = post(pair.b, key, {"Idempotency-Key": "three"}, response_format="b64_json")
+    assert (again.headers["Idempotency-Replayed"], again.json()["data"][0]["b64_json"]) == ("true", drawn)
+    with pair.b.http(key) as other:
+        assert other.get(f"/cdn/{named.rpartition('/')[2]}").status_code == 200
+    assert post(pair.b, key, image=[named]).status_code == 200
+    assert pair.charges(key) == 3
+
+
 def test_a_call_is_shown_and_cancelled_through_the_other_server(pair: Pair) -> None:
     key = pair.key()
     with in_background() as pool, pair.b.http(key) as other:
@@ -163,7 +176,7 @@ def test_a_call_is_shown_and_cancelled_through_the_other_server(pair: Pair) -> N
 
 def test_a_response_is_watched_and_cancelled_through_the_other_server(pair: Pair) -> None:
     key = pair.key()
-    body = {"model": "starter-chat", "input": "Tell me more.", "background": True, "max_output_tokens": 4}
+    body = {"model": "starter-chat", "input": "Tell me more.", "background": True, "max_output_tokens": 16}
     chat_pid = pair.a.readiness()["chat"]["worker_pid"]
     with pair.a.http(key) as here, pair.b.http(key) as there, in_background() as pool:
         with suspended(chat_pid):
@@ -196,7 +209,7 @@ def test_a_key_has_its_limits_on_both_together(pair: Pair) -> None:
     assert post(pair.b, slow).status_code == 200
     answers = [post(server, quick, seed=seed) for seed, server in enumerate((pair.a, pair.b, pair.a, pair.b))]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
-    assert answers[1].headers["x-ratelimit-remaining-requests"] == "0"
+    assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
 
 
 def test_the_private_listener_takes_signed_requests_only(pair: Pair) -> None:

@@ -85,7 +85,7 @@ def origins_write(
 
 
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
-    """The answer with URLs, base64, or both. Raises NotFound if a file is gone."""
+    """The answer with URLs, base64, or both. Raises NotFound if a file was deleted."""
     if result.response_format == "url":
         await storage.in_thread(_require_files, storage, result)
         return result.answer
@@ -126,8 +126,10 @@ async def image_events(
 
 def _require_files(storage: Storage, result: ImageResult) -> None:
     for name in result.files:
-        if not storage.exists(name):
-            raise _deleted(name)
+        try:
+            storage.require(name)
+        except FileNotFoundError as error:
+            raise _deleted(name) from error
 
 
 def _read_base64(storage: Storage, name: str) -> str:

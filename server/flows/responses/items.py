@@ -83,7 +83,7 @@ def read_summary(content: str) -> str:
 
 
 def render(item: StoredItem, storage: Storage) -> Json:
-    """The item as clients get it. A picture whose file is gone is null. Reads files: call it in a thread."""
+    """The item as clients get it. A picture that was deleted is null. Reads files: call it in a thread."""
     body = dict(item.body)
     if body["type"] == "image_generation_call":
         body["result"] = _base64(storage, item.picture) if item.picture else None

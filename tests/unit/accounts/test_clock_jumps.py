@@ -12,7 +12,7 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
 from server.accounts.report import balances, entries
-from server.backends.storage import Storage
+from server.backends.local_storage import LocalStorage
 from server.state import call_rate
 from server.state.call_rate import WINDOW_S, CallRate
 from tests.unit.accounts.helpers import GROUPS, call, clean, result
@@ -89,7 +89,7 @@ def test_a_retry_finds_its_call(database: Database, jump: Jump, by_s: float) -> 
 
 
 def test_a_file_that_is_not_recorded_yet_is_kept(tmp_path: Path, jump: Jump) -> None:
-    storage = Storage(tmp_path)
+    storage = LocalStorage(tmp_path)
     name = storage.new_name("png")
     storage.write(name, b"pixels")
     jump(DAYS_S)

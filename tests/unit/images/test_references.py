@@ -8,7 +8,7 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import BilledCall, Ledger, StoredResult
 from server.backends.decoding.pool import DecoderPool
-from server.backends.storage import Storage
+from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
 from server.flows.references import Reference, ReferenceLoader
 
@@ -24,7 +24,7 @@ def references(tmp_path: Path) -> ReferenceLoader:
     ledger.hold(BilledCall("call_1", key.id, "images.generations", "alpha", 1000))
     ledger.capture("call_1", [StoredResult(NAME, "image/png", 8, 8, 100, "0" * 64, 0)])
     decoders = DecoderPool(tmp_path / "pixels")  # not started: no source here gets so far
-    return ReferenceLoader(ledger, Storage(tmp_path / "results"), decoders, fetch=False, fetch_timeout_s=1)
+    return ReferenceLoader(ledger, LocalStorage(tmp_path / "results"), decoders, fetch=False, fetch_timeout_s=1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatUsage, TextDelta
-from server.backends.storage import Storage
+from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
 from server.flows.responses.compact import Compactor, compaction_item
 from server.flows.responses.context import build_context
@@ -56,7 +56,7 @@ def item(**fields: Any) -> Any:
 async def compacted(chat: Chat, tmp_path: Path, *items: Any) -> dict[str, Any]:
     catalog = ServedCatalog(load_catalog(REPOSITORY / "model_configs", tmp_path))
     history: Any = Stored()
-    made: Any = Compactor(catalog, history, chat, Storage(tmp_path / "results"))  # type: ignore[arg-type]
+    made: Any = Compactor(catalog, history, chat, LocalStorage(tmp_path / "results"))  # type: ignore[arg-type]
     key: Any = type("Key", (), {"groups": frozenset({"chat"})})()
     answer: dict[str, Any] = await made.compact(key, CompactBody(model="starter-chat", input=list(items)))
     return answer

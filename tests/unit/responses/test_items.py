@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from server.accounts.response_items import StoredItem
 from server.backends.decoding.messages import PictureError
-from server.backends.storage import Storage
+from server.backends.local_storage import LocalStorage
 from server.flows.responses.items import render, store_pictures, to_stored, with_pictures
 from server.flows.responses.planner import _new_texts
 from server.schemas.response_items import Item
@@ -21,8 +21,8 @@ URI = "data:image/webp;base64," + base64.b64encode(b"pixels").decode()
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    return Storage(tmp_path)
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path)
 
 
 def sent(**value: Any) -> StoredItem:
@@ -42,7 +42,7 @@ def test_ids_that_are_sent_are_kept() -> None:
     assert sent(type="function_call", call_id="c", name="f", arguments="{}").id.startswith("fc_")
 
 
-def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Storage) -> None:
+def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: LocalStorage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": URI}])
     stored = store_pictures(item, storage)
     (name,) = stored.files
@@ -52,27 +52,27 @@ def test_a_picture_inside_a_message_becomes_a_file_and_comes_back(storage: Stora
     assert render(stored, storage)["content"][0]["image_url"] == URI
 
 
-def test_a_url_stays_what_it_is(storage: Storage) -> None:
+def test_a_url_stays_what_it_is(storage: LocalStorage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": "https://example.org/a.png"}])
     assert store_pictures(item, storage) == item
     assert item.files == []
 
 
-def test_a_stored_file_can_not_be_read_by_its_name(storage: Storage) -> None:
+def test_a_stored_file_can_not_be_read_by_its_name(storage: LocalStorage) -> None:
     storage.write("0" * 32 + ".png", b"secret")
     part = {"type": "input_image", "image_url": "https://x/y", "file": "0" * 32 + ".png"}
     shown = render(sent(role="user", content=[part]), storage)["content"][0]
     assert shown == {"type": "input_image", "image_url": "https://x/y", "detail": "auto"}
 
 
-def test_thoughts_that_are_sent_back_name_no_files(storage: Storage) -> None:
+def test_thoughts_that_are_sent_back_name_no_files(storage: LocalStorage) -> None:
     thought = {"type": "input_image", "file": "0" * 32 + ".png", "text": "hm"}
     item = sent(type="reasoning", id="rs_1", content=[thought])
     assert item.files == []
     assert render(item, storage)["content"] == [{"type": "input_image", "text": "hm"}]
 
 
-def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: Storage) -> None:
+def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: LocalStorage) -> None:
     item = sent(type="image_generation_call", id="ig_1", result=base64.b64encode(b"png").decode())
     stored = store_pictures(item, storage)
     (name,) = stored.files
@@ -80,12 +80,12 @@ def test_a_drawn_picture_that_is_sent_in_full_becomes_a_file(storage: Storage) -
     assert base64.b64decode(render(stored, storage)["result"]) == b"png"
 
 
-def test_a_picture_whose_file_is_gone_is_null(storage: Storage) -> None:
+def test_a_picture_whose_file_is_gone_is_null(storage: LocalStorage) -> None:
     body = {"id": "ig_1", "type": "image_generation_call", "status": "completed"}
     assert render(StoredItem("output", body, "0" * 32 + ".png"), storage)["result"] is None
 
 
-def test_a_broken_data_uri_is_refused(storage: Storage) -> None:
+def test_a_broken_data_uri_is_refused(storage: LocalStorage) -> None:
     item = sent(role="user", content=[{"type": "input_image", "image_url": "data:image/png;base64,!!!"}])
     with pytest.raises(PictureError):
         store_pictures(item, storage)

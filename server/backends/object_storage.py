@@ -1,0 +1,113 @@
+"""Finished pictures in an object store: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage.
+
+Credentials and endpoints are read from the environment by the names of each store's own tools (AWS_ACCESS_KEY_ID,
+AWS_ENDPOINT_URL, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME, ...), or from the machine's role.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import structlog
+
+from server.backends.storage import NAME, Storage
+from server.clock import Clock
+from server.errors import StartError, StorageFailed
+
+log = structlog.stdlib.get_logger("darkroom.storage")
+
+SCHEMES = ("s3", "gs", "az")
+ATTEMPTS = 3
+RETRY_FOR = timedelta(seconds=15)
+TIMEOUT = "30s"
+PAGE = 1000  # names in one answer of a store
+
+
+class ObjectStorage(Storage):
+    """A bucket, or what begins with a prefix in one: `s3://bucket/prefix`."""
+
+    def __init__(self, url: str, is_recorded: Callable[[str], bool]) -> None:
+        """Raises StartError for a URL that names no store, and where obstore is not installed."""
+        super().__init__(is_recorded)
+        if url.partition("://")[0] not in SCHEMES:
+            raise StartError(f"DARKROOM_STORAGE is {url}: it may be a folder, or begin with {', '.join(SCHEMES)}.")
+        try:
+            import obstore
+            from obstore.exceptions import BaseError
+            from obstore.store import from_url
+        except ImportError as error:
+            message = f"DARKROOM_STORAGE is {url}: object stores need pip install 'darkroom[storage]'."
+            raise StartError(message) from error
+        self._obstore = obstore
+        self._error = BaseError
+        try:
+            self._store = from_url(
+                url,
+                # an endpoint without TLS is the operator's own choice
+                client_options={"timeout": TIMEOUT, "connect_timeout": "5s", "allow_http": True},
+                retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR},
+            )
+        except (BaseError, ValueError) as error:
+            raise StartError(f"DARKROOM_STORAGE is {url}, which can't be used: {error}") from error
+        self._clock = Clock()
+
+    def write(self, name: str, data: bytes) -> None:
+        kind = name.rpartition(".")[2]
+        with self._translated():
+            self._obstore.put(self._store, _key(name), data, attributes={"Content-Type": f"image/{kind}"})
+
+    def read(self, name: str) -> bytes:
+        with self._found(name):
+            return bytes(self._obstore.get(self._store, _key(name)).bytes())
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        with self._found(name):
+            return bytes(self._obstore.get_range(self._store, _key(name), start=start, end=end))
+
+    def exists(self, name: str) -> bool:
+        if not NAME.fullmatch(name):
+            return False
+        try:
+            with self._translated():
+                self._obstore.head(self._store, _key(name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def pages(self, older_than_s: float) -> Iterator[list[str]]:
+        cutoff = self._clock.cautious() - older_than_s
+        with self._translated():
+            for page in self._obstore.list(self._store, chunk_size=PAGE):
+                names = [item["path"].rpartition("/")[2] for item in page if item["last_modified"].timestamp() < cutoff]
+                yield [name for name in names if NAME.fullmatch(name)]  # what else is in the bucket is not ours
+
+    def delete(self, names: Collection[str]) -> None:
+        if names:
+            with self._translated():
+                self._obstore.delete(self._store, [_key(name) for name in names])
+
+    @contextmanager
+    def _found(self, name: str) -> Iterator[None]:
+        if not NAME.fullmatch(name):
+            raise FileNotFoundError(name)
+        try:
+            with self._translated():
+                yield
+        except FileNotFoundError as error:
+            raise self.absent(name) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """A store that is away or refuses is StorageFailed. What is not there is FileNotFoundError, as obstore's is."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except self._error as error:
+            reason = str(error).partition("\n")[0]
+            log.error("the object store fails", reason=reason)  # noqa: TRY400  # its cause is outside
+            raise StorageFailed(reason) from error
+
+
+def _key(name: str) -> str:
+    return f"{name[:2]}/{name}"
