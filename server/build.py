@@ -235,7 +235,8 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     _check_cluster(settings)
     database = Database(settings.database_url)
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
-    response_store = ResponseStore(database, owner)
+    response_store, conversation_store = ResponseStore(database, owner), ConversationStore(database)
+    naming = (ledger.recorded, response_store.needed, conversation_store.needed)  # records of files
     base = _Base(
         settings=settings,
         catalog=ServedCatalog(catalog),
@@ -249,8 +250,8 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         ledger=ledger,
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=response_store,
-        conversation_store=ConversationStore(database),
-        storage=open_storage(settings.results, lambda name: _is_recorded(ledger, response_store, name)),
+        conversation_store=conversation_store,
+        storage=open_storage(settings.pictures, lambda name: any(find([name]) for find in naming)),
         decoders=DecoderPool(settings.pixels),
         image_engine=engines.image,
         chat_engine=engines.chat,
@@ -264,11 +265,6 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     )
     base.metrics.track_decoders(KILL_REASONS, base.decoders.ended)
     return base
-
-
-def _is_recorded(ledger: Ledger, responses: ResponseStore, name: str) -> bool:
-    """Whether a file must be there. It reads the database."""
-    return bool(ledger.recorded([name]) or responses.needed([name]))
 
 
 def _check_cluster(settings: Settings) -> None:

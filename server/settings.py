@@ -210,9 +210,14 @@ class Settings(BaseSettings):
         return self.home / "webhook-secret"
 
     @property
-    def results(self) -> str:
-        """The folder or the object store of finished pictures."""
-        return self.storage or str(self.home / "results")
+    def results(self) -> Path:
+        """The home's own folder of finished pictures."""
+        return self.home / "results"
+
+    @property
+    def pictures(self) -> str:
+        """Where finished pictures are: a folder, or the URL of an object store."""
+        return self.storage or str(self.results)
 
     @property
     def thumbnails(self) -> Path:

@@ -20,6 +20,8 @@ SIGNED = ("x-darkroom-key", "x-darkroom-server", "x-darkroom-body", "x-darkroom-
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
 )
+SECRETS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")  # the caller's key is signed instead
+NOT_SENT = frozenset({*SIGNED, SIGNATURE, *SECRETS, "content-length"})
 Headers = list[tuple[str, str]]
 
 
@@ -86,8 +88,7 @@ class GatewayLink:
     @asynccontextmanager
     async def send(self, url: str, request: ForwardedRequest, now: float) -> AsyncIterator["ForwardedAnswer"]:
         """The other gateway's answer as it comes. Raises GatewayGone, also while it is read."""
-        own = {*SIGNED, SIGNATURE, "content-length"}
-        headers = [pair for pair in end_to_end(request.headers) if pair[0] not in own]
+        headers = [pair for pair in end_to_end(request.headers) if pair[0] not in NOT_SENT]
         built = self._client.build_request(
             request.method, f"{url.rstrip('/')}{request.target}", headers=headers, content=request.body
         )

@@ -198,7 +198,7 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database, open_storage(settings.results).exists)
+    problems = report.check(database, open_storage(settings.pictures).exists)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:
