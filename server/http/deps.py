@@ -37,6 +37,7 @@ async def caller(request: Request, services: ServicesDep) -> Key:
         found = await services.database.in_reader(find_usable_key, services.database, request.scope[FORWARDED])
         if found is None:
             raise Unauthorized("This API key has just been revoked.", code="invalid_api_key")
+        current_trace().key_id = found.id
         return found
     named = "authorization" in request.headers or find_secret(request) is not None
     if not named and (key := await _session_key(request, services)):

@@ -18,6 +18,7 @@ from server.errors import Forbidden, Overloaded, RunsElsewhere, StartError
 from server.http.delivery import cancel_on_disconnect
 from server.http.deps import FORWARDED
 from server.http.errors import send_error
+from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.gateways")
 
@@ -84,6 +85,7 @@ class Forwarder:
             key_id=error.key_id,
             server=f"{scope['scheme']} {host} {port}",
         )
+        current_trace().key_id = None  # the other gateway has the call in its log
         log.info("forwarded", path=scope["path"], owner=error.owner)
         return _ForwardedResponse(self, request, error.owner, url)
 
