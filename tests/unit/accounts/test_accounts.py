@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DatabaseError, IntegrityError, NoResultFound
 
 from server.accounts import report
@@ -291,3 +291,26 @@ def test_changing_a_key_leaves_its_other_fields(database: Database) -> None:
     Ledger(database, "me").hold(call("c1", key.id))
     with pytest.raises(ValueError, match=r"0\.10 CNY already"):
         update_key(database, key.id, {"budget": 999}, by="test")
+
+
+def test_a_hold_costs_the_same_however_many_charges_there_are(database: Database) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=5000)
+    update_key(database, key.id, {"monthly_budget": 3000}, by="test")
+    ledger = Ledger(database, "me")
+    statements: list[str] = []
+
+    def note(*arguments: object) -> None:
+        statements.append(str(arguments[2]))
+
+    for name in ("c1", "c2"):
+        ledger.hold(call(name, key.id))
+        ledger.capture(name, [result(name)])
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        ledger.hold(call("c3", key.id))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert any("holds" in statement for statement in statements)
+    assert not any("entries" in statement for statement in statements)
+    with pytest.raises(InsufficientBudget):
+        ledger.hold(call("c4", key.id))
