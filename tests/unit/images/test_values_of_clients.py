@@ -99,7 +99,7 @@ async def test_a_replay_whose_file_is_gone_says_so(running: InProcess) -> None:
     for file in running.services.settings.results.rglob("*.png"):
         file.unlink()
     again = await running.client.post(PATH, json=body, headers=headers)
-    assert (again.status_code, again.json()["error"]["code"]) == (404, "result_not_found")
+    assert (again.status_code, again.json()["error"]["code"]) == (500, "picture_missing")
 
 
 @pytest.mark.parametrize(("path", "body"), [(PATH, AGENT_GENERATION), (EDITS, AGENT_EDIT)])
