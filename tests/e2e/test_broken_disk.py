@@ -112,7 +112,7 @@ def test_results_that_are_read_only_refuse_calls(server: Server) -> None:
     assert_works_again(server, before)
 
 
-def test_a_result_that_was_deleted_is_said_to_be(server: Server) -> None:
+def test_a_result_that_was_lost_is_an_error(server: Server) -> None:
     drawn = post(server)
     url, before = drawn.json()["data"][0]["url"], charges(server)
     (file,) = (server.home / "results").rglob(url.rpartition("/")[2])
@@ -120,9 +120,9 @@ def test_a_result_that_was_deleted_is_said_to_be(server: Server) -> None:
     with server.http() as client:
         for path in (url, f"/v1/images/jobs/{drawn.headers['x-darkroom-job']}"):
             answer = client.get(path)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "result_not_found")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "picture_missing")
         answer = client.post(PATH, json={**QUICK, "image": [url]})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "result_not_found")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "picture_missing")
     assert file.name in server.darkroom("ledger", "--check").stderr
     kept.rename(file)
     assert_works_again(server, before)
