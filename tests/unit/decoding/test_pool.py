@@ -139,7 +139,7 @@ async def test_a_decoder_that_cannot_be_started_fails_its_picture(
 
 async def test_pixels_that_cannot_be_written_are_the_servers_fault(pool: DecoderPool, tmp_path: Path) -> None:
     (tmp_path / "pixels").rmdir()
-    with pytest.raises(StorageFailed, match="disk is full"):
+    with pytest.raises(StorageFailed, match="storage is full"):
         await decode(pool)
 
 
