@@ -13,6 +13,10 @@ WEATHER = {
     "description": "The weather in a city",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+NOTE = {
+    "name": "write_note",
+    "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[A-Za-z ]{1,20}"}},
+}
 CITY = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Wien", "Graz"]}},
@@ -98,6 +102,12 @@ CHAT: Examples = {
         "max_tokens": 32,
         "tools": [{"type": "function", "function": WEATHER}],
         "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+    },
+    "custom tool": {
+        "messages": [{"role": "user", "content": "Write down that it rains"}],
+        "max_tokens": 64,
+        "tools": [{"type": "custom", "custom": NOTE}],
+        "tool_choice": {"type": "custom", "custom": {"name": "write_note"}},
     },
     "answer as JSON": {
         "messages": [{"role": "user", "content": "Name a city"}],

@@ -79,9 +79,11 @@ async def _local_items(
         await anext(events)
         admit()
         if not chat.stream:
-            yield await collect(head, events, chat.n, logprobs=chat.logprobs)
+            yield await collect(head, events, chat.n, logprobs=chat.logprobs, custom_tools=chat.custom_tools)
             return
-        async for chunk in chunks(head, events, logprobs=chat.logprobs, include_usage=chat.include_usage):
+        async for chunk in chunks(
+            head, events, logprobs=chat.logprobs, include_usage=chat.include_usage, custom_tools=chat.custom_tools
+        ):
             yield chunk
 
 

@@ -15,6 +15,7 @@ from server.accounts.keys import Key
 from server.errors import ApiError
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.completion import CompletionHead, chunks, collect
+from server.flows.chat.parse import custom_names
 from server.flows.chat.picture import PicturedEvent
 from server.flows.fingerprint import fingerprint
 from server.flows.models import find_chat_model, find_image_model
@@ -136,11 +137,10 @@ def _size(body: ChatBody) -> Json:
 
 
 def _protocol(body: ChatBody, fields: Mapping[str, str], head: CompletionHead, n: int) -> Protocol:
-    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    include_usage, custom_tools = bool(body.stream_options and body.stream_options.include_usage), custom_names(body)
 
     def written(events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
-        return chunks(head, events, logprobs=False, include_usage=include_usage)
+        return chunks(head, events, logprobs=False, include_usage=include_usage, custom_tools=custom_tools)
 
-    return Protocol(
-        written, lambda events: collect(head, events, n, logprobs=False), fields=fields, ends_with_done=True
-    )
+    collected = partial(collect, head, n=n, logprobs=False, custom_tools=custom_tools)
+    return Protocol(written, collected, fields=fields, ends_with_done=True)

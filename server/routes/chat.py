@@ -109,11 +109,14 @@ async def _respond(
         headers = name_ignored(headers, ignored_options(first.unused_options, TEMPLATE_FIELDS))
     headers |= services.limiter.headers(key)
     if chat.stream:
-        stream = chunks(head, events, logprobs=chat.logprobs, include_usage=chat.include_usage)
+        stream = chunks(
+            head, events, logprobs=chat.logprobs, include_usage=chat.include_usage, custom_tools=chat.custom_tools
+        )
         return event_stream(chat_events(stream), keepalive_s, headers)
 
     async def body() -> bytes:
-        return json.dumps(await collect(head, events, chat.n, logprobs=chat.logprobs)).encode()
+        answer = await collect(head, events, chat.n, logprobs=chat.logprobs, custom_tools=chat.custom_tools)
+        return json.dumps(answer).encode()
 
     if keepalive:
         return KeepAliveJson(body, keepalive_s, headers)

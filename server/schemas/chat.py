@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Field
 
-from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel, Message
+from server.schemas.chat_messages import FUNCTION_NAME, LenientModel, Message
+from server.schemas.chat_tools import ChatTool, ToolChoice
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 
@@ -45,59 +46,9 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _string_or_object(value: object) -> str | None:
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, dict | BaseModel) else None
-
-
 class ChatStreamOptions(LenientModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # nothing is added to events
-
-
-class FunctionDefinition(LenientModel):
-    """A function that the model may call; `parameters` is a JSON schema."""
-
-    name: Annotated[str, Field(pattern=FUNCTION_NAME)]
-    description: BoundedText | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ChatTool(LenientModel):
-    type: Literal["function"]
-    function: FunctionDefinition
-
-
-class FunctionName(LenientModel):
-    name: str
-
-
-class NamedTool(LenientModel):
-    type: Literal["function"]
-    function: FunctionName
-
-
-class ChatAllowedTools(LenientModel):
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1)]
-
-
-class AllowedChoice(LenientModel):
-    """The model may choose among some of the tools only."""
-
-    type: Literal["allowed_tools"]
-    allowed_tools: ChatAllowedTools
-
-
-ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("string")]
-    | Annotated[Annotated[NamedTool | AllowedChoice, Field(discriminator="type")], Tag("object")],
-    Discriminator(
-        _string_or_object, custom_error_type="string_or_object", custom_error_message="a string or an object"
-    ),
-]
 
 
 class TextFormat(LenientModel):

@@ -1,7 +1,8 @@
 """What POST /v1/chat/completions answers: one completion, or the chunks of a stream."""
 
-from typing import Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
@@ -14,8 +15,23 @@ class CompletionFunction(TypedDict):
     arguments: str
 
 
+class CompletionCustomInput(TypedDict):
+    """`input` is text, by the tool's grammar if it has one."""
+
+    name: str
+    input: str
+
+
+class CompletionCustomCall(TypedDict):
+    """A call of one of the request's custom tools."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CompletionCustomInput
+
+
 class CompletionToolCall(TypedDict):
-    """A call of one of the request's tools."""
+    """A call of one of the request's functions."""
 
     id: str
     type: Literal["function"]
@@ -44,7 +60,7 @@ class CompletionMessage(TypedDict):
     refusal: str | None
     annotations: list[dict[str, Any]]
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[CompletionToolCall]]
+    tool_calls: NotRequired[list[Annotated[CompletionToolCall | CompletionCustomCall, Field(discriminator="type")]]]
     images: NotRequired[list[CompletionImage]]
 
 
@@ -124,13 +140,21 @@ class FunctionDelta(TypedDict):
     arguments: str
 
 
+class CustomDelta(TypedDict):
+    """The next part of the input. The name comes with the first part."""
+
+    name: NotRequired[str]
+    input: str
+
+
 class ToolCallDelta(TypedDict):
     """The next part of a tool call. `id` and `type` come with the first part."""
 
     index: int
     id: NotRequired[str]
-    type: NotRequired[Literal["function"]]
-    function: FunctionDelta
+    type: NotRequired[Literal["function", "custom"]]
+    function: NotRequired[FunctionDelta]
+    custom: NotRequired[CustomDelta]
 
 
 class CompletionDelta(TypedDict):

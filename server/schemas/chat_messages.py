@@ -1,8 +1,9 @@
 """The messages of a chat, as OpenAI's SDKs send them."""
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 FUNCTION_NAME = r"^[A-Za-z0-9_-]{1,64}$"
 MAX_TEXT = 10_485_760  # characters, OpenAI's limit
@@ -76,8 +77,31 @@ class CalledFunction(LenientModel):
 
 class ToolCall(LenientModel):
     id: Annotated[str, Field(min_length=1)]
-    type: Literal["function"] = "function"
+    type: Literal["function"]
     function: CalledFunction
+
+
+class CalledCustomTool(LenientModel):
+    """`input` is text."""
+
+    name: Annotated[str, Field(min_length=1)]
+    input: BoundedText
+
+
+class CustomCall(LenientModel):
+    id: Annotated[str, Field(min_length=1)]
+    type: Literal["custom"]
+    custom: CalledCustomTool
+
+
+def _with_type(value: object) -> object:
+    """Some clients leave out the type of functions' calls."""
+    if not isinstance(value, dict) or value.get("type") is not None:
+        return value
+    return {**value, "type": "function"}
+
+
+AnyToolCall = Annotated[Annotated[ToolCall | CustomCall, Field(discriminator="type")], BeforeValidator(_with_type)]
 
 
 class AssistantMessage(LenientModel):
@@ -87,7 +111,7 @@ class AssistantMessage(LenientModel):
     content: AssistantContent | None = None
     refusal: BoundedText | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[AnyToolCall] | None = None
     images: list[ImagePart] | None = None  # drawn in an earlier round
     function_call: None = None
     audio: None = None
@@ -104,16 +128,29 @@ class ToolMessage(LenientModel):
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
+def custom_arguments(text: str) -> str:
+    """A custom tool's input as the arguments of a function of one text, which it is for the model."""
+    return json.dumps({"input": text}, ensure_ascii=False)
+
+
 def plain_message(message: SystemMessage | UserMessage | AssistantMessage | ToolMessage) -> dict[str, Any]:
     """The message in the engine's protocol: without null keys, and with refusals as plain text."""
     plain = message.model_dump(exclude_none=True, exclude={"refusal", "images"})
     if isinstance(message, AssistantMessage):
         plain.setdefault("content", message.refusal)
-        if not plain.get("tool_calls"):
-            plain.pop("tool_calls", None)
+        plain.pop("tool_calls", None)
+        if message.tool_calls:
+            plain["tool_calls"] = [_plain_call(call) for call in message.tool_calls]
     if isinstance(content := plain["content"], list):
         plain["content"] = [_plain_part(part) for part in content]
     return plain
+
+
+def _plain_call(call: ToolCall | CustomCall) -> dict[str, Any]:
+    if isinstance(call, ToolCall):
+        return call.model_dump()
+    function = {"name": call.custom.name, "arguments": custom_arguments(call.custom.input)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _plain_part(part: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The tools of a response: functions and custom tools of the client, namespaces of them, and the image tool."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
+from server.schemas.chat_tools import FreeText, GrammarText
 
 TOOLS = ("function", "custom", "namespace", "image_generation")
 HOSTED = {  # tools of the hosted service -> what this server does not do
@@ -21,16 +23,16 @@ HOSTED = {  # tools of the hosted service -> what this server does not do
 }
 
 
-def refuse_hosted_tools(tools: object) -> None:
-    """Raises BadRequest for a tool that OpenAI's own service runs, with what there is instead. Their types may end with
-    `_preview` or a date."""
+def refuse_hosted_tools(tools: object, served: Sequence[str] = TOOLS) -> None:
+    """Raises BadRequest for a tool that OpenAI's own service runs, with the types that are `served` instead. Theirs may
+    end with `_preview` or a date."""
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         known = [name for name in HOSTED if isinstance(kind, str) and kind.startswith(name)]
-        if known and kind not in TOOLS:
+        if known and kind not in served:
             message = (
                 f"'{str(kind)[:60]}' is a tool of the hosted service, and this server {HOSTED[known[0]]}. Declare a "
-                f"function and run it yourself. Tools here: {', '.join(TOOLS)}."
+                f"function and run it yourself. Tools here: {', '.join(served)}."
             )
             raise BadRequest(message, param=f"tools[{index}].type")
 
@@ -45,18 +47,10 @@ class FunctionTool(LenientModel):
     strict: bool | None = None
 
 
-class FreeText(LenientModel):
-    """Any text."""
-
-    type: Literal["text"]
-
-
-class Grammar(LenientModel):
-    """Text by a grammar. Local models can't write anything else."""
+class Grammar(GrammarText):
+    """Text by a grammar."""
 
     type: Literal["grammar"]
-    syntax: Literal["lark", "regex"]
-    definition: Annotated[str, Field(min_length=1, max_length=100_000)]
 
 
 class CustomTool(LenientModel):

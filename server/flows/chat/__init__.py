@@ -3,6 +3,7 @@
 - `parse`: from the body to a `ChatRequest`
 - `request`: `ChatRequest`, what its model supports, and the engine job that it becomes
 - `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
+- `custom_tools`, `custom_input`: tools that take a text, shared with responses
 - `moderation`: which texts of a chat are moderated
 - `complete`: one completion on a local model, from its checks to its events
 - `idempotency`: chats with an Idempotency-Key: running, recorded or new

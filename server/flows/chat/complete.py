@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
 from server.accounts.keys import Key
+from server.errors import BadRequest
 from server.flows.chat.completion import CompletionHead
 from server.flows.chat.moderation import chat_moderation_context, chat_texts
 from server.flows.chat.request import ChatRequest, build_job, check_abilities, without_pictures
@@ -79,8 +80,12 @@ class ChatCompletions:
         job = build_job(request, spec, head.id, images, self._time_limit_s)
         events = self._moderator.moderate_stream(context, self._runner.run(job, UsageContext(key, model.name)))
         async with aclosing(events):
-            async for event in events:
-                yield event
+            try:
+                async for event in events:
+                    yield event
+            except BadRequest as error:
+                error.param = request.request_path(error.param)
+                raise
 
     async def count_tokens(self, request: ChatRequest, spec: ChatSpec, key: Key) -> int:
         """The length of the request's prompt. Raises ApiError."""

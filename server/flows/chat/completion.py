@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,11 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
+from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
 from server.flows.chat.picture import PictureDelta, PicturedEvent
 
 Json = dict[str, Any]
-Delta = TextDelta | ReasoningDelta | ToolCallDelta | PictureDelta
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | PictureDelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,37 +68,50 @@ class _Choice:
     finish_reason: str | None = None
 
 
-async def collect(head: CompletionHead, events: AsyncIterator[PicturedEvent], n: int, *, logprobs: bool) -> Json:
-    """The completion, when all events have come."""
+async def collect(
+    head: CompletionHead,
+    events: AsyncIterator[PicturedEvent],
+    n: int,
+    *,
+    logprobs: bool,
+    custom_tools: Collection[str] = (),
+) -> Json:
+    """The completion, when all events have come. Of its tools, those of the names `custom_tools` take texts."""
     choices = [_Choice() for _ in range(n)]
-    usage = ChatUsage(0, 0)
-    async for event in events:
-        match event:
-            case TextDelta() | ReasoningDelta() | ToolCallDelta() | PictureDelta():
-                _add(choices[event.choice], event)
-            case ChoiceFinished():
-                choices[event.choice].finish_reason = event.reason
-            case ChatFinished():
-                usage = event.usage
+    usage, custom = ChatUsage(0, 0), CustomCalls(custom_tools)
+    async for sent in events:
+        for event in custom.read(sent):
+            match event:
+                case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | PictureDelta():
+                    _add(choices[event.choice], event)
+                case ChoiceFinished():
+                    choices[event.choice].finish_reason = event.reason
+                case ChatFinished():
+                    usage = event.usage
     return head.completion([_choice_json(i, choice, logprobs) for i, choice in enumerate(choices)], usage)
 
 
 async def chunks(
-    head: CompletionHead, events: AsyncIterator[PicturedEvent], *, logprobs: bool, include_usage: bool
+    head: CompletionHead,
+    events: AsyncIterator[PicturedEvent],
+    *,
+    logprobs: bool,
+    include_usage: bool,
+    custom_tools: Collection[str] = (),
 ) -> AsyncIterator[Json]:
     """For each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
     started: set[int] = set()
-    usage = {"usage": None} if include_usage else {}
-    async for event in events:
-        if isinstance(event, ChatFinished) and include_usage:
-            yield {**head.chunk([]), "usage": usage_json(event.usage)}
-        if not isinstance(event, Delta | ChoiceFinished):
-            continue
-        if event.choice not in started:
-            started.add(event.choice)
-            role = {"role": "assistant", "content": None if isinstance(event, ToolCallDelta) else "", "refusal": None}
-            yield {**head.chunk([_chunk_choice(event.choice, role)]), **usage}
-        yield {**head.chunk([_event_choice(event, logprobs)]), **usage}
+    usage, custom = {"usage": None} if include_usage else {}, CustomCalls(custom_tools)
+    async for sent in events:
+        for event in custom.read(sent):
+            if isinstance(event, ChatFinished) and include_usage:
+                yield {**head.chunk([]), "usage": usage_json(event.usage)}
+            if not isinstance(event, Delta | ChoiceFinished):
+                continue
+            if event.choice not in started:
+                started.add(event.choice)
+                yield {**head.chunk([_chunk_choice(event.choice, _role(event))]), **usage}
+            yield {**head.chunk([_event_choice(event, logprobs)]), **usage}
 
 
 def usage_json(usage: ChatUsage) -> Json:
@@ -116,6 +130,11 @@ def usage_json(usage: ChatUsage) -> Json:
     }
 
 
+def _role(first: Delta | ChoiceFinished) -> Json:
+    content = None if isinstance(first, ToolCallDelta | CustomCallDelta) else ""
+    return {"role": "assistant", "content": content, "refusal": None}
+
+
 def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
     match event:
         case TextDelta():
@@ -125,6 +144,8 @@ def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
             return _chunk_choice(event.choice, {"reasoning_content": event.text})
         case ToolCallDelta():
             return _chunk_choice(event.choice, {"tool_calls": [_tool_call_delta(event)]})
+        case CustomCallDelta():
+            return _chunk_choice(event.choice, {"tool_calls": [_custom_call_delta(event)]})
         case PictureDelta():
             return _chunk_choice(event.choice, {"images": [_image(event)]})
         case ChoiceFinished():
@@ -140,6 +161,13 @@ def _tool_call_delta(event: ToolCallDelta) -> Json:
         return {"index": event.index, "function": {"arguments": event.arguments}}
     function = {"name": event.name, "arguments": event.arguments}
     return {"index": event.index, "id": event.call_id, "type": "function", "function": function}
+
+
+def _custom_call_delta(event: CustomCallDelta) -> Json:
+    if event.call_id is None:
+        return {"index": event.index, "custom": {"input": event.text}}
+    custom = {"name": event.name, "input": event.text}
+    return {"index": event.index, "id": event.call_id, "type": "custom", "custom": custom}
 
 
 def _image(event: PictureDelta) -> Json:
@@ -160,6 +188,11 @@ def _add(choice: _Choice, event: Delta) -> None:
         case ToolCallDelta():
             function = {"name": event.name, "arguments": event.arguments}
             choice.calls[event.index] = {"id": event.call_id, "type": "function", "function": function}
+        case CustomCallDelta() if event.index in choice.calls:
+            choice.calls[event.index]["custom"]["input"] += event.text
+        case CustomCallDelta():
+            custom = {"name": event.name, "input": event.text}
+            choice.calls[event.index] = {"id": event.call_id, "type": "custom", "custom": custom}
 
 
 def _choice_json(index: int, choice: _Choice, logprobs: bool) -> Json:

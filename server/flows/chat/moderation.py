@@ -51,6 +51,9 @@ def _tool_call_texts(message: Mapping[str, Any]) -> Iterator[str]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
             yield "\n".join(iter_strings({**function, "arguments": _parse(function.get("arguments"))}))
+        custom = call.get("custom") if isinstance(call, Mapping) else None
+        if isinstance(custom, Mapping):
+            yield "\n".join(iter_strings(custom))
 
 
 def _parse(arguments: Any) -> Any:

@@ -5,28 +5,39 @@ from typing import Any, Literal
 
 from pipelines.protocol.chat import ChatSampling, JsonFormat
 from server.errors import BadRequest
+from server.flows.chat.custom_tools import custom_function
 from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import check_unique_names, function_tool, json_format, require_known_tool, require_tools
 from server.flows.references import Reference
 from server.schemas.chat import (
     NO_EFFECT,
     UNSUPPORTED,
-    AllowedChoice,
     ChatBody,
-    FunctionDefinition,
     JsonObjectFormat,
     JsonSchemaFormat,
-    NamedTool,
 )
 from server.schemas.chat_messages import AssistantMessage, ImagePart, UserMessage, plain_message
+from server.schemas.chat_tools import (
+    TOOLS,
+    AllowedChoice,
+    ChatCustomTool,
+    ChatFunction,
+    ChatTool,
+    ChosenCustomTool,
+    ChosenFunction,
+    GrammarText,
+    TextByGrammar,
+)
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.local_models import template_options
+from server.schemas.response_tools import refuse_hosted_tools
 from server.schemas.validation import ignored_fields, validate
 
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
     """Raises BadRequest for the first invalid field."""
     refuse_unsupported(values, UNSUPPORTED)
+    refuse_hosted_tools(values.get("tools"), TOOLS)
     body = validate(ChatBody, values, strict=True)
     _check_messages(body)
     _check_combinations(body)
@@ -35,7 +46,7 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         model=body.model,
         messages=tuple(plain_message(message) for message in body.messages),
         images=tuple(_images(body)),
-        tools=tuple(_tool(tool.function, index) for index, tool in enumerate(body.tools)),
+        tools=tuple(_tool(tool, index) for index, tool in enumerate(body.tools)),
         tool_choice=choice,
         allowed_tools=allowed,
         parallel_tool_calls=body.parallel_tool_calls,
@@ -59,7 +70,18 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         stream=body.stream,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
+        custom_tools=custom_names(body),
+        input_grammars={
+            tool.custom.name: grammar.definition
+            for tool in body.tools
+            if isinstance(tool, ChatCustomTool) and (grammar := _grammar(tool)) and grammar.syntax == "lark"
+        },
     )
+
+
+def custom_names(body: ChatBody) -> frozenset[str]:
+    """The names of its custom tools."""
+    return frozenset(tool.custom.name for tool in body.tools if isinstance(tool, ChatCustomTool))
 
 
 def ineffective_fields(values: Mapping[str, Any]) -> list[str]:
@@ -97,19 +119,29 @@ def _images(body: ChatBody) -> Iterable[Reference]:
                     yield Reference(f"messages[{index}].content[{position}].image_url", part.image_url.url)
 
 
-def _tool(function: FunctionDefinition, index: int) -> Mapping[str, Any]:
-    param = f"tools[{index}].function.parameters"
+def _tool(tool: ChatTool, index: int) -> Mapping[str, Any]:
+    if isinstance(tool, ChatCustomTool):
+        return custom_function(tool.custom.name, tool.custom.description, _grammar(tool))
+    function, param = tool.function, f"tools[{index}].function.parameters"
     return function_tool(function.name, function.description, function.parameters, strict=function.strict, param=param)
 
 
+def _grammar(tool: ChatCustomTool) -> GrammarText | None:
+    return tool.custom.format.grammar if isinstance(tool.custom.format, TextByGrammar) else None
+
+
+def _name(tool: ChatFunction | ChatCustomTool | ChosenFunction | ChosenCustomTool) -> str:
+    return tool.function.name if isinstance(tool, ChatFunction | ChosenFunction) else tool.custom.name
+
+
 def _tool_choice(body: ChatBody) -> tuple[Literal["none", "auto", "required"], tuple[str, ...]]:
-    names = [tool.function.name for tool in body.tools]
-    check_unique_names(names, "tools[{}].function.name")
+    names = [_name(tool) for tool in body.tools]
+    check_unique_names(names, [f"tools[{index}].{tool.type}.name" for index, tool in enumerate(body.tools)])
     match body.tool_choice:
-        case NamedTool(function=function):
-            return "required", (require_known_tool(function.name, names),)
+        case ChosenFunction() | ChosenCustomTool() as named:
+            return "required", (require_known_tool(_name(named), names),)
         case AllowedChoice(allowed_tools=allowed):
-            return allowed.mode, tuple(require_known_tool(tool.function.name, names) for tool in allowed.tools)
+            return allowed.mode, tuple(require_known_tool(_name(tool), names) for tool in allowed.tools)
         case "required":
             require_tools(names)
     return body.tool_choice or "auto", ()

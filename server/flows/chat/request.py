@@ -1,5 +1,6 @@
 """A validated chat completion request, and the engine job that it becomes."""
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from server.flows.references import Reference
 
 MAX_RANDOM_SEED = 2**53  # seeds that survive JSON in every language
 MAX_IMAGES = 32
+ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     template_options: Mapping[str, Any] = field(default_factory=dict)
+    custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
+    input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
+
+    def request_path(self, param: str | None) -> str | None:
+        """Where the request has what an engine calls `tools[i].function...`, if that is a custom tool."""
+        found = ENGINE_PATH.match(param or "")
+        if found is None or self.tools[int(found[1])]["function"]["name"] not in self.custom_tools:
+            return param
+        return f"tools[{found[1]}].custom.format"
 
 
 def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
@@ -95,6 +106,7 @@ def build_job(
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
         template_options=request.template_options,
+        input_grammars=request.input_grammars,
     )
 
 

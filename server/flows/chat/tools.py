@@ -34,12 +34,12 @@ def json_format(name: str, schema: Schema | None, *, strict: bool | None, field:
     return JsonFormat(schema)
 
 
-def check_unique_names(names: Sequence[str], param: str) -> None:
-    """`param` is a format string for the duplicate tool's index."""
+def check_unique_names(names: Sequence[str], paths: Sequence[str]) -> None:
+    """`paths` are where the request has them."""
     for index, name in enumerate(names):
         if name in names[:index]:
             message = f"Invalid 'tools': the name '{name}' is used twice; tool names must be unique."
-            raise BadRequest(message, param=param.format(index))
+            raise BadRequest(message, param=paths[index])
 
 
 def require_tools(names: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from server.flows.images.request import ImageRequest
 from server.flows.images.results import load_answer
 from server.flows.responses.create import ResponseCreator
 from server.flows.retries import RetryInfo
+from server.schemas.chat_messages import custom_arguments
 from server.schemas.responses import ResponseBody
 from server.state.active_job import ActiveJob
 from server.state.active_responses import ActiveResponse
@@ -86,6 +87,8 @@ def _events(event: Json, pictures: int) -> Iterator[PicturedEvent]:
             item, index = event["item"], event["output_index"]
             if item["type"] == "function_call":
                 yield ToolCallDelta(0, index, item["arguments"], item["call_id"], item["name"])
+            if item["type"] == "custom_tool_call":
+                yield ToolCallDelta(0, index, custom_arguments(item["input"]), item["call_id"], item["name"])
             if item["type"] == "image_generation_call" and item["result"]:
                 yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures)
 
@@ -102,5 +105,5 @@ def _end(response: ActiveResponse) -> FinishReason:
         raise ReplayedError(400, refused)
     if response.status == "incomplete":
         return "length"
-    calls = any(item["type"] == "function_call" for item in response.output)
+    calls = any(item["type"] in {"function_call", "custom_tool_call"} for item in response.output)
     return "tool_calls" if calls else "stop"

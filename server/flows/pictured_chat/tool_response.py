@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from server.flows.pictured_chat.conversation import ChatMessage
-from server.schemas.chat import ChatBody, ChatTool
-from server.schemas.chat_messages import AssistantMessage, ImagePart, TextPart, ToolMessage
+from server.schemas.chat import ChatBody
+from server.schemas.chat_messages import AssistantMessage, CustomCall, ImagePart, TextPart, ToolMessage
+from server.schemas.chat_tools import ChatFunction, ChatTool, TextByGrammar
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import ResponseBody
 from server.schemas.validation import validate
@@ -24,7 +25,7 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
     values = {
         "model": model,
         "input": _to_items(body.messages),
-        "tools": [*_function_tools(body.tools), tool.model_dump(exclude_none=True)],
+        "tools": [*map(_client_tool, body.tools), tool.model_dump(exclude_none=True)],
         "tool_choice": IMAGE_TOOL,
         "temperature": body.temperature,
         "top_p": body.top_p,
@@ -42,9 +43,14 @@ def _to_items(messages: Sequence[ChatMessage]) -> list[Json]:
     return [item for index, message in enumerate(messages) for item in _items(message, index)]
 
 
-def _function_tools(tools: Sequence[ChatTool]) -> list[Json]:
-    """The functions of the client, in the shape of responses."""
-    return [{"type": "function", **tool.function.model_dump(exclude_none=True)} for tool in tools]
+def _client_tool(tool: ChatTool) -> Json:
+    """In the shape of responses."""
+    if isinstance(tool, ChatFunction):
+        return {"type": "function", **tool.function.model_dump(exclude_none=True)}
+    custom = tool.custom.model_dump(exclude_none=True, exclude={"format"})
+    if isinstance(tool.custom.format, TextByGrammar):
+        custom["format"] = {"type": "grammar", **tool.custom.format.grammar.model_dump()}
+    return {"type": "custom", **custom}
 
 
 def _items(message: ChatMessage, index: int) -> Iterator[Json]:
@@ -73,8 +79,12 @@ def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
         else:
             yield {"role": "user", "content": [{"type": "input_image", "image_url": url}]}
     for call in message.tool_calls or ():
-        fields = {"call_id": call.id, "name": call.function.name, "arguments": call.function.arguments}
-        yield {"type": "function_call", **fields}
+        if isinstance(call, CustomCall):
+            custom = {"call_id": call.id, "name": call.custom.name, "input": call.custom.input}
+            yield {"type": "custom_tool_call", **custom}
+        else:
+            function = {"call_id": call.id, "name": call.function.name, "arguments": call.function.arguments}
+            yield {"type": "function_call", **function}
 
 
 def _part(part: TextPart | ImagePart) -> Json:

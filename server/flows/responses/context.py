@@ -8,6 +8,7 @@ from typing import Any
 from server.accounts.response_items import StoredItem
 from server.flows.responses.items import read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
+from server.schemas.chat_messages import custom_arguments
 from server.schemas.response_object import Json
 
 SUMMARY = "Summary of our conversation so far:\n"
@@ -46,8 +47,7 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 _add_call(messages, body["call_id"], name, body["arguments"])
             case "custom_tool_call":
                 name = function_name(body["name"], body.get("namespace"))
-                arguments = json.dumps({"input": body["input"]}, ensure_ascii=False)
-                _add_call(messages, body["call_id"], name, arguments)
+                _add_call(messages, body["call_id"], name, custom_arguments(body["input"]))
             case "function_call_output" | "custom_tool_call_output":
                 output = body["output"]
                 text = output if isinstance(output, str) else _content(output, vision=False)

@@ -13,7 +13,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
-from server.flows.responses.custom_input import CustomInput
+from server.flows.chat.custom_input import CustomInput
 from server.flows.responses.items import new_id
 from server.flows.responses.tools import IMAGE_FUNCTION, CalledTool
 from server.schemas.response_object import (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipelines.protocol.image_tool import IMAGE_TOOL
+from server.flows.chat.custom_tools import custom_function
 from server.flows.chat.tools import check_unique_names, function_tool, require_known_tool, require_tools
 from server.schemas.response_tools import (
     AllowedTools,
@@ -63,7 +64,7 @@ def read_tools(tools: Sequence[Tool], choice: ToolChoice) -> ResponseTools:
     """Raises BadRequest for a schema, a name or a choice that is not valid."""
     declared = list(_declared(tools))
     names = [_function_name(tool, called) for tool, called in declared]
-    check_unique_names(names, "tools[{}]")
+    check_unique_names(names, [called.path for _, called in declared])
     mode, allowed = _choice(choice, names)
     return ResponseTools(
         functions=tuple(_function(tool, called, name) for (tool, called), name in zip(declared, names, strict=True)),
@@ -108,22 +109,10 @@ def _function(tool: FunctionTool | CustomTool | ImageTool, called: CalledTool, n
     if isinstance(tool, ImageTool):
         return IMAGE_TOOL
     if isinstance(tool, CustomTool):
-        return _custom_function(tool, name)
+        grammar = tool.format if isinstance(tool.format, Grammar) else None
+        return custom_function(name, tool.description, grammar)
     param = f"{called.path}.parameters"
     return function_tool(name, tool.description, tool.parameters, strict=tool.strict, param=param)
-
-
-def _custom_function(tool: CustomTool, name: str) -> Mapping[str, Any]:
-    """A grammar is enforced by local models alone, and read by all of them."""
-    text: dict[str, Any] = {"type": "string"}
-    description = tool.description
-    if isinstance(tool.format, Grammar) and tool.format.syntax == "regex":
-        text["pattern"] = f"^(?:{tool.format.definition})$"
-    elif isinstance(tool.format, Grammar):
-        about = f"The input is text by this grammar:\n{tool.format.definition}"
-        description = f"{description}\n\n{about}" if description else about
-    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
-    return function_tool(name, description, parameters, strict=None, param="tools")
 
 
 def _choice(choice: ToolChoice, names: Sequence[str]) -> tuple[ToolMode, tuple[str, ...]]:

@@ -94,6 +94,39 @@ async def test_tool_calls_begin_with_id_and_name_and_continue_with_arguments() -
     ]
 
 
+async def test_a_custom_tools_call_is_a_text_from_its_first_piece() -> None:
+    events = (
+        ToolCallDelta(0, 0, "", "call_1", "note"),
+        ToolCallDelta(0, 0, '{"inp'),
+        ToolCallDelta(0, 0, 'ut": "a\\'),
+        ToolCallDelta(0, 0, 'nb"}'),
+        ToolCallDelta(0, 1, "{}", "call_2", "now"),
+        ToolCallDelta(0, 2, "[1]", "call_3", "note"),  # of a model that was told no schema
+        *TOOL_CALLS[-2:],
+    )
+    items = [
+        item async for item in chunks(HEAD, replay(*events), logprobs=False, include_usage=False, custom_tools={"note"})
+    ]
+    assert [delta for delta, _ in deltas(items)] == [
+        {"role": "assistant", "content": None, "refusal": None},
+        {"tool_calls": [{"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "note", "input": ""}}]},
+        {"tool_calls": [{"index": 0, "custom": {"input": "a"}}]},
+        {"tool_calls": [{"index": 0, "custom": {"input": "\nb"}}]},
+        {"tool_calls": [_tool_call(1, "{}", "call_2", "now")]},
+        {"tool_calls": [{"index": 2, "id": "call_3", "type": "custom", "custom": {"name": "note", "input": ""}}]},
+        {"tool_calls": [{"index": 2, "custom": {"input": "[1]"}}]},
+        {},
+    ]
+    answer = await collect(HEAD, replay(*events), 1, logprobs=False, custom_tools={"note"})
+    first, second, third = ChatCompletion.model_validate(answer, strict=True).choices[0].message.tool_calls or ()
+    assert (first.type, first.id) == ("custom", "call_1")
+    assert first.type == "custom"
+    assert first.custom.model_dump() == {"name": "note", "input": "a\nb"}
+    assert second.type == "function"
+    assert third.type == "custom"
+    assert third.custom.input == "[1]"
+
+
 def _tool_call(index: int, arguments: str, call_id: str, name: str) -> dict[str, Any]:
     return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 

@@ -25,6 +25,10 @@ def tool(name: str, **function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **function}}
 
 
+def custom(name: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "custom", "custom": {"name": name, **fields}}
+
+
 def body(**fields: Any) -> dict[str, Any]:
     return {"model": "small", "messages": HELLO, **fields}
 
@@ -203,7 +207,15 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     (body(tool_choice=5, tools=[TOOL]), "tool_choice", "invalid_type"),
     (body(tool_choice={"type": "function", "function": {"name": "rain"}}, tools=[TOOL]), "tool_choice",
      "invalid_value"),
-    (body(tool_choice={"type": "custom", "custom": {"name": "x"}}, tools=[TOOL]), "tool_choice.type", "invalid_value"),
+    (body(tool_choice={"type": "custom", "custom": {"name": "x"}}, tools=[TOOL]), "tool_choice", "invalid_value"),
+    (body(tools=[TOOL, custom("weather")]), "tools[1].custom.name", "invalid_value"),
+    (body(tools=[custom("two words")]), "tools[0].custom.name", "invalid_value"),
+    (body(tools=[custom("a", format={"type": "grammar", "grammar": {"syntax": "gbnf", "definition": "x"}})]),
+     "tools[0].custom.format.grammar.syntax", "invalid_value"),
+    (body(messages=[{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "function": {}}]}]),
+     "messages[0].tool_calls[0].custom", "missing_required_parameter"),
+    (body(messages=[{"role": "assistant", "tool_calls": [{"id": "c", "type": "mcp"}]}]),
+     "messages[0].tool_calls[0].type", "invalid_value"),
     (body(response_format="json"), "response_format", "invalid_type"),
     (body(response_format={"type": "xml"}), "response_format.type", "invalid_value"),
     (body(response_format={"type": "json_schema"}), "response_format.json_schema", "missing_required_parameter"),
@@ -227,6 +239,38 @@ def test_an_invalid_field_is_named(values: dict[str, Any], param: str, code: str
         parse_chat(values)
     assert (raised.value.param, raised.value.code) == (param, code), raised.value.message
     assert len(raised.value.message) > 20
+
+
+def test_a_custom_tool_is_a_function_of_one_text() -> None:
+    lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "a"+'}}
+    digits = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[0-9]+"}}
+    tools = [TOOL, custom("note"), custom("patch", description="Edits", format=lark), custom("sum", format=digits)]
+    chosen = [{"type": "custom", "custom": {"name": "patch"}}, {"type": "function", "function": {"name": "weather"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": chosen}}
+    request = parse_chat(body(tools=tools, tool_choice=allowed))
+    assert (request.tool_choice, request.allowed_tools) == ("required", ("patch", "weather"))
+    assert request.custom_tools == {"note", "patch", "sum"}
+    assert request.input_grammars == {"patch": 'start: "a"+'}
+    _, note, patch, total = (tool["function"] for tool in request.tools)
+    assert note["parameters"]["required"] == ["input"]
+    assert patch["description"] == 'Edits\n\nThe input is text by this grammar:\nstart: "a"+'
+    assert total["parameters"]["properties"]["input"]["pattern"] == "^(?:[0-9]+)$"
+    assert request.request_path("tools[2].format.definition") == "tools[2].custom.format"
+    assert request.request_path("tools[0].function.parameters") == "tools[0].function.parameters"
+
+
+def test_a_custom_call_in_a_history_is_a_functions_for_the_model() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "note", "input": 'Grüß "Gott"\n'}}
+    result = {"role": "tool", "tool_call_id": "c", "content": "written"}
+    asked, told = parse_chat(body(messages=[{"role": "assistant", "tool_calls": [call]}, result])).messages
+    function = {"name": "note", "arguments": '{"input": "Grüß \\"Gott\\"\\n"}'}
+    assert asked["tool_calls"] == [{"id": "c", "type": "function", "function": function}]
+    assert told["content"] == "written"
+
+
+def test_a_hosted_tool_is_refused_with_what_there_is() -> None:
+    with pytest.raises(BadRequest, match=r"does not search the web.* Tools here: function, custom\."):
+        parse_chat(body(tools=[{"type": "web_search"}]))
 
 
 def test_nested_schemas_must_be_strict_too() -> None:

@@ -60,6 +60,11 @@ def test_tool_calls_are_moderated_with_parsed_arguments(arguments: str) -> None:
     assert "knife" in text
 
 
+def test_calls_of_custom_tools_are_moderated() -> None:
+    call = {"id": "c", "type": "custom", "custom": {"name": "note", "input": "secret"}}
+    assert chat_texts([{"role": "assistant", "content": None, "tool_calls": [call]}]) == ["name\nnote\ninput\nsecret"]
+
+
 def test_refusals_reasoning_and_tool_results_are_moderated() -> None:
     refused = {"role": "assistant", "refusal": "no knife", "reasoning_content": "hmm"}
     result = {"role": "tool", "tool_call_id": "c", "content": "done"}

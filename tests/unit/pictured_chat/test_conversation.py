@@ -126,3 +126,18 @@ def test_a_chat_model_gets_the_conversation_and_must_draw() -> None:
     assert [tool.type for tool in response.tools] == ["function", "image_generation"]
     assert (response.max_output_tokens, response.store) == (16, False)
     assert response.tool_choice.type == "image_generation"  # type: ignore[union-attr]
+
+
+def test_custom_tools_and_their_calls_go_with_it() -> None:
+    grammar = {"syntax": "regex", "definition": "[a-z]+"}
+    note = {"name": "note", "description": "Write it down", "format": {"type": "grammar", "grammar": grammar}}
+    chat = body(
+        user("boat"),
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "note", "input": "x"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "done"},
+        tools=[{"type": "custom", "custom": note}],
+    )
+    response = to_response(chat, "starter-chat", ImageTool(type="image_generation"))
+    assert [item.type for item in response.input] == ["message", "custom_tool_call", "function_call_output"]  # type: ignore[union-attr]
+    sent = response.tools[0].model_dump()
+    assert sent == {"type": "custom", **note, "format": {"type": "grammar", **grammar}}

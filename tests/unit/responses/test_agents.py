@@ -68,6 +68,25 @@ async def test_a_history_with_custom_calls_can_be_sent_whole(app: InProcess) -> 
     assert items[1]["id"].startswith("ctc_")
 
 
+async def test_a_chat_completion_calls_custom_tools_too(app: InProcess) -> None:
+    app.workers.call = ("apply_patch", '{"input": "aaa\\n"}')
+    grammar = {"syntax": "lark", "definition": 'start: "a"+'}
+    tool = {"type": "custom", "custom": {"name": "apply_patch", "format": {"type": "grammar", "grammar": grammar}}}
+    chat = {"messages": [{"role": "user", "content": "Patch"}], "tools": [tool]}
+    custom = {"name": "apply_patch", "input": "aaa\n"}
+    for headers in ({}, {"Idempotency-Key": "once"}):
+        answer = (await app.client.post("/v1/chat/completions", json=chat, headers=headers)).json()
+        choice = answer["choices"][0]
+        assert choice["message"]["tool_calls"] == [{"id": "call_1", "type": "custom", "custom": custom}]
+        assert choice["finish_reason"] == "tool_calls"
+        assert app.workers.jobs[-1].input_grammars == {"apply_patch": 'start: "a"+'}
+    for headers in ({}, {"Idempotency-Key": "twice"}):
+        streamed = await app.client.post("/v1/chat/completions", json={**chat, "stream": True}, headers=headers)
+        events = [json.loads(line[6:]) for line in streamed.text.splitlines() if line.startswith("data: {")]
+        calls = [call for event in events for call in event["choices"][0]["delta"].get("tool_calls", ())]
+        assert [call["custom"] for call in calls] == [{"name": "apply_patch", "input": ""}, {"input": "aaa\n"}]
+
+
 async def test_pictures_are_left_out_where_the_caller_allows_it(app: InProcess) -> None:
     refused = await app.client.post("/v1/responses", json={"input": LOOK})
     assert refused.status_code == 400

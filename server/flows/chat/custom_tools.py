@@ -1,0 +1,63 @@
+"""Custom tools: functions of one text for the model, texts for the client. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.protocol.chat import ChoiceFinished, ToolCallDelta
+from server.flows.chat.custom_input import CustomInput
+from server.flows.chat.picture import PicturedEvent
+from server.flows.chat.tools import function_tool
+from server.schemas.chat_tools import GrammarText
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCallDelta:
+    """More of a custom tool's call. The first delta of call `index` has its id and name."""
+
+    choice: int
+    index: int
+    text: str
+    call_id: str | None = None
+    name: str | None = None
+
+
+AnswerEvent = PicturedEvent | CustomCallDelta
+
+
+def custom_function(name: str, description: str | None, grammar: GrammarText | None) -> Mapping[str, Any]:
+    """The tool in the format of chat templates. A Lark grammar is enforced by local models alone, beside this schema,
+    and read by all of them."""
+    text: dict[str, Any] = {"type": "string"}
+    if grammar is not None and grammar.syntax == "regex":
+        text["pattern"] = f"^(?:{grammar.definition})$"
+    elif grammar is not None:
+        about = f"The input is text by this grammar:\n{grammar.definition}"
+        description = f"{description}\n\n{about}" if description else about
+    parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    return function_tool(name, description, parameters, strict=None, param="tools")
+
+
+class CustomCalls:
+    """The events of one answer in which calls of custom tools, known by `names`, are told from those of functions."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._inputs: dict[tuple[int, int], CustomInput] = {}  # by the call's choice and index
+
+    def read(self, event: PicturedEvent) -> Iterator[AnswerEvent]:
+        """The event, or what it says of a custom tool's call."""
+        if isinstance(event, ChoiceFinished):
+            for (choice, index), read in self._inputs.items():
+                if choice == event.choice and (rest := read.finish()):
+                    yield CustomCallDelta(choice, index, rest)
+            yield event
+        elif isinstance(event, ToolCallDelta) and event.name in self._names:
+            read = self._inputs[event.choice, event.index] = CustomInput()
+            text = read.feed(event.arguments)
+            yield CustomCallDelta(event.choice, event.index, text, event.call_id, event.name)
+        elif isinstance(event, ToolCallDelta) and (event.choice, event.index) in self._inputs:
+            if text := self._inputs[event.choice, event.index].feed(event.arguments):
+                yield CustomCallDelta(event.choice, event.index, text)
+        else:
+            yield event
