@@ -270,8 +270,39 @@ class Compaction(TypedDict):
     encrypted_content: str
 
 
+class OtherToolItem(TypedDict):
+    """An item of a tool that this server does not run, with the fields that were sent."""
+
+    id: str
+    type: Literal[
+        "code_interpreter_call",
+        "file_search_call",
+        "mcp_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "local_shell_call_output",
+        "shell_call_output",
+        "apply_patch_call_output",
+        "web_search_call",
+        "mcp_list_tools",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "tool_search_call",
+        "tool_search_output",
+    ]
+    status: NotRequired[str]
+
+
 InputItem = Annotated[
-    SentMessage | FunctionCall | CustomToolCall | FunctionOutput | ReasoningOutput | ImageCall | Compaction,
+    SentMessage
+    | FunctionCall
+    | CustomToolCall
+    | FunctionOutput
+    | ReasoningOutput
+    | ImageCall
+    | Compaction
+    | OtherToolItem,
     Field(discriminator="type"),
 ]
 

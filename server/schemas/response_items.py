@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, Tag
 
 from server.schemas.chat_messages import TEXT_OR_PARTS, BoundedText, LenientModel, Text
+from server.schemas.hosted_items import HostedItem, Id
 
-Id = Annotated[str, Field(min_length=1, max_length=200)]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -89,7 +89,7 @@ class FunctionOutputItem(LenientModel):
 
 
 class ImageCallItem(LenientModel):
-    """A generated picture. The id is enough if this server stored it."""
+    """A generated picture. The id is enough if this server stored it. One that has failed has none."""
 
     type: Literal["image_generation_call"]
     id: Id
@@ -102,7 +102,7 @@ class ReasoningItem(LenientModel):
     """Reasoning of an earlier round. It is not part of the prompt."""
 
     type: Literal["reasoning"]
-    id: Id
+    id: Id | None = None
     summary: list[dict[str, Any]] = Field(default_factory=list)
     content: list[dict[str, Any]] | None = None
 
@@ -138,7 +138,8 @@ Item = Annotated[
         | ImageCallItem
         | ReasoningItem
         | CompactionItem
-        | ItemReference,
+        | ItemReference
+        | HostedItem,
         Field(discriminator="type"),
     ],
     BeforeValidator(_with_type),

@@ -3,6 +3,7 @@
 - `create`: which response a request is for; a new one is recorded and started
 - `planner`, `plan`: everything that the response needs, looked up and checked
 - `history`, `context`, `items`: earlier rounds from the database, the prompt made of them, items and their pictures
+- `hosted_items`: what the model is shown of tools that other servers ran
 - `tool_loop`: turns of the chat model, and the pictures between them
 - `upstream_turn`: a turn of a model on another server
 - `stream_events`: deltas of the model -> output items and events

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.accounts.response_items import StoredItem
+from server.flows.responses.hosted_items import Exchange, read_exchange
 from server.flows.responses.items import read_summary
 from server.flows.responses.tools import IMAGE_FUNCTION, function_name
 from server.schemas.chat_messages import custom_arguments
@@ -13,6 +14,7 @@ from server.schemas.response_object import Json
 
 SUMMARY = "Summary of our conversation so far:\n"
 IMAGE_TOOL_SUCCESS = "The picture is done."  # the image tool's result, as the model reads it
+IMAGE_TOOL_FAILURE = "error: The picture was not drawn."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
                 add_image_call(messages, body["id"], image_call_arguments(body), _image_call_result(body))
             case "image_generation_call":
                 messages.append({"role": "assistant", "content": "[image]"})
+            case _ if exchange := read_exchange(body):
+                _add_exchange(messages, exchange, tools=tools)
     return Context(tuple(messages), tuple(pictures))
 
 
@@ -65,6 +69,16 @@ def add_image_call(messages: list[Json], call_id: str, arguments: str, result: s
     """Append a call of the image tool and its result."""
     _add_call(messages, call_id, IMAGE_FUNCTION, arguments)
     messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
+
+
+def _add_exchange(messages: list[Json], exchange: Exchange, *, tools: bool) -> None:
+    if not tools:
+        messages.append({"role": "assistant", "content": exchange.result or exchange.arguments})
+        return
+    if exchange.name is not None:
+        _add_call(messages, exchange.call_id, exchange.name, exchange.arguments)
+    if exchange.result is not None:
+        messages.append({"role": "tool", "tool_call_id": exchange.call_id, "content": exchange.result})
 
 
 def image_call_arguments(body: Any) -> str:
@@ -106,8 +120,9 @@ def last_user_text(messages: Sequence[Json]) -> str:
 
 
 def _image_call_result(body: Any) -> str:
-    error = body.get("error")
-    return f"error: {error['message']}" if error else IMAGE_TOOL_SUCCESS
+    if error := body.get("error"):
+        return f"error: {error['message']}"
+    return IMAGE_TOOL_FAILURE if body.get("status") == "failed" else IMAGE_TOOL_SUCCESS
 
 
 def _content(parts: Sequence[Json], *, vision: bool) -> str | list[Json]:

@@ -16,7 +16,7 @@ from server.flows.models import find_chat_model, find_image_model
 from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import fit_tool
-from server.flows.responses.left_out import leave_out_pictures, unenforced_grammars
+from server.flows.responses.left_out import leave_out_pictures, unenforced_grammars, unread_items
 from server.flows.responses.planner import Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
@@ -66,11 +66,11 @@ class ResponseCreator:
 
     def leave_out_unknown(self, key: Key, body: ResponseBody) -> tuple[ResponseBody, list[str]]:
         """The body without what its models do not know and the caller need not know either, and the paths of that:
-        options of the image tool whose model the caller did not choose, pictures for a model that does not see (with
-        `truncation: "auto"`, or if a setting allows it). Raises ApiError."""
+        options of the image tool whose model the caller did not choose, items that are not part of the prompt, pictures
+        for a model that does not see (with `truncation: "auto"`, or if a setting allows it). Raises ApiError."""
         catalog = self._catalog.current
         chat = find_chat_model(catalog, body.model, key.groups)
-        tools, left_out = list(body.tools), []
+        tools, left_out = list(body.tools), unread_items(body)
         for index, tool in enumerate(tools):
             if isinstance(tool, ImageTool) and tool.model is None:
                 fitted, names = fit_tool(tool, find_image_model(catalog, chat.image_model, key.groups))

@@ -73,7 +73,7 @@ class History:
         for index, item in enumerate(sent):
             if isinstance(item, ItemReference | ImageCallItem) and item.id in stored:
                 items.append(replace(stored[item.id], side="input"))
-            elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and not item.result):
+            elif isinstance(item, ItemReference) or (isinstance(item, ImageCallItem) and _lacks_picture(item)):
                 message = f"Item with id '{item.id}' not found. Only items of stored responses can be sent as an id."
                 raise BadRequest(message, param=f"input[{index}].id")
             else:
@@ -100,3 +100,8 @@ class History:
             return tuple([await self._storage.in_thread(store_pictures, item, self._storage) for item in inputs])
         except PictureError as error:
             raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error
+
+
+def _lacks_picture(item: ImageCallItem) -> bool:
+    """Whether there should be one: a call that has failed is told as that."""
+    return not item.result and item.status in {None, "completed"}

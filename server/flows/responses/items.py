@@ -35,6 +35,22 @@ PREFIXES = {
     "reasoning": "rs",
     "image_generation_call": "ig",
     "compaction": "cmp",
+    # of tools that this server does not run
+    "web_search_call": "ws",
+    "file_search_call": "fs",
+    "code_interpreter_call": "ci",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+    "shell_call": "sh",
+    "shell_call_output": "sho",
+    "apply_patch_call": "apc",
+    "apply_patch_call_output": "apco",
+    "tool_search_call": "tsc",
+    "tool_search_output": "tso",
 }
 
 
@@ -60,6 +76,8 @@ def to_stored(item: Item) -> StoredItem:
         body["status"] = "completed"
     if isinstance(item, ImageCallItem) and item.result:
         body["image_url"] = f"data:image/png;base64,{item.result}"
+    elif isinstance(item, ImageCallItem):
+        body["status"] = "failed"
     if isinstance(item, ReasoningItem):
         body["content"] = [{"type": part.get("type"), "text": part.get("text")} for part in item.content or ()]
     if isinstance(item, FunctionOutputItem) and not isinstance(item.output, str):

@@ -1,5 +1,6 @@
 """Parts of a request that the model behind it can't use, left out. Pure; each returns the paths, to be named."""
 
+from server.schemas.hosted_items import UnreadItem
 from server.schemas.response_items import InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
 from server.schemas.responses import ResponseBody
@@ -19,6 +20,12 @@ def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
             items[index] = item.model_copy(update={"content": parts})
             paths += [f"input[{index}].content[{number}]" for number in shown]
     return (body.model_copy(update={"input": items}), paths) if paths else (body, [])
+
+
+def unread_items(body: ResponseBody) -> list[str]:
+    """Items of other servers' tools that are not part of the prompt."""
+    items = () if isinstance(body.input, str) else body.input
+    return [f"input[{index}]" for index, item in enumerate(items) if isinstance(item, UnreadItem)]
 
 
 def unenforced_grammars(body: ResponseBody) -> list[str]:
