@@ -25,7 +25,7 @@
 - step_caches: step caches of runs that take turns
 - prompt_cache: prompts that were encoded, kept for all pictures, tiles and later calls
 - transfer: a picture from the device to the host, in one copy
-- finish: to exactly the size that was asked for
+- finish: crops, masks and references around what a pipeline draws
 - tiling: the second pass, tile by tile
 - previews: previews from latents, by a fitted linear map
 - checkpoint: loading a checkpoint; its pipelines, scheduler, adapters and abilities

@@ -1,8 +1,4 @@
-"""From what a pipeline returned to pictures of exactly the size that was asked for.
-
-A pipeline may draw another size than it was given: some choose their own for one megapixel, some round to a multiple
-that is not known before. Nothing here pads a picture, and nothing cuts more than a strip off it.
-"""
+"""Crops, masks and references around what a pipeline draws."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +7,7 @@ from PIL import Image, ImageOps
 from pipelines.images.previews import LONG_SIDE_PX
 from pipelines.protocol.images import ImageJob, Picture
 
-MAX_CUT = 0.06  # of a side: what rounding both sides to a multiple of 32 px takes of a megapixel at 16:9
 ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
-
-
-class WrongSize(Exception):
-    """A pipeline returned a picture of another shape than it was asked for."""
-
-
-def to_planned_size(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The picture at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
-    most. Raises WrongSize where more would have to be cut.
-    """
-    if image.size == size:
-        return image
-    drawn, asked = image.width / image.height, size[0] / size[1]
-    if 1 - min(drawn, asked) / max(drawn, asked) > MAX_CUT:
-        raise WrongSize(
-            f"the pipeline drew {image.width}x{image.height} where {size[0]}x{size[1]} was asked for, which is another "
-            "shape"
-        )
-    return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
 
 
 def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:

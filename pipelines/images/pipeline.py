@@ -26,13 +26,13 @@ from pipelines.images.finish import (
     fit_mask,
     thumbnail,
     to_image,
-    to_planned_size,
 )
 from pipelines.images.previews import PreviewMap
 from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.tiling import refine
 from pipelines.images.transfer import ReturnedPicture, Transfer
+from pipelines.protocol.finished_picture import to_planned_size
 from pipelines.protocol.images import ImageJob
 
 SEED_MODULUS = 2**63

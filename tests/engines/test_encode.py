@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipelines.images.encode import DESCRIPTION, encode
+from pipelines.images.encode import encode
+from pipelines.protocol.finished_picture import DESCRIPTION
 from pipelines.protocol.images import Encoding, ImageFormat
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)

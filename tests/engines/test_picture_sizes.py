@@ -10,9 +10,9 @@ from PIL import Image
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.finish import WrongSize, to_planned_size
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
+from pipelines.protocol.finished_picture import WrongSize, to_planned_size
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.engines.conftest import plain_picture
 from tests.support.image_jobs import image_job
