@@ -4,7 +4,6 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 
 from sqlalchemy import make_url
@@ -164,7 +163,7 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         backlog,
         base.database,
         base.drain,
-        partial(worker_reports, (*base.image_engine.hosts, base.chat_engine, base.classifier_engine)),
+        lambda: worker_reports((*base.image_engine.hosts, base.chat_engine, base.classifier_engine)),
     )
     return Services(
         settings=settings,
@@ -231,7 +230,9 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     policy = load_policy(settings.moderation, settings.weights, catalog.groups)
     crash_points = CrashPoints(settings.crash_at)
     owner = uuid.uuid4().hex
-    engines = build_engines(settings, catalog, policy.checkpoints)
+    upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s)
+    decoders = DecoderPool(settings.pixels)
+    engines = build_engines(settings, catalog, policy.checkpoints, upstreams, decoders)
     _check_cluster(settings)
     database = Database(settings.database_url)
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
@@ -252,11 +253,11 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         response_store=response_store,
         conversation_store=conversation_store,
         storage=open_storage(settings.pictures, lambda name: any(find([name]) for find in naming)),
-        decoders=DecoderPool(settings.pixels),
+        decoders=decoders,
         image_engine=engines.image,
         chat_engine=engines.chat,
         classifier_engine=engines.classify,
-        upstreams=UpstreamClient(catalog.chat.upstreams, os.environ, settings.job_time_limit_s),
+        upstreams=upstreams,
         active_calls=ActiveCalls(),
         active_responses=ActiveResponses(),
         expected_retries=ExpectedRetries(RETRY_WINDOW_S),

@@ -215,8 +215,8 @@ class Overloaded(ServerError):
     status: ClassVar[int] = 503
     default_code: ClassVar[str | None] = "server_overloaded"
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message, headers={"Retry-After": retry_after_header(retry_after_s)})
+    def __init__(self, message: str, retry_after_s: float, *, code: str | None = None) -> None:
+        super().__init__(message, code=code, headers={"Retry-After": retry_after_header(retry_after_s)})
 
 
 class DatabaseBusy(Overloaded):

@@ -10,6 +10,7 @@ from pydantic import Field
 from pipelines.catalog.toml import KeyPath, Strict, error_at, read_toml
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
+from pipelines.protocol.upstream import Upstream
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
 FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "max_string", "dtype")
@@ -43,15 +44,6 @@ class ChatFile(Strict):
     image_model: str | None = None
     models: list[ChatTable] = Field(default_factory=list)
     aliases: dict[str, str] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """A server that speaks OpenAI's API, and the model's name there."""
-
-    base_url: str  # ends in /v1, without a slash
-    model: str
-    api_key_env: str | None  # the environment variable that has its key; None sends none
 
 
 @dataclass(frozen=True, slots=True)

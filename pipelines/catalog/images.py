@@ -22,11 +22,13 @@ from pipelines.catalog.schema import (
     Presets,
     QualityTable,
     RuntimeTable,
+    UpstreamTable,
     validate_file,
 )
 from pipelines.catalog.sizes import SizeRules, Tier
 from pipelines.catalog.toml import error_at, read_toml
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Lora, Runtime, SamplingDefaults, StepCache
+from pipelines.protocol.upstream import ImageUpstream, Upstream
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
 UNITS_PER_CNY = 10_000
@@ -111,7 +113,22 @@ class Catalog:
 
     @property
     def checkpoints(self) -> tuple[CheckpointSpec, ...]:
-        """Each image checkpoint once."""
+        """Each local image checkpoint once."""
+        return tuple(spec for spec in self._drawn_by if spec.upstream is None)
+
+    @property
+    def upstream_specs(self) -> tuple[CheckpointSpec, ...]:
+        """Each image model of another server once."""
+        return tuple(spec for spec in self._drawn_by if spec.upstream is not None)
+
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Other servers, of chat and image models, each of their models once."""
+        drawn = (spec.upstream for spec in self._drawn_by if spec.upstream is not None)
+        return (*self.chat.upstreams, *drawn)
+
+    @property
+    def _drawn_by(self) -> tuple[CheckpointSpec, ...]:
         drawn = [model.drawn_with(count) for model in self.models.values() for count in (0, MAX_REFERENCES)]
         return tuple(dict.fromkeys(model.checkpoint for model in drawn))
 
@@ -233,15 +250,18 @@ def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:
 
 
 def _checkpoint(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
-    path = find_snapshot(weights / file.checkpoint)
+    if file.upstream is not None:
+        return _of_upstream(file, file.upstream, family)
+    checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
+    path = find_snapshot(weights / checkpoint)
     base = find_snapshot(weights / file.base) if file.base else None
     return CheckpointSpec(
-        name=_checkpoint_name(file.checkpoint),
+        name=_checkpoint_name(checkpoint),
         path=path,
         config=weights / file.config if file.config else None,
         family=family,
-        conditioning=file.conditioning,
-        max_references=file.max_references or MODES[file.conditioning].max_references,
+        conditioning=conditioning,
+        max_references=file.max_references or MODES[conditioning].max_references,
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
         sampling=SamplingDefaults(**file.sampling.model_dump()),
@@ -252,6 +272,27 @@ def _checkpoint(file: CheckpointTable, family: str, weights: Path, largest_px: i
         sheet=file.sheet,
         enlarge=file.enlarge,
         schedulers=tuple(file.schedulers),
+    )
+
+
+def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> CheckpointSpec:
+    """A second pass is the other server's own: what is larger than `max_area_px` is scaled here."""
+    conditioning = file.conditioning or "native"
+    url = table.url.rstrip("/")
+    return CheckpointSpec(
+        name=table.model,
+        path=Path(url.partition("://")[2], table.model),
+        config=None,
+        family=family,
+        conditioning=conditioning,
+        max_references=file.max_references or MODES[conditioning].max_references,
+        native_area_px=file.native_area_px,
+        max_area_px=file.max_area_px,
+        sampling=SamplingDefaults(**file.sampling.model_dump()),
+        enlarge="resize",
+        upstream=ImageUpstream(
+            url, table.model, table.api_key_env, table.api, tuple(table.supports or ()), table.guidance_field
+        ),
     )
 
 

@@ -8,9 +8,11 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import Strict
 from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Quantize
+from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
 QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
+LOCAL_KEYS = ("checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime")
 
 
 class QualityTier(Strict):
@@ -77,6 +79,17 @@ class RuntimeTable(Strict):
     attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
 
 
+class UpstreamTable(Strict):
+    """[upstream]: `pipelines.protocol.upstream.ImageUpstream`."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
+    model: Annotated[str, Field(min_length=1)]
+    api: ImageApi
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    supports: list[Literal["text", "image", "negative_prompt", "guidance", "steps"]] | None = None
+    guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
+
+
 class ModelTable(Strict):
     """One served name."""
 
@@ -87,12 +100,13 @@ class ModelTable(Strict):
 
 
 class CheckpointTable(Strict):
-    """A checkpoint and how it draws."""
+    """A checkpoint, or another server's model, and how it draws."""
 
-    checkpoint: Annotated[str, Field(min_length=1)]
+    checkpoint: Annotated[str, Field(min_length=1)] | None = None
+    upstream: UpstreamTable | None = None
     config: str | None = None
     base: str | None = None
-    conditioning: Conditioning
+    conditioning: Conditioning | None = None
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
     sheet: bool = False
     enlarge: Enlarge = "redraw"
@@ -108,7 +122,7 @@ class ReferencesTable(CheckpointTable):
     """[references]: the checkpoint that draws calls with so many references."""
 
     first: Annotated[int, Field(ge=1, le=16, alias="from")] = 1
-    conditioning: Conditioning = "native"
+    conditioning: Conditioning | None = "native"
     steps: Annotated[int, Field(ge=1, le=200)]
 
 
@@ -168,6 +182,14 @@ def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[s
 
 def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
     """What is checked of every checkpoint."""
+    if file.upstream is not None:
+        yield from _validate_upstream(file, file.upstream)
+        return
+    if file.checkpoint is None:
+        yield "checkpoint", "missing; or an [upstream] table, for a model of another server"
+        return
+    if file.conditioning is None:
+        yield "conditioning", "missing"
     if file.sheet and file.conditioning == "img2img":
         yield "sheet", 'is for conditioning = "native": img2img would redraw the sheet'
     if file.checkpoint.endswith(".gguf") and file.base is None:
@@ -182,3 +204,18 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         yield "base", "with `base`, there is no `config`: the base has the configs"
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
+
+
+def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterator[tuple[str, str]]:
+    """What is checked of a model that another server draws."""
+    for key in LOCAL_KEYS:
+        if key in file.model_fields_set:
+            yield key, "belongs to a checkpoint; this file has an [upstream] table"
+    if upstream.api == "darkroom":
+        if upstream.supports is not None:
+            yield "upstream.supports", "leave it out: another Darkroom says itself what its model supports"
+        return
+    if upstream.supports is None:
+        yield "upstream.supports", f"missing; list what the model takes, as api = {upstream.api!r} does not say it"
+    if file.conditioning == "img2img":
+        yield "conditioning", 'expected "native" or nothing: such a server takes no `strength`'

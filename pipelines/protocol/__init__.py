@@ -2,6 +2,8 @@
 
 - images: CheckpointSpec, Sampling, ImageJob, and the events of a job
 - picture_file: a Picture whose pixels wait in a file
+- finished_picture: a drawn picture to its size and into a file, for workers and decoders
+- upstream: other servers that answer in place of a worker
 - chat: ChatSpec, ChatJob, CountJob, and their events
 - classify: ClassifierSpec, ClassifyJob, and its events
 - messages: what the processes send each other, and its framing

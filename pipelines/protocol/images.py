@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.protocol.upstream import ImageUpstream
+
 Conditioning = Literal["img2img", "native"]
 ImageFormat = Literal["png", "jpeg", "webp"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -88,7 +90,7 @@ class CheckpointSpec:
     """One catalog file's checkpoint. Equal specs share one copy of the weights."""
 
     name: str
-    path: Path  # a diffusers folder, or one .safetensors or .gguf file
+    path: Path  # a diffusers folder, or one .safetensors or .gguf file; of an upstream's model its address, not a file
     config: Path | None  # the folder of configs that goes with a single file of a whole checkpoint
     family: str
     conditioning: Conditioning
@@ -103,6 +105,7 @@ class CheckpointSpec:
     schedulers: tuple[str, ...] = ()  # that a request may choose, beside its own
     sheet: bool = False  # references beyond what it takes are offered as one picture
     base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
+    upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,12 @@ class Finished:
 
 
 FailureCode = Literal[
+    "upstream_busy",
+    "upstream_failed",
+    "upstream_limited",
+    "upstream_refused",
+    "upstream_rejected",
+    "moderation_blocked",
     "engine_failed",
     "out_of_memory",
     "checkpoint_failed",
@@ -217,6 +226,7 @@ class Failed:
     message: str
     detail: str = ""
     param: str | None = None  # the request's field that caused it
+    retry_after_s: float | None = None  # when to try again, if that may help
 
 
 Event = Queued | Started | Progress | Preview | Finished | Failed

@@ -1,5 +1,6 @@
 """Builds the hosts of all workers: by GPU, or as DARKROOM_ENGINES says."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +11,14 @@ from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weight
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
 from server.backends.child_process import ChildProcess
+from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
-from server.backends.fleet import Fleet, Member
+from server.backends.fleet import Fleet, ImageHost, Member
 from server.backends.gpus import list_gpus
+from server.backends.image_upstream.drawing import UpstreamDrawing
+from server.backends.image_upstream.wire import UpstreamLauncher
+from server.backends.upstream import UpstreamClient
 from server.errors import StartError
 from server.settings import Settings
 
@@ -27,7 +32,13 @@ class Engines:
     classify: EngineHost[ClassifyJob, ClassifyEvent]
 
 
-def build_engines(settings: Settings, catalog: Catalog, classifiers: Sequence[ClassifierSpec]) -> Engines:
+def build_engines(
+    settings: Settings,
+    catalog: Catalog,
+    classifiers: Sequence[ClassifierSpec],
+    upstreams: UpstreamClient,
+    decoders: DecoderPool,
+) -> Engines:
     """Nothing is started here. Raises StartError for a layout that this machine or this catalog does not fit."""
     layout = _layout(settings, catalog)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
@@ -37,7 +48,16 @@ def build_engines(settings: Settings, catalog: Catalog, classifiers: Sequence[Cl
         device=layout.classify.device,
         launcher=ChildProcess("classify", (), layout.classify.environment),
     )
-    fleet = Fleet([_member(settings, layout, slot, catalog, classifiers) for slot in layout.images], layout.replicas)
+    members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
+    drawing = UpstreamDrawing(upstreams, decoders)
+
+    def open_upstream(url: str) -> ImageHost:
+        """Other servers watch their own jobs; each of them ends here with its time limit."""
+        launcher = UpstreamLauncher(url, upstreams, drawing)
+        name = url.partition("://")[2]
+        return EngineHost("image", (), settings.max_queue, silence_s=math.inf, launcher=launcher, name=name)
+
+    fleet = Fleet(members, layout.replicas, open_upstream)
     try:
         fleet.retain(fleet.plan(catalog), preload=settings.preload)
     except CheckpointError as error:

@@ -1,10 +1,11 @@
 """The image workers as one engine: which of them draws a job, and which checkpoints each loads.
 
-A worker that dies costs its own jobs and nothing else: the others go on, and get the jobs that come meanwhile.
+A worker that dies costs its own jobs and nothing else: the others go on, and get the jobs that come meanwhile. Models
+of other servers have a host for each server, which is there from the first catalog that names it until the end.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
@@ -41,17 +42,32 @@ class Plan:
     placement: Placement = field(default_factory=dict)
     allowed: Mapping[WeightsKey, frozenset[str]] = field(default_factory=dict)
     bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
+    upstreams: tuple[CheckpointSpec, ...] = ()  # that other servers draw
 
 
 class Fleet:
-    """Several hosts of image workers, with the interface of one. `replicas` is by model. All calls but `plan` are made
-    on one event loop."""
+    """Several hosts of image workers, with the interface of one. `replicas` is by model; `open_upstream` makes the host
+    of another server by its URL. All calls but `plan` are made on one event loop."""
 
-    def __init__(self, members: Sequence[Member], replicas: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        replicas: Mapping[str, int] | None = None,
+        open_upstream: Callable[[str], ImageHost] | None = None,
+    ) -> None:
         self._members = tuple(members)
         self._replicas = replicas or {}
-        self.hosts = tuple(member.host for member in members)
+        self._open_upstream = open_upstream
+        self._local = tuple(member.host for member in members)
+        self._upstreams: dict[str, ImageHost] = {}
+        self._starting: set[asyncio.Task[None]] | None = None  # starts of hosts; None before `start`
         self.current = Plan()
+
+    @property
+    def hosts(self) -> tuple[ImageHost, ...]:
+        """The workers, then the other servers that the catalog names or that still draw."""
+        named = {spec.upstream.base_url for spec in self.current.upstreams if spec.upstream is not None}
+        return (*self._local, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
 
     @property
     def jobs(self) -> int:
@@ -60,14 +76,15 @@ class Fleet:
 
     @property
     def alive(self) -> tuple[ImageHost, ...]:
-        """The workers that take jobs now."""
-        return tuple(host for host in self.hosts if host.device is not None)
+        """The workers that take jobs now, without other servers."""
+        return tuple(host for host in self._local if host.device is not None)
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready."""
-        started = all(host.ready or host.restarts > 0 for host in self.hosts)
-        return started and any(host.ready for host in self.hosts)
+        """Whether calls are taken: no worker is still in its first start, unless it has failed, and one is ready. Other
+        servers are not waited for."""
+        started = all(host.ready or host.restarts > 0 for host in self._local)
+        return started and any(host.ready for host in self._local)
 
     @property
     def device(self) -> str | None:
@@ -94,7 +111,7 @@ class Fleet:
 
     async def wait_ready(self) -> None:
         """Wait until it has been `ready` once."""
-        waiting = {asyncio.create_task(host.wait_ready()) for host in self.hosts}
+        waiting = {asyncio.create_task(host.wait_ready()) for host in self._local}
         try:
             while waiting and not self.ready:
                 _, waiting = await asyncio.wait(waiting, timeout=CHECK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -104,18 +121,19 @@ class Fleet:
 
     async def start(self) -> None:
         """Start the workers, and restart them until `stop`."""
+        self._starting = set()
         for host in self.hosts:
             await host.start()
 
     async def stop(self) -> None:
         """End the workers. Their jobs fail."""
-        await asyncio.gather(*(host.stop() for host in self.hosts))
+        await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
 
     def plan(self, catalog: Catalog) -> Plan:
         """Where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads the
         headers of the others' files. Raises CheckpointError for one that no worker may draw."""
         demands = list(_demands(catalog, self._members, self._replicas))
-        alive = self.alive or self.hosts
+        alive = self.alive or self._local
         rooms = {member.host.name: member.room_bytes for member in self._members if member.host in alive}
         for demand in demands:
             if not demand.workers & rooms.keys():
@@ -129,12 +147,13 @@ class Fleet:
             place(demands, rooms, self.current.placement),
             {key: demand.workers for key, demand in zip(keys, demands, strict=True)},
             {key: demand.bytes for key, demand in zip(keys, demands, strict=True)},
+            catalog.upstream_specs,
         )
 
     async def prepare(self, specs: Sequence[CheckpointSpec], plan: Plan) -> None:
         """Load and warm up new checkpoints on all workers where the plan has them, while jobs go on. A worker that is
         down loads them when it comes up. Raises CheckpointError with every error, and WorkerDied."""
-        hosts = [host for host in self.alive or self.hosts if set(specs) & set(plan.placement[host.name])]
+        hosts = [host for host in self.alive or self._local if set(specs) & set(plan.placement[host.name])]
         chosen = [[spec for spec in specs if spec in plan.placement[host.name]] for host in hosts]
         work = [_prepare(host, listed) for host, listed in zip(hosts, chosen, strict=True)]
         outcomes = await asyncio.gather(*work, return_exceptions=True)
@@ -153,8 +172,25 @@ class Fleet:
         """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
         its part of them, now and when it is started again."""
         self.current = plan
-        for host in self.hosts:
+        for host in self._local:
             host.retain(plan.specs, plan.placement.get(host.name, ()) if preload else ())
+        by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}
+        for spec in plan.upstreams:
+            if spec.upstream is not None:
+                by_url.setdefault(spec.upstream.base_url, []).append(spec)
+        for url, specs in by_url.items():
+            self._upstream_host(url).retain(specs, specs)
+
+    def _upstream_host(self, url: str) -> ImageHost:
+        """The host of another server, made when it is first named."""
+        if url not in self._upstreams:
+            if self._open_upstream is None:
+                raise ValueError(f"this fleet has no way to {url}")
+            host = self._upstreams[url] = self._open_upstream(url)
+            if self._starting is not None:
+                self._starting.add(task := asyncio.create_task(host.start()))
+                task.add_done_callback(self._starting.discard)
+        return self._upstreams[url]
 
     def submit(self, job: ImageJob) -> JobEvents[Event]:
         """Send the job to the worker that will finish it first. Raises QueueFull."""
@@ -172,9 +208,12 @@ class Fleet:
         return sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
-        """The worker that finishes it first, its load included, or of several that are as quick the least busy one."""
+        """The worker that finishes it first, its load included, or of several that are as quick the least busy one.
+        Another server's model has one place."""
+        if job.checkpoint.upstream is not None:
+            return self._upstream_host(job.checkpoint.upstream.base_url)
         allowed = self.current.allowed.get(weights_key(job.checkpoint))
-        hosts = [host for host in self.hosts if allowed is None or host.name in allowed] or list(self.hosts)
+        hosts = [host for host in self._local if allowed is None or host.name in allowed] or list(self._local)
         hosts = [host for host in hosts if host.device is not None] or hosts
         if len(hosts) == 1:
             return hosts[0]
@@ -232,7 +271,8 @@ def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str,
     for model in catalog.models.values():
         for count in (0, MAX_REFERENCES):
             spec = model.drawn_with(count).checkpoint
-            groups[weights_key(spec)][spec].add(model.name)
+            if spec.upstream is None:
+                groups[weights_key(spec)][spec].add(model.name)
     for group in groups.values():
         models = frozenset(name for names in group.values() for name in names)
         allowed = [member for member in members if member.models is None or member.models & models]

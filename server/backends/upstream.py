@@ -1,4 +1,4 @@
-"""Client of other OpenAI-compatible servers, for chat models that don't run here."""
+"""Client of other OpenAI-compatible servers: their connections and keys, and chats with models that don't run here."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import httpx
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from pydantic_core import to_json
 
-from pipelines.catalog.chat import Upstream
+from pipelines.protocol.upstream import Upstream
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut
 
 TRACE_CONTEXT = TraceContextTextMapPropagator()
@@ -47,9 +47,14 @@ class UpstreamClient:
         for upstream in upstreams:
             name = upstream.api_key_env
             if name is not None and not self._environment.get(name):
-                raise StartError(f"chat.toml names {name} as the key of {upstream.base_url}, but {name} is not set.")
+                raise StartError(f"The catalog names {name} as the key of {upstream.base_url}, but {name} is not set.")
             if name is not None:
                 self._keys[name] = self._environment[name]
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """The connections. Raises what httpx does."""
+        return self._client
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -58,14 +63,16 @@ class UpstreamClient:
         """One chat completion. Raises ApiError when there is no answer that can be forwarded."""
         with _translate_errors(upstream):
             content = await asyncio.to_thread(to_json, body)
-            response = await self._client.post(self._url(upstream), content=content, headers=self._headers(upstream))
+            response = await self._client.post(
+                self._url(upstream), content=content, headers=self._json_headers(upstream)
+            )
             return _parse_response(upstream, response)
 
     @asynccontextmanager
     async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[UpstreamResponse | AsyncIterator[Json]]:
         """The chunks, or the JSON answer that came instead of a stream. Raises ApiError, also between chunks."""
         with _translate_errors(upstream):
-            content, headers = await asyncio.to_thread(to_json, body), self._headers(upstream)
+            content, headers = await asyncio.to_thread(to_json, body), self._json_headers(upstream)
             async with self._client.stream("POST", self._url(upstream), content=content, headers=headers) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     yield _chunks(upstream, response)
@@ -76,11 +83,14 @@ class UpstreamClient:
     def _url(self, upstream: Upstream) -> str:
         return f"{upstream.base_url}/chat/completions"
 
-    def _headers(self, upstream: Upstream) -> dict[str, str]:
-        key = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
-        headers = {"Content-Type": "application/json", **key}
+    def headers(self, upstream: Upstream) -> dict[str, str]:
+        """Its key, and the trace of the call that is running."""
+        headers = {"Authorization": f"Bearer {self._keys[upstream.api_key_env]}"} if upstream.api_key_env else {}
         TRACE_CONTEXT.inject(headers)  # the other server's spans belong to the caller's trace, as ours do
         return headers
+
+    def _json_headers(self, upstream: Upstream) -> dict[str, str]:
+        return {"Content-Type": "application/json", **self.headers(upstream)}
 
 
 @contextmanager

@@ -123,7 +123,7 @@ def _require_checkpoints(settings: Settings, catalog: Catalog) -> None:
     """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
     named_by: dict[Path, set[str]] = defaultdict(set)
     for model in catalog.models.values():
-        for checkpoint in {model.checkpoint, model.drawn_with(MAX_REFERENCES).checkpoint}:
+        for checkpoint in {model.checkpoint, model.drawn_with(MAX_REFERENCES).checkpoint} & set(catalog.checkpoints):
             named_by[checkpoint.path].add(model.source.name)
     for spec in catalog.chat.checkpoints:
         named_by[spec.path].add("chat.toml")

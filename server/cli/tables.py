@@ -34,7 +34,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
             "tier": model.tier,
             "price": format_money(model.price),
             "group": model.group,
-            "checkpoint": model.checkpoint.name,
+            "checkpoint": _checkpoint(model.checkpoint),
             "state": _state(model.checkpoint, states),
             "default": model.name == catalog.default,
         }
@@ -121,5 +121,11 @@ def _short(state: Mapping[str, str]) -> str:
     return "\n".join([state["state"], *reasons])
 
 
+def _checkpoint(spec: CheckpointSpec) -> str:
+    return spec.name if spec.upstream is None else f"{spec.name} at {spec.upstream.base_url}"
+
+
 def _state(spec: CheckpointSpec | ChatSpec, states: Mapping[str, str]) -> str:
+    if isinstance(spec, CheckpointSpec) and spec.upstream is not None:
+        return states.get(spec.name, "upstream")
     return states.get(spec.name) or ("on disk" if spec.path.exists() else "missing")

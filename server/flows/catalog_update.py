@@ -85,6 +85,9 @@ class CatalogUpdater:
             if image_model is None:
                 known = f"Image models here: {', '.join(before.models)}. Chat models change with chat.toml."
                 raise NotFound(f"There is no image model `{model}`. {known}", param="model", code="model_not_found")
+            if image_model.checkpoint.upstream is not None:
+                message = f"`{model}` is drawn by another server: edit {image_model.source.name} and reload."
+                raise BadRequest(message, param="model", code="unsupported_value")
             settings = [] if keep_settings else await asyncio.to_thread(self._fit, image_model, checkpoint)
             after = await asyncio.to_thread(
                 before.with_checkpoint,
@@ -140,7 +143,7 @@ class CatalogUpdater:
                 "Nothing has changed. The server runs without local chat models; restart it to add the first one."
             )
         try:
-            self._upstreams.load_keys(after.chat.upstreams)
+            self._upstreams.load_keys(after.upstreams)
         except StartError as error:
             raise BadRequest(f"Nothing has changed. {error}", code="invalid_catalog") from error
         old = self._image_engine.current

@@ -118,7 +118,7 @@ class CheckpointManager:
         """Those of the catalog, then the others under the weights folder."""
         try:
             catalog = self._catalog()
-            served = {model.name: model for model in catalog.models.values()}
+            served = {model.name: model for model in catalog.models.values() if model.checkpoint.upstream is None}
         except BadRequest:  # a broken catalog names none
             served = {}
         by_path: dict[Path, list[str]] = {}

@@ -9,8 +9,9 @@ from functools import partial
 from fastapi import Request, Response
 from starlette.types import ASGIApp
 
-from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.backends.upstream import Json, UpstreamResponse
 from server.errors import ApiError, ReplayedError

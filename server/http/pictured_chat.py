@@ -9,8 +9,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.images import Catalog, ImageModel
+from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.errors import ApiError
 from server.flows.chat.any_model import rename_field

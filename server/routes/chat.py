@@ -11,8 +11,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import Admitted, ChatSpec
+from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.backends.upstream import Json, UpstreamResponse
 from server.errors import BadRequest, EngineFailure

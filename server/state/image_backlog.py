@@ -1,4 +1,7 @@
-"""The queue of image jobs in seconds of device time: its limit tells ten drafts from ten 4K pictures."""
+"""The queue of image jobs in seconds of device time: its limit tells ten drafts from ten 4K pictures.
+
+The workers here have one line, and every other server that draws has a line of its own: neither waits for the other.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from pipelines.protocol.images import CheckpointSpec, ImageJob
 from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
 
+HERE = ""  # the line of the workers
 UnitSeconds = Callable[[CheckpointSpec], float | None]
 
 
@@ -20,6 +24,12 @@ class _Entry:
     job: ImageJob
     call: ActiveCall
     units: float
+
+    @property
+    def line(self) -> str:
+        """What draws it: HERE, or the URL of another server."""
+        upstream = self.job.checkpoint.upstream
+        return upstream.base_url if upstream is not None else HERE
 
     @property
     def units_left(self) -> float:
@@ -41,7 +51,8 @@ class Backlog:
 
     A key may take `key_share` of both limits, so that there is room for the others. `warmup_unit_s` gives the seconds
     that a unit of work took during warmup, if that was measured. What finished jobs report replaces it. `workers` is
-    how many draw at the same time: `max_s` is for each.
+    how many draw at the same time: `max_s` is for each. Other servers are taken to draw all that they have at once:
+    they have queues of their own, and say when those are full.
     """
 
     def __init__(
@@ -66,15 +77,17 @@ class Backlog:
         entry = _Entry(job, call, work_units(job))
         if (wait_s := self._wait_s(entry)) is not None:
             raise Overloaded(
-                f"The server is busy: {len(self._entries)} jobs with about {self.remaining_s():.0f} s of work are "
+                f"The server is busy: {len(list(self._of(None, entry.line)))} jobs with about "
+                f"{self.remaining_s(None, entry.line):.0f} s of work are "
                 f"queued, and this one would exceed the limit. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
         key_id = call.call.key_id
         if (wait_s := self._wait_s(entry, key_id, self._key_share)) is not None:
             raise RateLimited(
-                f"This key has {len(list(self._of(key_id)))} jobs with about {self.remaining_s(key_id):.0f} s of work "
-                f"in the queue, and this one would exceed its share of it. Try again in {math.ceil(wait_s)} s.",
+                f"This key has {len(list(self._of(key_id, entry.line)))} jobs with about "
+                f"{self.remaining_s(key_id, entry.line):.0f} s of work in the queue, and this one would exceed its "
+                f"share of it. Try again in {math.ceil(wait_s)} s.",
                 wait_s,
             )
         self._entries[job.id] = entry
@@ -87,43 +100,48 @@ class Backlog:
         """A finished job measured the seconds of a unit of work."""
         self._unit_s[checkpoint] = unit_s
 
-    def remaining_s(self, key_id: str | None = None) -> float:
-        """Estimated device time of all jobs, or of one key's."""
-        return sum(self._remaining_s(entry) for entry in self._of(key_id))
+    def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
+        """Estimated device time of all jobs, or of one key's, or of one line's."""
+        return sum(self._remaining_s(entry) for entry in self._of(key_id, line))
 
-    def next_end_s(self, key_id: str | None = None) -> float:
+    def next_end_s(self, key_id: str | None = None, line: str | None = None) -> float:
         """When the first of these jobs may end: the engine runs the shortest first."""
-        return min((self._remaining_s(entry) for entry in self._of(key_id)), default=0.0)
+        return min((self._remaining_s(entry) for entry in self._of(key_id, line)), default=0.0)
 
     def outlook(self, job_id: str) -> Outlook | None:
         """None for a job that is not here. The engine runs the shortest first, so those are ahead."""
         entry = self._entries.get(job_id)
         if entry is None:
             return None
-        mine_s, others = self._remaining_s(entry), [other for other in self._entries.values() if other is not entry]
+        mine_s, others = self._remaining_s(entry), [other for other in self._of(None, entry.line) if other is not entry]
         ahead = [other for other in others if other.call.state == "running" or self._remaining_s(other) < mine_s]
         queued = sum(other.call.state == "queued" for other in ahead)
         return Outlook(
             model=entry.job.metadata.get("model"),
             position=0 if entry.call.state == "running" else queued + 1,
-            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)) / max(1, self._workers()), 1),
+            estimated_s=round(mine_s + sum(map(self._remaining_s, ahead)) / self._at_once(entry.line), 1),
         )
 
-    def _of(self, key_id: str | None) -> Iterator[_Entry]:
-        return (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
+    def _of(self, key_id: str | None, line: str | None = None) -> Iterator[_Entry]:
+        entries = (entry for entry in self._entries.values() if key_id in {None, entry.call.call.key_id})
+        return (entry for entry in entries if line in {None, entry.line})
+
+    def _at_once(self, line: str) -> int:
+        return max(1, self._workers() if line == HERE else len(list(self._of(None, line))))
 
     def _wait_s(self, entry: _Entry, key_id: str | None = None, share: float = 1.0) -> float | None:
         """Seconds until there is room in a share of the queue, for all or for one key; None if there is. An idle server
         takes a job of any length, and so does it from a key that has none.
         """
-        jobs = len(list(self._of(key_id)))
+        line = entry.line
+        jobs = len(list(self._of(key_id, line)))
         if jobs == 0:
             return None
-        workers = max(1, self._workers())
+        workers = self._at_once(line)
         room_s = max(0.0, share * self._max_s * workers - self._remaining_s(entry))
-        for_work_s = (self.remaining_s(key_id) - room_s) / workers
+        for_work_s = (self.remaining_s(key_id, line) - room_s) / workers
         full = jobs >= math.ceil(share * self._max_jobs)
-        return max(for_work_s, self.next_end_s(key_id) if full else 0.0) if full or for_work_s > 0 else None
+        return max(for_work_s, self.next_end_s(key_id, line) if full else 0.0) if full or for_work_s > 0 else None
 
     def _remaining_s(self, entry: _Entry) -> float:
         spec = entry.job.checkpoint

@@ -1,4 +1,7 @@
-"""The whole app in the test's own process and event loop, with all of its parts but the workers: those are scripted."""
+"""The whole app in the test's own process and event loop, with all of its parts but the workers: those are scripted.
+
+Models of other servers are drawn by those.
+"""
 
 import asyncio
 import io
@@ -20,6 +23,7 @@ from pipelines.protocol.messages import AnyEvent
 from server.accounts.keys import create_key
 from server.app import create_app
 from server.backends.engine_host import EngineHost, JobEvents
+from server.backends.image_upstream.wire import UpstreamLauncher
 from server.services import Services
 from server.settings import REPOSITORY, Settings
 
@@ -134,11 +138,28 @@ async def in_process(
 
 def _script(monkeypatch: pytest.MonkeyPatch, workers: Workers) -> None:
     """No process is spawned: jobs go to `workers`."""
+    really = {name: getattr(EngineHost, name) for name in ("start", "submit", "cancel")}
+
+    def is_upstream(host: EngineHost[Any, Any]) -> bool:
+        return isinstance(host._launcher, UpstreamLauncher)
 
     async def start(host: EngineHost[Any, Any]) -> None:
+        if is_upstream(host):
+            await really["start"](host)
+            return
         host.device = "cpu"
         host._became_ready.set()
 
+    def submit(host: EngineHost[Any, Any], job: Any) -> JobEvents[Any]:
+        events: JobEvents[Any] = really["submit"](host, job) if is_upstream(host) else workers.submit(job)
+        return events
+
+    def cancel(host: EngineHost[Any, Any], job_id: str) -> None:
+        if is_upstream(host):
+            really["cancel"](host, job_id)
+        else:
+            workers.cancel(job_id)
+
     monkeypatch.setattr(EngineHost, "start", start)
-    monkeypatch.setattr(EngineHost, "submit", lambda _, job: workers.submit(job))
-    monkeypatch.setattr(EngineHost, "cancel", lambda _, job_id: workers.cancel(job_id))
+    monkeypatch.setattr(EngineHost, "submit", submit)
+    monkeypatch.setattr(EngineHost, "cancel", cancel)

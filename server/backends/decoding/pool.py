@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn
 
 import structlog
 
+from pipelines.protocol.images import Encoding
 from pipelines.protocol.picture_file import PictureFile
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.process import Decoder, DecoderDied
@@ -27,6 +28,7 @@ log = structlog.stdlib.get_logger("darkroom.decoding")
 
 MAX_DECODERS = 2
 IDLE_S = 60.0  # after which an unused decoder is ended
+MAX_DRAWN_PX = 64_000_000  # as many as a decoder accepts at all: what is finished is not scaled down first
 SILENCE_S = 120.0  # much longer than CPU_LIMIT_S, which is processor time
 CRASHES = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
 TOO_SLOW = "The image takes too long to decode. Save it again as a baseline JPEG or as PNG, or make it smaller."
@@ -100,6 +102,19 @@ class DecoderPool:
         path = self._folder / secrets.token_hex(16)
         try:
             await self._decode_into(path, owner, {"max_area_px": max_area_px, "as_webp": True}, data)
+            return await asyncio.to_thread(path.read_bytes)
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def finish_picture(
+        self, owner: str, data: bytes, size: tuple[int, int] | None, encoding: Encoding, metadata: Mapping[str, Any]
+    ) -> bytes:
+        """A picture that another server drew, as a file of ours: at `size` (width, height in px; None leaves it), with
+        our metadata alone. Raises PictureError, also for one of another shape, DecoderFailed, StorageFailed."""
+        wanted = {"size": size, "format": encoding.format, "quality": encoding.quality, "metadata": dict(metadata)}
+        path = self._folder / secrets.token_hex(16)
+        try:
+            await self._decode_into(path, owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted}, data)
             return await asyncio.to_thread(path.read_bytes)
         finally:
             path.unlink(missing_ok=True)

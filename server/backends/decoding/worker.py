@@ -18,10 +18,13 @@ from typing import BinaryIO, Literal
 
 from PIL import Image
 
+from pipelines.protocol.finished_picture import WrongSize, encode_file, to_planned_size
+from pipelines.protocol.images import Encoding
 from server.backends.decoding.messages import REQUEST, Json, PictureError, answer
 from server.backends.decoding.pixels import DecodedImage, TooMuchMemory, decode_mask, decode_picture
 
 CPU_LIMIT_S = 20  # several times what the slowest picture of 64 megapixels takes
+FINISH_CPU_LIMIT_S = 60  # a 4K picture of noise as lossless WebP takes 13 s
 SMALL_BYTES = 64_000_000  # estimated; a picture that takes more is large, and large ones are decoded one at a time
 LARGE_BYTES = 410_000_000
 SLACK_BYTES = 32_000_000  # between an estimate and its limit
@@ -37,7 +40,8 @@ def serve(stream: BinaryIO, connection: socket.socket) -> None:
     while len(header := stream.read(REQUEST.size)) == REQUEST.size:
         task_bytes, size_bytes = REQUEST.unpack(header)
         task = json.loads(stream.read(task_bytes))
-        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + CPU_LIMIT_S)
+        limit_s = FINISH_CPU_LIMIT_S if "finish" in task else CPU_LIMIT_S
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + limit_s)
         _limit(resource.RLIMIT_AS, base_bytes + size_bytes + SMALL_BYTES + SLACK_BYTES)
         if task["large"]:
             _limit(resource.RLIMIT_AS, base_bytes + LARGE_BYTES + SLACK_BYTES)
@@ -50,6 +54,9 @@ def _answer(task: Json, data: bytes) -> Json:
     """What became of the picture. After it, nothing of the picture is left in memory."""
     try:
         decoded = _decode(task, data)
+        written = _finish(decoded.image, task["finish"]) if "finish" in task else None
+    except WrongSize as error:
+        return {"error": str(error), "code": "invalid_image_file"}
     except PictureError as error:
         return {"error": str(error)[:500], "code": error.code}
     except (TooMuchMemory, MemoryError) as error:
@@ -57,7 +64,10 @@ def _answer(task: Json, data: bytes) -> Json:
     except Exception as error:  # Pillow raises anything for hostile bytes
         return {"error": f"The image is corrupt: {type(error).__name__}: {error}."[:500], "code": "invalid_image_file"}
     try:
-        _write(decoded.image, Path(task["path"]), "WEBP" if task.get("as_webp") else "PPM")
+        if written is not None:
+            Path(task["path"]).write_bytes(written)
+        else:
+            _write(decoded.image, Path(task["path"]), "WEBP" if task.get("as_webp") else "PPM")
     except OSError as error:
         return {"failure": f"the pixels could not be written: {error}"}
     return {
@@ -73,6 +83,13 @@ def _decode(task: Json, data: bytes) -> DecodedImage:
     if "max_area_px" in task:
         return decode_picture(data, task["max_area_px"], max_bytes)
     return decode_mask(data, tuple(task["original"]), tuple(task["target"]), max_bytes)
+
+
+def _finish(image: Image.Image, wanted: Json) -> bytes:
+    """The file of a picture that another server drew. Raises WrongSize."""
+    if wanted["size"] is not None:
+        image = to_planned_size(image, tuple(wanted["size"]))
+    return encode_file(image, Encoding(wanted["format"], wanted["quality"]), wanted["metadata"])
 
 
 def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:

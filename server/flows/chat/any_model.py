@@ -7,8 +7,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent
+from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.errors import ApiError, EngineFailure
 from server.flows.chat.complete import ChatCompletions, new_completion_head, new_completion_id

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from pipelines.catalog.chat import Upstream
+from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import Json, UpstreamClient, UpstreamResponse
 from server.errors import EngineFailure
 from server.flows.chat.run import ChatRunner, UsageContext

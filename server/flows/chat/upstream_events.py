@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -22,6 +21,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
+from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import RETRY_S, Json, UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
 from server.flows.chat.run import UsageContext

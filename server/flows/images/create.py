@@ -23,7 +23,17 @@ from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
 from server.backends.storage import Storage
-from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded, QuotaExceeded, TimedOut
+from server.errors import (
+    ApiError,
+    BadImageRequest,
+    BadRequest,
+    DatabaseBusy,
+    EngineFailure,
+    Overloaded,
+    QuotaExceeded,
+    RateLimited,
+    TimedOut,
+)
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, shape_of
 from server.flows.models import find_image_model
@@ -273,4 +283,11 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
     if event.code == "unsupported":
         param = event.param or ("image" if job.mask is None else "mask")
         return BadRequest(event.message, param=param, code="unsupported_parameter")
+    if event.code in {"upstream_rejected", "moderation_blocked"}:
+        code = event.code if event.code == "moderation_blocked" else None
+        return BadImageRequest(event.message, param=event.param, code=code)
+    if event.code == "upstream_busy":
+        return Overloaded(event.message, event.retry_after_s or 0, code=event.code)
+    if event.code == "upstream_limited":
+        return RateLimited(event.message, event.retry_after_s or 0)
     return EngineFailure(event.message, code=event.code)

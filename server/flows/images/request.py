@@ -143,6 +143,8 @@ def reference_limit(model: ImageModel, abilities: Abilities | None) -> int:
 
 def _references_at_once(model: ImageModel, abilities: Abilities | None) -> int:
     """How many references the pipeline takes, without a sheet of several."""
+    if abilities is not None and not abilities.references and not abilities.mask:
+        return 0
     if abilities is None or not abilities.references:  # with a mask, there is one all the same
         return model.checkpoint.max_references
     return min(model.checkpoint.max_references, abilities.references)

@@ -117,7 +117,7 @@ def _egress(settings: Settings) -> Finding:
     if settings.webhooks != "off":
         allowed.append(f"webhooks (DARKROOM_WEBHOOKS={settings.webhooks})")
     try:
-        upstreams = load_catalog(settings.model_configs, settings.weights).chat.upstreams
+        upstreams = load_catalog(settings.model_configs, settings.weights).upstreams
         allowed += [f"the upstream {upstream.base_url}" for upstream in upstreams]
     except CatalogError:
         allowed.append("unknown upstreams: the catalog is invalid")

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.upstream import Upstream
 from server.accounts.calls import CallId
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse

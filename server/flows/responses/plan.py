@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.catalog.chat import Upstream
 from pipelines.catalog.images import ImageModel
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
+from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.flows.chat.run import UsageContext

@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -29,6 +28,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
+from pipelines.protocol.upstream import Upstream
 from server.accounts.calls import Write
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore

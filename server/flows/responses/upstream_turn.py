@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import ChatEvent
+from pipelines.protocol.upstream import Upstream
 from server.flows.chat.strict_schema import find_strict_violation
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.chat.upstream_events import upstream_events

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost

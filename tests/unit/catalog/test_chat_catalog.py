@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.chat import ChatCatalog, Upstream, read_chat
+from pipelines.catalog.chat import ChatCatalog, read_chat
 from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.upstream import Upstream
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOOD = """

@@ -177,3 +177,54 @@ def test_a_checkpoint_that_cannot_be_there_is_refused(name: str) -> None:
     (spec,) = [spec for spec in changed.checkpoints if spec not in catalog.checkpoints]
     with pytest.raises(CheckpointError, match=r"no such checkpoint|too long"):
         check_files(spec)
+
+
+FAR = """
+family = "beta"
+steps = 8
+[upstream]
+url = "http://10.0.0.5:30010/v1/"
+model = "Qwen/Qwen-Image"
+api = "sglang"
+supports = ["text", "guidance"]
+[sampling]
+guidance = 3.5
+[[models]]
+name = "far"
+tier = "1K"
+price = "0.30"
+"""
+
+
+def test_a_model_of_another_server_is_no_checkpoint_here(configs: Path) -> None:
+    (configs / "far.toml").write_text(FAR)
+    before, catalog = load_catalog(REPOSITORY / "model_configs", Path("w")), load_catalog(configs, Path("w"))
+    assert len(catalog.checkpoints) == len(before.checkpoints)
+    (spec,) = catalog.upstream_specs
+    assert (spec.name, spec.conditioning, spec.max_references, spec.sampling.guidance) == (
+        "Qwen/Qwen-Image", "native", 16, 3.5,
+    )  # fmt: skip
+    assert spec.upstream in catalog.upstreams
+    assert spec.upstream is not None
+    assert (spec.upstream.base_url, spec.upstream.api_key_env) == ("http://10.0.0.5:30010/v1", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[upstream]", 'checkpoint = "x"\n[upstream]', "line 4: checkpoint: belongs to a checkpoint"),
+        ("[sampling]", "[runtime]\ncompile = true\n[sampling]", "runtime: belongs to a checkpoint"),
+        ("[upstream]", 'conditioning = "img2img"\n[upstream]', "takes no `strength`"),
+        ('supports = ["text", "guidance"]', "", "upstream.supports: missing"),
+        ('"sglang"', '"darkroom"', "upstream.supports: leave it out"),
+        ('"sglang"', '"automatic"', "expected 'darkroom', 'sglang' or 'vllm'"),
+        ("http://10.0.0.5:30010/v1/", "10.0.0.5", "upstream.url: got '10.0.0.5'"),
+        ("steps = 8", "", "steps: missing"),
+        (FAR[: FAR.index("[sampling]")], 'family = "beta"\nsteps = 8\n', "checkpoint: missing; or an [upstream] table"),
+    ],
+)  # fmt: skip
+def test_errors_of_an_upstream_table_name_the_key(configs: Path, old: str, new: str, message: str) -> None:
+    assert old in FAR
+    (configs / "far.toml").write_text(FAR.replace(old, new))
+    with pytest.raises(CatalogError, match=re.escape(message)):
+        load_catalog(configs, Path("weights"))

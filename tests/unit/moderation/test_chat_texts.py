@@ -5,9 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.catalog.chat import ChatModel, Upstream
+from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
+from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.backends.engine_host import EngineHost

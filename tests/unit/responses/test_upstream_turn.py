@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.chat import Upstream
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -19,6 +18,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
+from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.responses.plan import Turn

@@ -1,0 +1,178 @@
+"""One job at another server: its requests, repeated where that is safe, and its pictures as files of ours."""
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+import structlog
+
+from pipelines.catalog.estimate import work_units
+from pipelines.protocol.images import EncodedImage, Event, Failed, Finished, ImageJob, Preview, Progress
+from pipelines.protocol.messages import Abilities
+from pipelines.protocol.upstream import ImageUpstream
+from server.backends.decoding.messages import PictureError
+from server.backends.decoding.pool import DecoderFailed, DecoderPool
+from server.backends.image_upstream.answers import UpstreamError
+from server.backends.image_upstream.exchange import Files, OnBegun, OnPreview, cancel, send
+from server.backends.image_upstream.png import to_png
+from server.backends.image_upstream.requests import SEED_MODULUS, ImageExchange, exchanges_of
+from server.backends.upstream import UpstreamClient
+from server.errors import StorageFailed
+
+log = structlog.stdlib.get_logger("darkroom.upstream")
+
+RETRY_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)  # a server that restarts is back by then
+CANCEL_LIMIT_S = 10.0
+PNG_SIZE = slice(16, 24)  # width and height in a PNG's header
+Tell = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How far a job is. A stream that is joined again repeats its previews."""
+
+    job: ImageJob
+    tell: Tell
+    previews: set[tuple[int, int]] = field(default_factory=set)
+    pictures: int = 0
+
+    def report(self) -> None:
+        """Progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
+        steps, parts = self.job.n * self.job.sampling.steps, self.job.n * (self.job.previews + 1)
+        done = self.pictures * (self.job.previews + 1) + len(
+            [each for each in self.previews if each[0] >= self.pictures]
+        )
+        self.tell(Progress(min(done, parts) * steps // parts, steps))
+
+
+class UpstreamDrawing:
+    """Draws jobs at other servers. One for all of them."""
+
+    def __init__(self, client: UpstreamClient, decoders: DecoderPool) -> None:
+        self._client = client
+        self._decoders = decoders
+        self._ending: set[asyncio.Task[None]] = set()  # calls that are being cancelled there
+
+    async def settle(self) -> None:
+        """Wait until what was cancelled is cancelled there too."""
+        await asyncio.gather(*self._ending)
+
+    async def draw(self, job: ImageJob, upstream: ImageUpstream, abilities: Abilities, tell: Tell) -> Finished:
+        """The finished pictures; previews and progress are told on the way. Raises UpstreamError, and TimeoutError when
+        the job's time is over, which the other server's queue is a part of."""
+        began, seen = time.monotonic(), _Seen(job, tell)
+        async with asyncio.timeout(job.time_limit_s):
+            files = await asyncio.to_thread(_files, job)
+            exchanges = exchanges_of(job, upstream, abilities)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._draw(each, upstream, files, seen)) for each in exchanges]
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+        drawn = [image for task in tasks for image in task.result()]
+        run_s = time.monotonic() - began
+        return Finished(tuple(drawn), run_s, run_s / work_units(job))
+
+    async def _draw(
+        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
+    ) -> Sequence[EncodedImage]:
+        job, images = seen.job, []
+        for i, data in enumerate(await self._send(exchange, upstream, files, seen)):
+            seed = (job.seed + exchange.first + i) % SEED_MODULUS
+            images.append(await self._finish(job, upstream, data, seed))
+            seen.pictures += 1
+            seen.report()
+        return images
+
+    async def _send(
+        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
+    ) -> Sequence[bytes]:
+        """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no picture,
+        and draws none twice. Others are asked once."""
+
+        async def show(index: int, number: int, data: bytes) -> None:
+            await self._preview(seen, upstream, exchange.first + index, number, data)
+
+        jobs: list[str] = []  # its id there, as soon as it is known
+        try:
+            return await self._attempts(exchange, upstream, files, seen.job.id, show, jobs.append)
+        except asyncio.CancelledError:
+            if upstream.api == "darkroom":
+                self._ending.add(task := asyncio.create_task(self._cancel(exchange, upstream, files, jobs)))
+                task.add_done_callback(self._ending.discard)
+            raise
+
+    async def _attempts(
+        self,
+        exchange: ImageExchange,
+        upstream: ImageUpstream,
+        files: Files,
+        job_id: str,
+        on_preview: OnPreview,
+        on_begun: OnBegun,
+    ) -> Sequence[bytes]:
+        began = False
+        for delay_s in (*RETRY_DELAYS_S, None):
+            try:
+                return await send(self._client, upstream, exchange, files, on_preview, on_begun)
+            except UpstreamError as error:
+                began = began or error.cut
+                again = upstream.api == "darkroom" and began and (error.cut or error.away)
+                if delay_s is None or not again:
+                    raise
+                log.warning("an upstream broke off", model=upstream.model, job=job_id, detail=error.failed.detail)
+                await asyncio.sleep(delay_s)
+        raise RuntimeError("the last attempt returns or raises")
+
+    async def _cancel(
+        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, jobs: Sequence[str]
+    ) -> None:
+        """A call that can't be cancelled there ends by itself, and costs this server's key its price there."""
+        try:
+            async with asyncio.timeout(CANCEL_LIMIT_S):
+                await cancel(self._client, upstream, exchange, files, jobs[-1] if jobs else None)
+        except (TimeoutError, httpx.HTTPError) as error:
+            log.warning("a call could not be cancelled at an upstream", model=upstream.model, error=str(error))
+
+    async def _finish(self, job: ImageJob, upstream: ImageUpstream, data: bytes, seed: int) -> EncodedImage:
+        size = (job.width_px, job.height_px)
+        content = await self._convert(job, upstream, data, size, seed)
+        return EncodedImage(content, f"image/{job.encoding.format}", *size, seed)
+
+    async def _preview(self, seen: _Seen, upstream: ImageUpstream, index: int, number: int, data: bytes) -> None:
+        job = seen.job
+        if (index, number) in seen.previews or not 0 <= index < job.n:
+            return
+        seen.previews.add((index, number))
+        seed = (job.seed + index) % SEED_MODULUS
+        content = await self._convert(job, upstream, data, None, seed)
+        width, height = struct.unpack(">II", data[PNG_SIZE])
+        image = EncodedImage(content, f"image/{job.encoding.format}", width, height, seed)
+        seen.tell(Preview(index, number, image))
+        seen.report()
+
+    async def _convert(
+        self, job: ImageJob, upstream: ImageUpstream, data: bytes, size: tuple[int, int] | None, seed: int
+    ) -> bytes:
+        """A file of ours, in the job's format. Raises UpstreamError."""
+        who = f"The server behind model `{upstream.model}`"
+        try:
+            return await self._decoders.finish_picture(
+                job.owner, data, size, job.encoding, {**job.metadata, "seed": seed}
+            )
+        except PictureError as error:
+            message = f"{who} sent a picture that can't be used: {error} Nothing was charged."
+            raise UpstreamError(Failed("upstream_failed", message, upstream.base_url)) from error
+        except DecoderFailed as error:
+            message = f"A picture of {who[0].lower()}{who[1:]} could not be read; nothing was charged."
+            raise UpstreamError(Failed("engine_failed", message, str(error))) from error
+        except StorageFailed as error:
+            raise UpstreamError(Failed("upstream_busy", error.message, error.reason, retry_after_s=30)) from error
+
+
+def _files(job: ImageJob) -> Files:
+    """Blocks."""
+    return Files(tuple(to_png(each) for each in job.references), to_png(job.mask) if job.mask is not None else None)

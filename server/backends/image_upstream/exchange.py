@@ -1,0 +1,207 @@
+"""One request to an image server, and what came back: pictures, previews on the way, or an error."""
+
+import asyncio
+import base64
+import binascii
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from pydantic_core import to_json
+
+from pipelines.protocol.images import Failed
+from pipelines.protocol.upstream import ImageUpstream
+from server.backends.image_upstream.answers import RETRY_S, UpstreamError, failure, failure_in_stream
+from server.backends.image_upstream.requests import ImageExchange
+from server.backends.upstream import UpstreamClient
+
+MAX_PICTURE_BYTES = 64 * 1024**2  # of a picture in base64: twice what 4K takes as PNG of noise
+MAX_ERROR_BYTES = 256 * 1024
+JOB_HEADER = "x-darkroom-job"
+CONFLICT, UNAVAILABLE = 409, 503
+Json = dict[str, Any]
+OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # picture of the request, number of its preview, the file
+OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """References and mask as PNG."""
+
+    references: tuple[bytes, ...] = ()
+    mask: bytes | None = None
+
+    def parts(self) -> list[tuple[str, tuple[str, bytes, str]]]:
+        """Of a multipart body, by the names that OpenAI's SDKs give them."""
+        name = "image" if len(self.references) == 1 else "image[]"
+        parts = [(name, (f"{i}.png", data, "image/png")) for i, data in enumerate(self.references)]
+        return parts + ([("mask", ("mask.png", self.mask, "image/png"))] if self.mask is not None else [])
+
+
+async def send(
+    client: UpstreamClient,
+    upstream: ImageUpstream,
+    exchange: ImageExchange,
+    files: Files,
+    on_preview: OnPreview,
+    on_begun: OnBegun,
+) -> Sequence[bytes]:
+    """The pictures of one request, in order. Raises UpstreamError.
+
+    Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
+    all the same, since the request has an Idempotency-Key: see `cancel`.
+    """
+    async with _transport_errors(upstream), _post(client, upstream, exchange, files) as response:
+        limit = exchange.count * MAX_PICTURE_BYTES
+        if response.status_code != httpx.codes.OK:
+            raise await _refusal(upstream, response)
+        if (job := response.headers.get(JOB_HEADER)) is not None:
+            on_begun(job)
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            return await _from_stream(upstream, response, exchange.count, limit, on_preview)
+        body = await asyncio.to_thread(_parse, upstream, await _read(upstream, response, limit))
+        return await asyncio.to_thread(_pictures, upstream, body, exchange.count)
+
+
+async def cancel(
+    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files, job: str | None
+) -> None:
+    """End another Darkroom's call. Without its id, the same request is sent once more, which joins it and tells the id.
+    Raises httpx.HTTPError where that server is away."""
+    if job is None:
+        async with _post(client, upstream, exchange, files) as response:
+            job = response.headers.get(JOB_HEADER)
+    if job is not None:
+        url = f"{upstream.base_url}/images/jobs/{job}/cancel"
+        await client.http.post(url, headers=client.headers(upstream))
+
+
+@asynccontextmanager
+async def _post(
+    client: UpstreamClient, upstream: ImageUpstream, exchange: ImageExchange, files: Files
+) -> AsyncIterator[httpx.Response]:
+    headers = {**client.headers(upstream), "Idempotency-Key": exchange.idempotency_key}
+    arguments: dict[str, Any]
+    if files.references:
+        path, arguments = "edits", {"data": _form(exchange.fields), "files": files.parts()}
+    else:
+        content = await asyncio.to_thread(to_json, exchange.fields)
+        path, arguments = "generations", {"content": content}
+        headers["Content-Type"] = "application/json"
+    async with client.http.stream(
+        "POST", f"{upstream.base_url}/images/{path}", headers=headers, **arguments
+    ) as response:
+        yield response
+
+
+def _form(fields: Any) -> dict[str, str]:
+    """A form has text alone."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+
+
+@asynccontextmanager
+async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
+    """Raise them as UpstreamErrors. The address is for the log alone."""
+    who = f"The server behind model `{upstream.model}`"
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        detail = f"{upstream.base_url}: {error}"
+        failed = Failed("upstream_busy", f"{who} can't be reached now.", detail, retry_after_s=RETRY_S)
+        raise UpstreamError(failed, away=True) from error
+    except httpx.TimeoutException as error:
+        raise UpstreamError(Failed("timed_out", f"{who} took too long.", upstream.base_url)) from error
+    except httpx.HTTPError as error:
+        detail = f"{upstream.base_url}: {type(error).__name__}: {error}"
+        failed = Failed("upstream_failed", f"{who} broke off; nothing was charged.", detail)
+        raise UpstreamError(failed, cut=True) from error
+
+
+async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> UpstreamError:
+    """The error of a status that is not 200. Those of proxies may be no JSON."""
+    text = await _read(upstream, response, MAX_ERROR_BYTES)
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        body = {"error": {"message": text.decode(errors="replace")[:200]}}
+    failed, status = failure(upstream.model, response.status_code, response.headers, body), response.status_code
+    return UpstreamError(failed, cut=status == CONFLICT and failed.code == "upstream_busy", away=status == UNAVAILABLE)
+
+
+async def _from_stream(
+    upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
+) -> Sequence[bytes]:
+    """Another Darkroom's stream: previews, then each finished picture."""
+    pictures: dict[int, bytes] = {}
+    async for line in _lines(upstream, response, limit):
+        if not line.startswith(b"data:"):
+            continue  # a comment that keeps the connection alive, or the event's name, which the data have too
+        event = await asyncio.to_thread(_parse, upstream, line.removeprefix(b"data:"))
+        if "error" in event:
+            raise UpstreamError(failure_in_stream(upstream.model, event))
+        index, kind = event.get("image_index", 0), str(event.get("type"))
+        data = await asyncio.to_thread(_decode, upstream, event.get("b64_json"))
+        if kind.endswith(".partial_image"):
+            await on_preview(index, event.get("partial_image_index", 0), data)
+        elif kind.endswith(".completed"):
+            pictures[index] = data
+    if sorted(pictures) != list(range(count)):
+        failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
+        raise UpstreamError(failed, cut=True)
+    return [pictures[index] for index in range(count)]
+
+
+def _pictures(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:
+    items = body.get("data")
+    if not isinstance(items, list) or len(items) != count or not all(isinstance(item, dict) for item in items):
+        raise _invalid(upstream, f"where {count} pictures were asked for, {str(items)[:200]}")
+    return [_decode(upstream, item.get("b64_json")) for item in items]
+
+
+def _decode(upstream: ImageUpstream, text: object) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError) as error:
+        raise _invalid(upstream, "a picture that is no base64") from error
+
+
+def _parse(upstream: ImageUpstream, text: bytes) -> Json:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise _invalid(upstream, "something that is no JSON object")
+    return value
+
+
+async def _read(upstream: ImageUpstream, response: httpx.Response, limit: int) -> bytes:
+    text = bytearray()
+    async for chunk in response.aiter_bytes():
+        text += chunk
+        if len(text) > limit:
+            raise _invalid(upstream, f"more than {limit} bytes")
+    return bytes(text)
+
+
+async def _lines(upstream: ImageUpstream, response: httpx.Response, limit: int) -> AsyncIterator[bytes]:
+    """The lines as they come, each of at most so many bytes."""
+    pending = bytearray()
+    async for chunk in response.aiter_bytes():
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            yield bytes(pending + line)
+            pending.clear()
+        pending += rest
+        if len(pending) > limit:
+            raise _invalid(upstream, f"an event of more than {limit} bytes")
+
+
+def _invalid(upstream: ImageUpstream, what: str) -> UpstreamError:
+    message = f"The server behind model `{upstream.model}` sent an answer that can't be used; nothing was charged."
+    return UpstreamError(Failed("upstream_failed", message, f"{upstream.base_url} sent {what}"))

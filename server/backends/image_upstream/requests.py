@@ -1,0 +1,117 @@
+"""What a job is in the fields that each kind of server takes. Pure.
+
+A job's values are final, so all of them that the model takes are sent, and the other server's defaults do not matter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.catalog.conditioning import task_of
+from pipelines.catalog.estimate import GRID_PX
+from pipelines.catalog.plan import plan_picture
+from pipelines.protocol.images import ImageJob
+from pipelines.protocol.messages import Abilities
+from pipelines.protocol.upstream import ImageUpstream
+
+SEED_MODULUS = 2**63
+OUR_NAMES = {  # the other servers' fields -> ours, for their errors
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "true_cfg_scale": "guidance",
+    "url": "image",
+    "images": "image",
+    "image[]": "image",
+}
+OUR_FIELDS = {"prompt", "n", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "image", "mask"}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageExchange:
+    """One request of a job: the pictures from `first` on, `count` of them. An edit if the job has references."""
+
+    fields: Mapping[str, Any]
+    first: int
+    count: int
+    idempotency_key: str
+
+
+def abilities_of(upstream: ImageUpstream, max_references: int) -> Abilities:
+    """What the catalog says of a model whose server does not tell."""
+    supports = upstream.supports
+    return Abilities(
+        text="text" in supports,
+        references=max_references if "image" in supports else 0,
+        mask=False,
+        second_pass=False,
+        negative_prompt="negative_prompt" in supports,
+        guidance="guidance" in supports,
+        any_steps="steps" in supports,
+    )
+
+
+def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
+    """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError for another list."""
+    supports = set(card["supports"])
+    return Abilities(
+        text="text" in supports,
+        references=int(card["max_references"]) if "image" in supports else 0,
+        mask="mask" in supports,
+        second_pass=False,
+        negative_prompt="negative_prompt" in supports,
+        guidance="guidance" in supports,
+        any_steps="steps" in supports,
+    )
+
+
+def exchanges_of(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> list[ImageExchange]:
+    """The requests of a job. Another Darkroom draws all of its pictures in one, and gives picture i seed + i. What the
+    others make of a seed and several pictures differs, so each picture is a request of its own."""
+    if upstream.api == "darkroom":
+        fields = {**_common(job, upstream, abilities), **_of_darkroom(job, abilities)}
+        return [ImageExchange(fields, 0, job.n, f"{job.id}-upstream")]
+    common = {**_common(job, upstream, abilities), **_of_others(job, upstream, abilities)}
+    return [
+        ImageExchange({**common, "seed": (job.seed + i) % SEED_MODULUS}, i, 1, f"{job.id}-upstream-{i}")
+        for i in range(job.n)
+    ]
+
+
+def _common(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dict[str, Any]:
+    """PNG whatever the job's format: the file that callers get is made here, from what was lost nothing of."""
+    fields: dict[str, Any] = {
+        "model": upstream.model,
+        "prompt": job.prompt,
+        "n": 1,
+        "seed": job.seed,
+        "output_format": "png",
+        "response_format": "b64_json",
+    }
+    if job.sampling.negative_prompt and abilities.negative_prompt:
+        fields["negative_prompt"] = job.sampling.negative_prompt
+    return fields
+
+
+def _of_darkroom(job: ImageJob, abilities: Abilities) -> dict[str, Any]:
+    """It draws any size of its tier by itself, and streams previews."""
+    fields: dict[str, Any] = {"n": job.n, "size": f"{job.width_px}x{job.height_px}", "stream": True}
+    if job.previews:
+        fields["partial_images"] = job.previews
+    if abilities.any_steps:
+        fields["steps"] = job.sampling.steps
+    if abilities.guidance:
+        fields["guidance"] = job.sampling.guidance
+    if not task_of(job).starts_from_noise:
+        fields["strength"] = job.sampling.strength
+    return fields
+
+
+def _of_others(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dict[str, Any]:
+    """They draw the size that they get, so a picture far from the model's area is drawn at that area, and scaled."""
+    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
+    fields: dict[str, Any] = {"size": f"{plan.width}x{plan.height}"}
+    if abilities.any_steps:
+        fields["num_inference_steps"] = job.sampling.steps
+    if abilities.guidance:
+        fields[upstream.guidance_field] = job.sampling.guidance
+    return fields

@@ -1,0 +1,187 @@
+"""Another server in place of an image worker: the messages of an EngineHost become its requests.
+
+There is no process. What a worker says of a checkpoint, that it loaded or why not, is here whether the server answers,
+which is asked again and again; a job is sent whatever was found.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import httpx
+import structlog
+
+from pipelines.protocol.images import CheckpointSpec, Event, Failed, ImageJob, Queued, Started
+from pipelines.protocol.messages import (
+    Abilities,
+    Cancel,
+    CheckpointState,
+    DeviceChoice,
+    FromWorker,
+    JobEvent,
+    Load,
+    Ready,
+    Retain,
+    Submit,
+    ToWorker,
+)
+from pipelines.protocol.upstream import ImageUpstream
+from server.backends.image_upstream.answers import RETRY_S, UpstreamError
+from server.backends.image_upstream.drawing import UpstreamDrawing
+from server.backends.image_upstream.requests import abilities_of, abilities_of_card
+from server.backends.upstream import UpstreamClient
+
+log = structlog.stdlib.get_logger("darkroom.upstream")
+
+PROBE_S = 30.0  # between two questions whether a server answers
+PROBE_LIMIT_S = 5.0
+CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
+
+
+class UpstreamLauncher:
+    """Satisfies `server.backends.wire.Launcher`, for one server."""
+
+    def __init__(self, base_url: str, client: UpstreamClient, drawing: UpstreamDrawing) -> None:
+        self._base_url = base_url
+        self._client = client
+        self._drawing = drawing
+
+    async def open(self, device: DeviceChoice) -> "UpstreamWire":
+        return UpstreamWire(self._base_url, self._client, self._drawing)
+
+
+class UpstreamWire:
+    """Satisfies `server.backends.wire.Wire`."""
+
+    pid = None
+
+    def __init__(self, base_url: str, client: UpstreamClient, drawing: UpstreamDrawing) -> None:
+        self._client = client
+        self._drawing = drawing
+        self._inbox: asyncio.Queue[FromWorker | None] = asyncio.Queue()
+        self._inbox.put_nowait(Ready(base_url, is_gpu=False))
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        self._states: dict[CheckpointSpec, CheckpointState | None] = {}  # None before the first answer
+        self._look = asyncio.Event()
+        self._prober = asyncio.create_task(self._keep_probing(), name=f"upstream {base_url}")
+
+    async def receive(self) -> Sequence[FromWorker]:
+        message = await self._inbox.get()
+        return () if message is None else (message,)
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        """A job is a task of the caller's trace."""
+        for message in messages:
+            match message:
+                case Submit(ImageJob() as job) if (upstream := job.checkpoint.upstream) is not None:
+                    self._inbox.put_nowait(JobEvent(job.id, Queued()))
+                    task = self._jobs[job.id] = asyncio.create_task(
+                        self._run(job, upstream), name=f"upstream job {job.id}"
+                    )
+                    task.add_done_callback(lambda task, job=job: self._ended(job, task))  # type: ignore[misc]
+                case Cancel(job_id) if job_id in self._jobs:
+                    self._jobs[job_id].cancel()
+                case Load(specs):
+                    added = [spec for spec in specs if isinstance(spec, CheckpointSpec)]
+                    self._states |= {spec: None for spec in added if spec not in self._states}
+                    self._look.set()
+                case Retain(specs):
+                    self._states = {spec: state for spec, state in self._states.items() if spec in set(specs)}
+
+    def kill(self) -> None:
+        self._inbox.put_nowait(None)
+
+    async def end_reason(self) -> str:
+        return "it was stopped"
+
+    async def close(self) -> None:
+        tasks = [self._prober, *self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._drawing.settle()
+        self._inbox.put_nowait(None)
+
+    async def _run(self, job: ImageJob, upstream: ImageUpstream) -> None:
+        try:
+            abilities = await self._abilities(job.checkpoint, upstream)
+            self._tell(job, Started())
+            last: Event = await self._drawing.draw(job, upstream, abilities, lambda event: self._tell(job, event))
+        except UpstreamError as error:
+            last = error.failed
+        except TimeoutError:
+            last = Failed(
+                "timed_out", f"The server behind model `{upstream.model}` took too long; nothing was charged."
+            )
+        self._tell(job, last)
+
+    def _ended(self, job: ImageJob, task: asyncio.Task[None]) -> None:
+        """A job that was cancelled, or met what nobody thought of, has its last event all the same."""
+        del self._jobs[job.id]
+        if task.cancelled():
+            self._tell(job, CANCELLED)
+        elif (error := task.exception()) is not None:
+            log.error("a job at an upstream failed", job=job.id, exc_info=error)
+            self._tell(
+                job, Failed("upstream_failed", "The picture could not be drawn; nothing was charged.", str(error))
+            )
+
+    def _tell(self, job: ImageJob, event: Event) -> None:
+        self._inbox.put_nowait(JobEvent(job.id, event))
+
+    async def _abilities(self, spec: CheckpointSpec, upstream: ImageUpstream) -> Abilities:
+        """What the model takes, asked of a server that has not said it yet. Raises UpstreamError."""
+        state = self._states.get(spec)
+        if state is None or state.abilities is None:
+            state = await self._probe(spec, upstream)
+        if state.abilities is None:
+            message = f"The server behind model `{upstream.model}` is not ready: {state.detail}."
+            raise UpstreamError(Failed("upstream_busy", message, upstream.base_url, retry_after_s=RETRY_S))
+        return state.abilities
+
+    async def _keep_probing(self) -> None:
+        while True:
+            self._look.clear()
+            await asyncio.gather(*(self._update(spec) for spec in list(self._states)))
+            try:
+                async with asyncio.timeout(PROBE_S):
+                    await self._look.wait()
+            except TimeoutError:
+                continue  # it is time to ask again
+
+    async def _update(self, spec: CheckpointSpec) -> None:
+        if spec.upstream is None:
+            return
+        state = await self._probe(spec, spec.upstream)
+        if spec in self._states and self._states[spec] != state:
+            self._states[spec] = state
+            self._inbox.put_nowait(state)
+
+    async def _probe(self, spec: CheckpointSpec, upstream: ImageUpstream) -> CheckpointState:
+        """Whether the server answers; another Darkroom also says what its model supports."""
+        told = abilities_of(upstream, spec.max_references) if upstream.api != "darkroom" else None
+        path = f"/models/{quote(upstream.model)}" if upstream.api == "darkroom" else "/models"
+        headers = self._client.headers(upstream)
+        try:
+            response = await self._client.http.get(upstream.base_url + path, headers=headers, timeout=PROBE_LIMIT_S)
+            if response.status_code in {401, 403}:
+                return CheckpointState(spec, "failed", "it refuses this server's key", told)
+            if upstream.api == "darkroom":
+                return _state_of_card(spec, response)
+        except httpx.HTTPError as error:
+            return CheckpointState(spec, "failed", f"it does not answer ({type(error).__name__})", told)
+        if response.is_server_error:
+            return CheckpointState(spec, "failed", f"it answers with status {response.status_code}", told)
+        return CheckpointState(spec, "loaded", f"at {upstream.base_url}", told)
+
+
+def _state_of_card(spec: CheckpointSpec, response: httpx.Response) -> CheckpointState:
+    if response.status_code != httpx.codes.OK:
+        return CheckpointState(spec, "failed", f"it answers with status {response.status_code} for its model")
+    try:
+        abilities = abilities_of_card(response.json())
+    except (ValueError, KeyError, TypeError):
+        return CheckpointState(spec, "failed", "its list of models is not that of an image model of a Darkroom")
+    if not abilities.names:
+        return CheckpointState(spec, "failed", "its checkpoint has not loaded")
+    return CheckpointState(spec, "loaded", f"at {response.url}", abilities)
