@@ -23,7 +23,7 @@ from pipelines.catalog.images import Catalog, load_catalog
 from server.settings import Settings
 from tests.support.harness import Server
 
-JOINING_PX = 256  # small enough that a CPU gains from batches too
+JOINING_PX = 1024  # below it, a starter's step is too short to be measured
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Failed, ImageJob, Progress
 
 STEPS = (4, 8, 12, 20)  # of four callers that arrive half a step apart
+BARE_STEPS = (4, 20)
 TRACE_CALLS = 40
 TRACE_SIDES = (512, 768, 1024, 1344)
 TRACE_STEPS = (4, 40)
@@ -53,16 +54,17 @@ class Staggered:
 
 
 def measure_bare_steps(model: ImageModel, side_px: int) -> BareSteps:
-    """Of a bare pipeline, from the difference of pictures of 4 and of 12 steps."""
+    """Of a bare pipeline, from the difference of pictures of few and of many steps."""
     pipeline = bare_pipeline(model.checkpoint.path)
     seconds: dict[tuple[int, int], float] = {}
     for rows in (1, 2, 3, 4):
         draw(pipeline, replace(model, steps=1), (side_px, side_px), rows)
-        for steps in (4, 12):
+        for steps in BARE_STEPS:
             call = partial(draw, pipeline, replace(model, steps=steps), (side_px, side_px), rows)
-            seconds[rows, steps] = min(timed(call) for _ in range(2))
-    step_s = {rows: (seconds[rows, 12] - seconds[rows, 4]) / 8 for rows in (1, 2, 3, 4)}
-    return BareSteps(step_s, seconds[1, 4] - 4 * step_s[1])
+            seconds[rows, steps] = min(timed(call) for _ in range(3))
+    few, many = BARE_STEPS
+    step_s = {rows: (seconds[rows, many] - seconds[rows, few]) / (many - few) for rows in (1, 2, 3, 4)}
+    return BareSteps(step_s, seconds[1, few] - few * step_s[1])
 
 
 def staggered(model: ImageModel, side_px: int) -> Staggered:
