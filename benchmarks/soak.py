@@ -1,13 +1,13 @@
 """`make soak`: mixed traffic against a real server for a while, then checks of the ledger and of memory.
 
 Pictures of every tier, edits, streams, disconnects, killed workers and swaps, on a few threads. Every minute it prints
-the number of calls by outcome, and the peak memory of the server and its workers. At the end, no call may hang, every
+the number of calls by outcome, and the least memory of the server and its workers. At the end, no call may hang, every
 call must have got an answer, and the ledger must be consistent.
 
 Memory: in the last quarter neither the server nor its workers may use a tenth more than in the quarter before, by the
-median of the minutes' peaks, since a swap beside a 4K picture makes a single minute's peak high. Workers are killed in
-the first half only, because a new worker hides what the old one leaked. A soak of less than twenty minutes does not
-check memory, because the workers' caches are still filling.
+median of the least in each minute: a leak is never given back, while the most depends on how many 4K pictures end at
+once. Workers are killed in the first half only, because a new worker hides what the old one leaked. A soak of less than
+twenty minutes does not check memory, because the workers' caches are still filling.
 """
 
 import io
@@ -51,8 +51,8 @@ class Memory:
     server: float
     workers: float
 
-    def maximum(self, other: "Memory") -> "Memory":
-        return Memory(max(self.server, other.server), max(self.workers, other.workers))
+    def minimum(self, other: "Memory") -> "Memory":
+        return Memory(min(self.server, other.server), min(self.workers, other.workers))
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Soak:
     server: Server
     until: float
     outcomes: Counter[str] = field(default_factory=Counter)
-    memory: list[Memory] = field(default_factory=list)  # the peak of every minute
+    memory: list[Memory] = field(default_factory=list)  # the least of every minute
 
     def run(self, report: Callable[[str], None]) -> None:
         """Send traffic until the time is over, and wait for every call to end."""
@@ -75,12 +75,12 @@ class Soak:
         for thread in threads:
             thread.start()
         while time.monotonic() < self.until:
-            peak, minute_end = self._memory(), time.monotonic() + 60
+            least, minute_end = self._memory(), time.monotonic() + 60
             while time.monotonic() < min(minute_end, self.until):
                 time.sleep(MEMORY_EVERY_S)
-                peak = peak.maximum(self._memory())
-            self.memory.append(peak)
-            report(f"{peak.server:.0f} and {peak.workers:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
+                least = least.minimum(self._memory())
+            self.memory.append(least)
+            report(f"{least.server:.0f} and {least.workers:.0f} MiB; {dict(sorted(self.outcomes.items()))}")
         for thread in threads:
             thread.join(CALL_LIMIT_S)
             self.outcomes["hung"] += thread.is_alive()
