@@ -41,6 +41,7 @@ class Protocol:
     fields: Mapping[str, str] = field(default_factory=dict)
     named: bool = False  # an event's `type` is its name, too
     ends_with_done: bool = False
+    comment: str | None = "keep-alive"  # while nothing happens
 
 
 def chat_response(
@@ -83,7 +84,8 @@ async def _respond(
         headers |= {"x-darkroom-job": first.job} | ({"Idempotency-Replayed": "true"} if first.replayed else {})
     all_events, keepalive_s = _prepend(first, events), services.settings.keepalive_s
     if stream:
-        return event_stream(_sse_events(protocol.to_events(all_events), protocol), keepalive_s, headers)
+        sent = _sse_events(protocol.to_events(all_events), protocol)
+        return event_stream(sent, keepalive_s, headers, comment=protocol.comment)
 
     async def body() -> bytes:
         return json.dumps(await protocol.to_body(all_events)).encode()

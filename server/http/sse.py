@@ -28,13 +28,18 @@ def event(data: Mapping[str, Any], name: str | None = None) -> ServerSentEvent:
 
 
 def event_stream(
-    events: AsyncIterable[ServerSentEvent], comment_interval_s: float, headers: Mapping[str, str]
+    events: AsyncIterable[ServerSentEvent],
+    comment_interval_s: float,
+    headers: Mapping[str, str],
+    *,
+    comment: str | None = "keep-alive",
 ) -> EventSourceResponse:
+    """Without a `comment`, an empty line is sent while nothing happens: not every client knows comments."""
     return EventSourceResponse(
         _encoded(events),
         headers={**headers, "Cache-Control": "no-cache"},
         ping=comment_interval_s,
-        ping_message_factory=lambda: ServerSentEvent(comment="keep-alive", sep=SEPARATOR),
+        ping_message_factory=lambda: ServerSentEvent(comment=comment, sep=SEPARATOR),
         sep=SEPARATOR,
     )
 

@@ -215,7 +215,8 @@ def _protocol(as_array: bool, head: CompletionHead, _: int) -> Protocol:
     async def listed(events: AsyncIterator[PicturedEvent]) -> list[Json]:
         return [chunk async for chunk in written(events)]
 
-    return Protocol(written, listed if as_array else lambda events: collect(written(events)), _error, FIELDS)
+    to_body = listed if as_array else lambda events: collect(written(events))
+    return Protocol(written, to_body, _error, FIELDS, comment=None)  # Google's SDK takes a comment for a broken event
 
 
 def _error(error: ApiError) -> Json:

@@ -26,11 +26,16 @@ def by_litellm() -> dict[str, object]:
 
 
 def by_langchain() -> dict[str, object]:
-    """The image tool of /v1/responses, twice: the second picture continues from the first."""
+    """The image tool of /v1/responses, twice: the second picture continues from the first. With what its own live tests
+    send: a quality that the served model does not have, and a threshold of compaction."""
     from langchain_openai import ChatOpenAI
 
-    model = ChatOpenAI(model="starter-chat", use_responses_api=True, max_tokens=64, max_retries=0)
-    tool = {"type": "image_generation", "size": SIZE}
+    options = {
+        "context_management": [{"type": "compaction", "compact_threshold": 2000}],
+        "reasoning": {"effort": "low"},
+    }
+    model = ChatOpenAI(model="starter-chat", use_responses_api=True, max_tokens=64, max_retries=0, **options)
+    tool = {"type": "image_generation", "size": SIZE, "quality": "low"}
     bound = model.bind_tools([tool], tool_choice="image_generation")
     first = bound.invoke("draw a red boat")
     second = bound.invoke("make it blue", previous_response_id=first.response_metadata["id"])

@@ -1,5 +1,6 @@
 """Routes of other protocols, and chats that draw: the app with real routes, and events in place of the engines."""
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -29,6 +30,7 @@ from server.settings import REPOSITORY, Settings
 GROUPS = frozenset({"chat", "beta-image-per-call", "alpha-image-per-call"})
 KEY = Key("key_1", "n", "tail", GROUPS, None, datetime.now(UTC), None, None, None, None, False)
 PICTURE = base64.b64encode(b"png").decode()
+USER = {"role": "user", "content": "a boat"}
 HELLO = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
 DRAW = {**HELLO, "generationConfig": {"responseModalities": ["TEXT", "IMAGE"], "imageConfig": {"imageSize": "2K"}}}
 CALLED = [
@@ -59,7 +61,10 @@ class Events:
         for item in self.items:
             if isinstance(item, ApiError):
                 raise item
-            yield item
+            if isinstance(item, float):
+                await asyncio.sleep(item)
+            else:
+                yield item
 
     events = draw = respond = _play
 
@@ -108,6 +113,23 @@ async def test_gemini_answers_at_once_in_events_and_as_an_array(app: FastAPI, ev
     assert "[DONE]" not in stream.text
     counted = await post(app, f"{base}/gemini-3-pro-image:countTokens", HELLO)
     assert counted.json() == {"totalTokens": 7}
+
+
+async def test_a_waiting_stream_of_geminis_has_empty_lines_for_comments(
+    app: FastAPI, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's SDK raises at a comment."""
+    services = app.state.services
+    settings = services.settings.model_copy(update={"keepalive_s": 0.01})
+    monkeypatch.setattr(app.state, "services", dataclasses.replace(services, settings=settings))
+    first, *rest = DRAWN
+    events.items = [first, 0.3, *rest]
+    stream = await post(app, "/v1beta/models/beta-3-pro-image-count:streamGenerateContent?alt=sse", DRAW)
+    assert stream.text.startswith("\n")
+    assert all(line.startswith("data: ") for line in stream.text.splitlines() if line)
+    assert data(stream)
+    chat = {"model": "starter-chat", "stream": True, "modalities": ["image"], "messages": [USER]}
+    assert (await post(app, "/v1/chat/completions", chat)).text.startswith(": keep-alive\n\n")
 
 
 async def test_gemini_draws_with_the_model_of_the_resolution(app: FastAPI, events: Events) -> None:
