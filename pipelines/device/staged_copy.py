@@ -5,6 +5,7 @@ have run, once for every tensor. Here bytes go through two page-locked buffers o
 copies one, the host fills the other from the disk's pages. Without a GPU the same code copies from memory to memory.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -26,6 +27,8 @@ class StagedCopy:
         self._buffers = [torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=gpu is not None) for _ in range(2)]
         self._events: list[torch.cuda.Event | None] = [None, None]  # when the GPU is done with each buffer
         self._next = 0
+        self._leaves_gpu = gpu is not None and target.type == "cpu"
+        self._arriving: deque[tuple[int, torch.Tensor]] = deque()  # buffers, and what they are for
 
     def move(self, module: nn.Module) -> None:
         """All parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
@@ -51,21 +54,37 @@ class StagedCopy:
         if source.stride() != target.stride():  # parts of a larger tensor, or overlapping
             return target.copy_(source)
         for begin, end in self._chunks(source):
+            if self._leaves_gpu:
+                self._fetch(_bytes(source)[begin:end], _bytes(target)[begin:end])
+                continue
             buffer = self._take_buffer()[: end - begin]
-            if target.is_cuda or self._gpu is None:
-                buffer.copy_(_bytes(source)[begin:end])
-                with self._on_stream():
-                    _bytes(target)[begin:end].copy_(buffer, non_blocking=True)
-                    self._record()
-            else:
-                with self._on_stream():
-                    buffer.copy_(_bytes(source)[begin:end], non_blocking=True)
-                self._wait_for_stream()
-                _bytes(target)[begin:end].copy_(buffer)
+            buffer.copy_(_bytes(source)[begin:end])
+            with self._on_stream():
+                _bytes(target)[begin:end].copy_(buffer, non_blocking=True)
+                self._record()
         return target
+
+    def _fetch(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Queue a piece for the host. While the GPU fills its buffer, the one before is emptied."""
+        self._next = 1 - self._next
+        with self._on_stream():
+            self._buffers[self._next][: len(source)].copy_(source, non_blocking=True)
+            self._record()
+        self._arriving.append((self._next, target))
+        if len(self._arriving) == len(self._buffers):
+            self._empty_buffer()
+
+    def _empty_buffer(self) -> None:
+        """The one that was filled longest ago."""
+        number, target = self._arriving.popleft()
+        if (event := self._events[number]) is not None:
+            event.synchronize()
+        target.copy_(self._buffers[number][: len(target)])
 
     def finish(self) -> None:
         """Wait until everything has arrived."""
+        while self._arriving:
+            self._empty_buffer()
         self._wait_for_stream()
         self._events = [None, None]
 

@@ -297,17 +297,19 @@ def _from_files(spec: CheckpointSpec, pipeline_class: type[Any], options: dict[s
         variant = find_variant(spec)
         if spec.base is not None:
             denoiser = _denoiser_of_file(spec, options)
-            options |= {name: part.to(device) if on_device else part for name, part in denoiser.items()}
+            if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
+                denoiser = {name: part.to(device) for name, part in denoiser.items()}
+            options |= denoiser
         pipeline = pipeline_class.from_pretrained(
             folder, use_safetensors=True, variant=variant, **options, **device_map
         )
-        if staged:
-            modules = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
-            move_modules(modules, device)
     else:
         pipeline = pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **options)
-        if on_device:
+        staged = on_device and "quantization_config" not in options
+        if on_device and not staged:
             pipeline.to(device)
+    if staged:
+        move_modules([part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)], device)
     _to_channels_last(pipeline.components)
     return pipeline
 

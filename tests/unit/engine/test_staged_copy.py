@@ -9,15 +9,21 @@ from pipelines.device.staged_copy import StagedCopy, move_modules
 CPU = torch.device("cpu")
 
 
-def copier(buffer_bytes: int = 64) -> StagedCopy:
-    return StagedCopy(CPU, None, buffer_bytes)
+def copier(buffer_bytes: int = 64, *, leaves_gpu: bool = False) -> StagedCopy:
+    """`leaves_gpu`: as it copies to the host, where a buffer is emptied while the next one is filled."""
+    staged = StagedCopy(CPU, None, buffer_bytes)
+    staged._leaves_gpu = leaves_gpu
+    return staged
 
 
+@pytest.mark.parametrize("leaves_gpu", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5, 7), (64,), (65,)])
-def test_every_byte_of_a_tensor_arrives(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_every_byte_of_a_tensor_arrives(shape: tuple[int, ...], dtype: torch.dtype, leaves_gpu: bool) -> None:
     source = torch.randn(shape).to(dtype)
-    copied = copier().copy(source)
+    staged = copier(leaves_gpu=leaves_gpu)
+    copied = staged.copy(source)
+    staged.finish()
     assert copied.dtype == dtype
     assert copied.shape == source.shape
     assert torch.equal(copied.view(torch.uint8) if shape else copied, source.view(torch.uint8) if shape else source)
@@ -46,6 +52,16 @@ class Tied(nn.Module):
         self.register_buffer("table", torch.arange(40))
         self.one.register_buffer("table", self.table)
         self.register_buffer("nothing", None)
+
+
+def test_pieces_of_several_tensors_share_the_two_buffers_on_their_way_to_the_host() -> None:
+    """While the last piece of one is on its way, the first of the next is queued."""
+    staged = copier(leaves_gpu=True)
+    sources = [torch.randn(size) for size in (1, 16, 33, 5, 50)]
+    copies = [staged.copy(source) for source in sources]
+    assert len(staged._arriving) == 1
+    staged.finish()
+    assert all(torch.equal(copied, source) for copied, source in zip(copies, sources, strict=True))
 
 
 def test_a_module_is_moved_in_place_and_what_is_tied_stays_tied() -> None:
