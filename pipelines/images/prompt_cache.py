@@ -7,7 +7,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from PIL import Image
 
 BUDGET_BYTES: Final = 256 * 2**20  # for each checkpoint; a prompt takes 4 to 16 MB in the large ones
 Scalar = str | int | float | bool | None
+PLAIN: Final = (str, int, float, bool)  # attributes of pipelines that change what an encoder computes
 TEXTUAL_INVERSION: Final = "maybe_convert_prompt"  # of some classes alone; without loaded inversions it does nothing
 
 
@@ -29,6 +30,7 @@ class PromptCache:
         self._budget_bytes = budget_bytes
         self._entries: OrderedDict[Hashable, Any] = OrderedDict()
         self._adapters: Hashable = ()
+        self._encoders: dict[type[Any], EncoderCode] = {}
         self._lock = threading.Lock()  # runs on several threads encode
 
     def attach(self, pipeline: Any) -> None:
@@ -59,7 +61,9 @@ class PromptCache:
         if any(value is not None for name, value in arguments.items() if "embeds" in name):
             return original(*args, **kwargs)  # the caller has encoded it
         try:
-            key = _encoder_code(pipeline), self._adapters, _key(arguments)
+            kind = type(pipeline)
+            code = self._encoders.get(kind) or self._encoders.setdefault(kind, EncoderCode.of(kind))
+            key = code.on(pipeline), self._adapters, _key(arguments)
         except Unkeyable:
             return original(*args, **kwargs)
         return _copy(self._kept(key, partial(original, **arguments)))
@@ -94,27 +98,38 @@ def _key(value: Any) -> Hashable:
     raise Unkeyable
 
 
-def _encoder_code(pipeline: Any) -> Hashable:
-    """What `encode_prompt` runs: its bytecode and that of the methods it calls, with the pipeline's plain values that
-    they read. The pipelines of a checkpoint's tasks have equal copies of it, and so share embeddings.
-    """
-    seen: dict[str, Hashable] = {}
+class EncoderCode(NamedTuple):
+    """What `encode_prompt` of a class runs: a digest of its bytecode and of the methods' that it calls, and the other
+    names that they read. The pipelines of a checkpoint's tasks have equal copies of it, and so share embeddings."""
 
-    def visit(name: str) -> None:
-        if name in seen or name == TEXTUAL_INVERSION or name.startswith("__"):
-            return
-        method = inspect.getattr_static(type(pipeline), name, None)
-        function = getattr(method, "__func__", method)  # of static methods too
-        if isinstance(function, types.FunctionType):
+    digest: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kind: type[Any]) -> "EncoderCode":
+        methods: dict[str, Hashable] = {}
+        names: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in methods or name in names or name == TEXTUAL_INVERSION or name.startswith("__"):
+                return
+            method = inspect.getattr_static(kind, name, None)
+            function = getattr(method, "__func__", method)  # of static methods too
+            if not isinstance(function, types.FunctionType):
+                names.add(name)
+                return
             function = inspect.unwrap(function)
-            seen[name] = (repr(function.__defaults__), *_plain(function.__code__))
+            methods[name] = (repr(function.__defaults__), *_plain(function.__code__))
             for used in _names(function.__code__):
                 visit(used)
-        elif name in vars(pipeline) and isinstance(value := vars(pipeline)[name], Scalar):
-            seen[name] = value
 
-    visit("encode_prompt")
-    return tuple(sorted(seen.items(), key=lambda item: item[0]))
+        visit("encode_prompt")
+        return cls(hashlib.sha256(repr(sorted(methods.items())).encode()).hexdigest(), tuple(sorted(names)))
+
+    def on(self, pipeline: Any) -> Hashable:
+        """The code with the pipeline's plain values that it reads."""
+        values = vars(pipeline)
+        return self.digest, tuple((name, values[name]) for name in self.names if isinstance(values.get(name), PLAIN))
 
 
 def _code_objects(code: types.CodeType) -> Iterator[types.CodeType]:
