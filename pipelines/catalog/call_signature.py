@@ -39,10 +39,16 @@ def draws_text(accepted: Parameters) -> bool:
 
 def sibling_names(class_name: str) -> Mapping[Task, str]:
     """An XPipeline may have siblings for the same weights: XImg2ImgPipeline and XInpaintPipeline."""
+    stem = family_stem(class_name)
+    return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+
+
+def family_stem(class_name: str) -> str:
+    """X of XPipeline, XImg2ImgPipeline and XInpaintPipeline."""
     stem = class_name.removesuffix("Pipeline")
     for suffix in SUFFIXES.values():
         stem = stem.removesuffix(suffix)
-    return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+    return stem
 
 
 def takes_negative_prompt(accepted: Parameters, config: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
-from pipelines.protocol.images import CheckpointSpec, Offload
+from pipelines.protocol.images import CheckpointSpec, Control, Offload
 
 PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 SINGLE_FILES = (".safetensors", ".gguf")
@@ -124,7 +124,20 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
         [_loaded_bytes(tensor, file, quantized.get(part, item_bytes)) for file in files for tensor in _tensors(file)]
         for part, files in weight_files(spec).items()
     )
-    return device_bytes(sizes, spec.runtime.offload)
+    return device_bytes(sizes, spec.runtime.offload) + control_bytes(spec.controls, item_bytes)
+
+
+def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
+    """Memory of ControlNets, IP-Adapters and their image encoders. Raises CheckpointError for files that can't be
+    loaded."""
+    paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
+    sizes = 0
+    for path in paths:
+        files = default_variant(path) if path.is_dir() else [path]
+        if not files or not files[0].is_file():
+            raise CheckpointError(f"{path}: there is no such file, or no .safetensors file in it")
+        sizes += sum(tensor.weights * item_bytes for file in files for tensor in _tensors(file))
+    return sizes
 
 
 def stored_as_float8(spec: CheckpointSpec) -> bool:
@@ -188,6 +201,14 @@ def default_variant(folder: Path) -> list[Path]:
     matches = [(file, WEIGHTS.fullmatch(file.name)) for file in sorted(folder.glob("*.safetensors"))]
     default = {match["stem"] for _, match in matches if match and not match["variant"]}
     return [file for file, match in matches if not (match and match["variant"] and match["stem"] in default)]
+
+
+def single_variant(folder: Path) -> str | None:
+    """The variant of a folder's weights, such as "fp16", if all of them are of one."""
+    matches = [WEIGHTS.fullmatch(file.name) for file in folder.glob("*.safetensors")]
+    variants = {match["variant"] for match in matches if match}
+    only = variants.pop() if len(variants) == 1 else None
+    return only[1:] if only else None
 
 
 def _tensors(file: Path) -> Iterator[Tensor]:

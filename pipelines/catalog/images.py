@@ -27,7 +27,15 @@ from pipelines.catalog.schema import (
 )
 from pipelines.catalog.sizes import SizeRules, Tier
 from pipelines.catalog.toml import error_at, read_toml
-from pipelines.protocol.images import CheckpointSpec, Conditioning, Lora, Runtime, SamplingDefaults, StepCache
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Conditioning,
+    Control,
+    Lora,
+    Runtime,
+    SamplingDefaults,
+    StepCache,
+)
 from pipelines.protocol.upstream import ImageUpstream, Upstream
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
@@ -83,6 +91,11 @@ class ImageModel:
         quality = dict.fromkeys(self.quality, other.steps) if self.quality is not None else None
         return replace(self, checkpoint=other.checkpoint, steps=other.steps, quality=quality)
 
+    @property
+    def checkpoints(self) -> tuple[CheckpointSpec, ...]:
+        """Its own, and the one for calls with references if there is one."""
+        return (self.checkpoint, *([self.references.checkpoint] if self.references is not None else []))
+
     def resolved_quality(self, requested: str | None) -> str | None:
         """The quality of a call, never "auto"; None for a model without qualities."""
         if requested is None or requested == "auto":
@@ -129,8 +142,7 @@ class Catalog:
 
     @property
     def _drawn_by(self) -> tuple[CheckpointSpec, ...]:
-        drawn = [model.drawn_with(count) for model in self.models.values() for count in (0, MAX_REFERENCES)]
-        return tuple(dict.fromkeys(model.checkpoint for model in drawn))
+        return tuple(dict.fromkeys(spec for model in self.models.values() for spec in model.checkpoints))
 
     def with_checkpoint(
         self, source: Path, checkpoint: str, weights: Path, settings: Mapping[str, Any] | None = None
@@ -272,6 +284,7 @@ def _checkpoint(file: CheckpointTable, family: str, weights: Path, largest_px: i
         sheet=file.sheet,
         enlarge=file.enlarge,
         schedulers=tuple(file.schedulers),
+        controls=_controls(file, weights),
     )
 
 
@@ -294,6 +307,22 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
             url, table.model, table.api_key_env, table.api, tuple(table.supports or ()), table.guidance_field
         ),
     )
+
+
+def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
+    """ControlNets first: pipelines take each kind as a list of its own."""
+    nets = [
+        Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
+        for each in file.controlnets
+    ]
+    adapters = [
+        Control(
+            each.name, "ip-adapter", weights / each.checkpoint, strength=each.strength,
+            image_encoder=find_snapshot(weights / each.image_encoder),
+        )
+        for each in file.ip_adapters
+    ]  # fmt: skip
+    return tuple(replace(each, version=files_version(each.path)) for each in (*nets, *adapters))
 
 
 def _checkpoint_name(checkpoint: str) -> str:

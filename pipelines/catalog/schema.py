@@ -1,5 +1,6 @@
 """The pydantic models of the catalog's files, one class a table, and the checks that span several keys."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,8 +12,11 @@ from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offlo
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
+ControlName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
-LOCAL_KEYS = ("checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime")
+LOCAL_KEYS = (
+    "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
+)  # fmt: skip
 
 
 class QualityTier(Strict):
@@ -90,6 +94,25 @@ class UpstreamTable(Strict):
     guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
 
 
+class ControlNetTable(Strict):
+    """[[controlnets]]: `pipelines.protocol.images.Control`."""
+
+    name: ControlName
+    checkpoint: Annotated[str, Field(min_length=1)]
+    map: Annotated[str, Field(min_length=1, max_length=100)]
+    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
+    mode: Annotated[int, Field(ge=0)] | None = None
+
+
+class IPAdapterTable(Strict):
+    """[[ip_adapters]]: `pipelines.protocol.images.Control`."""
+
+    name: ControlName
+    checkpoint: Annotated[str, Field(pattern=r"\.safetensors$")]
+    image_encoder: Annotated[str, Field(min_length=1)]
+    strength: Annotated[float, Field(gt=0, le=2)] = 1.0
+
+
 class ModelTable(Strict):
     """One served name."""
 
@@ -116,6 +139,8 @@ class CheckpointTable(Strict):
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
     sampling: SamplingTable = SamplingTable()
     runtime: RuntimeTable | Literal["auto"] = RuntimeTable()
+    controlnets: list[ControlNetTable] = Field(default_factory=list)
+    ip_adapters: list[IPAdapterTable] = Field(default_factory=list)
 
 
 class ReferencesTable(CheckpointTable):
@@ -202,6 +227,7 @@ def _validate_table(file: CheckpointTable) -> Iterator[tuple[str, str]]:
         )
     if file.config is not None and file.base is not None:
         yield "base", "with `base`, there is no `config`: the base has the configs"
+    yield from _validate_controls(file)
     if file.max_area_px < file.native_area_px:
         yield "max_area_px", f"got {file.max_area_px}, expected at least native_area_px ({file.native_area_px})"
 
@@ -219,3 +245,16 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
         yield "upstream.supports", f"missing; list what the model takes, as api = {upstream.api!r} does not say it"
     if file.conditioning == "img2img":
         yield "conditioning", 'expected "native" or nothing: such a server takes no `strength`'
+
+
+def _validate_controls(file: CheckpointTable) -> Iterator[tuple[str, str]]:
+    names = [*(net.name for net in file.controlnets), *(adapter.name for adapter in file.ip_adapters)]
+    key = "controlnets" if file.controlnets else "ip_adapters"
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        yield key, f"{twice[0]!r} is there twice; requests choose by name"
+    if not names or file.runtime == "auto":
+        return
+    if file.runtime.offload != "none":
+        yield "runtime.offload", f"does not work with [[{key}]], which stay on the device"
+    if file.ip_adapters and file.runtime.compile:
+        yield "runtime.compile", "does not work with [[ip_adapters]]: each would be compiled anew while calls wait"

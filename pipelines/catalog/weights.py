@@ -1,10 +1,11 @@
-"""Which checkpoint files share one copy of the weights."""
+"""Which checkpoint files share one copy of the weights, and which jobs can use them at once."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelines.protocol.images import CheckpointSpec, Runtime
+from pipelines.protocol.images import CheckpointSpec, Control, ImageJob, Runtime
 
 
 class WeightsKey(NamedTuple):
@@ -15,11 +16,12 @@ class WeightsKey(NamedTuple):
     base: Path | None
     runtime: Runtime
     version: int
+    controls: tuple[Control, ...] = ()
 
 
 def weights_key(spec: CheckpointSpec) -> WeightsKey:
     """The key of a spec's weights."""
-    return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version)
+    return WeightsKey(spec.path, spec.config, spec.base, spec.runtime, spec.version, spec.controls)
 
 
 def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
@@ -27,3 +29,11 @@ def replaces(new: CheckpointSpec, old: CheckpointSpec) -> bool:
     settings."""
     as_old = replace(new, name=old.name, path=old.path, version=old.version, sampling=old.sampling)
     return new.path == old.path or as_old == old
+
+
+def weights_state(job: ImageJob) -> Hashable:
+    """What a job changes in the weights while it is drawn: its LoRA adapters, and its IP-Adapters with their strengths.
+    Only jobs with equal ones can be drawn at once."""
+    adapters = {control.name for control in job.checkpoint.controls if control.kind == "ip-adapter"}
+    inputs = ((control.name, control.strength) for control in job.controls if control.name in adapters)
+    return job.sampling.loras, tuple(inputs)

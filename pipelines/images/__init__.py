@@ -29,10 +29,12 @@
 - tiling: the second pass, tile by tile
 - previews: previews from latents, by a fitted linear map
 - checkpoint: loading a checkpoint; its pipelines, scheduler, adapters and abilities
+- controls: ControlNets and IP-Adapters: loading them, and their arguments
 - single_files: a denoiser alone in one file: plain, float8, GGUF
 - shared_parts: components that several checkpoints of one base have in common
 - families: which classes draw on a checkpoint's weights
 - probes: the pictures that a checkpoint draws before it serves
+- control_probes: which controls work, and with what
 - contact_sheet: several pictures on one, for a pipeline and for the operator
 - runtime_options: [runtime] of a catalog file: quantization, offloading, step caches, attention, LoRA
 - fp8: linear layers that multiply in float8

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from pipelines.catalog.weights import weights_state
 from pipelines.images.batching import Candidate, Row
 from pipelines.images.residency import Resident
 from pipelines.images.row_limits import RowLimits
@@ -47,13 +48,11 @@ class Admission:
         return 0 < sharing < self._limits.of(shape)
 
     def is_busy(self, resident: Resident, row: Row) -> bool:
-        """Requested adapters are state of the weights: only runs with the same ones go together. Runs of a checkpoint
-        whose components take turns on the device go one after another: two would need two of them at once, or move them
-        at every turn."""
+        """Adapters that requests name are state of the weights: only runs with the same ones go together. Runs of a
+        checkpoint whose components take turns on the device go one after another: two would need two of them at once,
+        or move them at every turn."""
         runtime = resident.checkpoint.runtime
         if runtime.offload == "model":
             return resident.ref_count > 0
-        if runtime.lora_folder is None:
-            return False
-        loras = row.job.sampling.loras
-        return any(run.resident is resident and run.row.job.sampling.loras != loras for run in self._runs)
+        state = weights_state(row.job)
+        return any(run.resident is resident and weights_state(run.row.job) != state for run in self._runs)

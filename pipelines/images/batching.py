@@ -34,7 +34,8 @@ class Row:
         A canvas takes 3 bytes a pixel. Latents of 16 channels at an eighth of the side, the most in use, take a quarter
         of a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
         """
-        references = sum(each.width_px * each.height_px * len(each.mode) for each in self.job.references)
+        pictures = [*self.job.references, *(control.picture for control in self.job.controls)]
+        references = sum(each.width_px * each.height_px * len(each.mode) for each in pictures)
         return self.job.width_px * self.job.height_px * 6 + references
 
 

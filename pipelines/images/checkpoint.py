@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,32 +25,34 @@ from pipelines.catalog.checkpoint_files import (
     find_variant,
     model_index,
 )
-from pipelines.catalog.conditioning import Task
+from pipelines.catalog.conditioning import MODES, Task
 from pipelines.catalog.inspection import foreign_parts
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
 from pipelines.images import runtime_options
-from pipelines.images.families import task_classes
+from pipelines.images.controls import Controls, load_controls, takes_adapter
+from pipelines.images.families import UnsupportedTask, controlnet_class, task_classes
 from pipelines.images.merging import ForwardMerger, Sharing
 from pipelines.images.prompt_cache import PromptCache
 from pipelines.images.shared_parts import SharedParts, Sizes, sizes_of
 from pipelines.images.single_files import load_denoiser
 from pipelines.images.step_caches import StepCaches
-from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, Sampling, SamplingDefaults
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    ControlInput,
+    Lora,
+    Picture,
+    Runtime,
+    Sampling,
+    SamplingDefaults,
+)
+from pipelines.protocol.messages import Abilities, ControlledWith
 
 NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
 READ_BYTES = 2**20
+BLANK = Picture(1, 1, "RGB", bytes(3))
 LOAD_LOCK = threading.Lock()  # the libraries change global state while they build modules
-
-
-class UnsupportedTask(Exception):
-    """The checkpoint can't do what a job asks; `param` is the request's field."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +73,26 @@ class Checkpoint:
     step_caches: StepCaches | None
     multiple_px: int  # of both sides of what a pipeline draws: a latent, or a patch of 2 x 2 latents
     notes: tuple[str, ...] = ()  # on how it was loaded, for the operator
+    controls: Controls = field(default_factory=Controls)
     prompts: PromptCache = field(default_factory=PromptCache)
     adapter_versions: dict[str, int] = field(default_factory=dict)  # of loaded files on request: mtime in ns
 
-    def pipeline(self, task: Task | None = None, sampling: SamplingDefaults | None = None) -> Any:
+    def pipeline(
+        self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
+    ) -> Any:
         """A pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
 
-        `sampling` chooses the scheduler, by default the spec's. Raises UnsupportedTask.
+        `sampling` chooses the scheduler, by default the spec's; `nets` are ControlNets. Raises UnsupportedTask.
         """
         task_class = self.pipeline_class if task is None else self.task_classes.get(task)
+        if nets and task is not None:
+            task_class = controlnet_class(self.pipeline_class, task, self.controls.infix(nets))
         if task_class is None:
-            field = "mask" if task is Task.INPAINT else "image"
-            raise UnsupportedTask(f"{self.pipeline_class.__name__} has no pipeline for it", field)
+            param = "controls" if nets else "mask" if task is Task.INPAINT else "image"
+            raise UnsupportedTask(f"{self.pipeline_class.__name__} has no pipeline for it", param)
         accepted = inspect.signature(task_class.__init__).parameters
-        parts = {name: part for name, part in {**self.components, **self.config}.items() if name in accepted}
+        known = {**self.components, **self.config, **self.controls.parts(nets)}
+        parts = {name: part for name, part in known.items() if name in accepted}
         parts["scheduler"] = self._scheduler(sampling or self.spec.sampling)
         pipeline = task_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
@@ -113,11 +121,33 @@ class Checkpoint:
     def abilities(self) -> Abilities:
         """What its classes announce. Warmup tries it."""
         accepted = inspect.signature(self.pipeline_class.__call__).parameters
-        return announce(
+        announced = announce(
             self.spec,
             self.task_classes,
             negative_prompt=takes_negative_prompt(accepted, self.config),
             guidance=takes_guidance(accepted, self.config, self.denoiser.config),
+        )
+        return self._with_controls(announced)
+
+    def _with_controls(self, announced: Abilities) -> Abilities:
+        """What its classes announce of its controls."""
+        controls = self.spec.controls
+        nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
+        tasks: dict[ControlledWith, Task] = {
+            "text": Task.TEXT, "image": MODES[self.spec.conditioning].task, "mask": Task.INPAINT,
+        }  # fmt: skip
+        infix = self.controls.infix(nets[:1]) if nets else None
+        return replace(
+            announced,
+            controlnets_with=tuple(
+                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
+            ),
+            controlnets_at_once=len(nets),
+            ip_adapters_with=tuple(
+                way
+                for way, task in tasks.items()
+                if len(controls) > len(nets) and takes_adapter(self.task_classes.get(task))
+            ),
         )
 
     @property
@@ -125,14 +155,15 @@ class Checkpoint:
         """Memory of the weights on the device."""
         modules = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
         sizes = ([weight.nbytes for weight in (*part.parameters(), *part.buffers())] for part in modules)
-        return device_bytes(sizes, self.runtime.offload)
+        return device_bytes(sizes, self.runtime.offload) + self.controls.bytes
 
-    def read_adapters(self, sampling: Sampling) -> None:
+    def read_adapters(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
         """Before a run has the device: read the requested adapters' files, which `begin_run` then finds in the page
         cache. Files that are not there or can't be read are left to it.
         """
-        for lora in runtime_options.requested_adapters(self.spec.runtime, sampling.loras).values():
-            with contextlib.suppress(OSError), lora.path.open("rb", buffering=0) as file:
+        loras = runtime_options.requested_adapters(self.spec.runtime, sampling.loras).values()
+        for path in [*(lora.path for lora in loras), *self.controls.adapter_files(controls)]:
+            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
                 while file.read(READ_BYTES):
                     pass
 
@@ -141,11 +172,13 @@ class Checkpoint:
         """Bytes of each component but the denoiser: those that other checkpoints may share."""
         return sizes_of(part for part in self.components.values() if part is not self.denoiser)
 
-    def begin_run(self, sampling: Sampling) -> None:
+    def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
         """Before a run: reset its step caches, and activate the catalog's adapters and the requested ones."""
         runtime = self.spec.runtime
         if self.step_caches is not None:
             self.step_caches.begin_run()
+        if self.spec.controls:
+            self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls)
         if runtime.lora_folder is None:
             return
         pipeline = self.pipeline(None, sampling)
@@ -173,7 +206,9 @@ class Checkpoint:
     def move(self, device: torch.device) -> None:
         """Move the weights to another device, in place. Kept prompts are dropped."""
         self.prompts.clear()
-        move_modules([part for part in self.components.values() if isinstance(part, torch.nn.Module)], device)
+        self.controls.deactivate(self.denoiser)
+        parts = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
+        move_modules([*parts, *self.controls.modules], device)
 
     def _scheduler(self, sampling: SamplingDefaults) -> Any:
         """A new one for each call: schedulers have state between steps."""
@@ -238,8 +273,9 @@ def load_checkpoint(
     multiple = scale if hasattr(pipeline, "unet") else 2 * scale
     tasks = task_classes(pipeline_class)
     components = dict(pipeline.components)
+    controls = load_controls(spec, pipeline_class, device, dtype)
     return Checkpoint(
-        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes=notes
+        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes, controls
     )
 
 

@@ -4,7 +4,7 @@ import traceback
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.images.checkpoint import UnsupportedTask
+from pipelines.images.families import UnsupportedTask
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 

@@ -7,10 +7,27 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.call_signature import draws_text, own_task, sibling_names
+from pipelines.catalog.call_signature import draws_text, family_stem, own_task, sibling_names
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.conditioning import MODES, Task
 from pipelines.protocol.images import CheckpointSpec
+
+
+class UnsupportedTask(Exception):
+    """The checkpoint can't do what a job asks; `param` is the request's field."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def controlnet_class(own: type[Any], task: Task, infix: str) -> type[Any] | None:
+    """The class that draws a task with ControlNets: XControlNetPipeline, XControlNetImg2ImgPipeline and
+    XControlNetInpaintPipeline beside XPipeline, or ControlNetUnion as the infix."""
+    stem = family_stem(own.__name__)
+    suffixes = {Task.TEXT: ("",), Task.REDRAW: ("Img2Img",), Task.INPAINT: ("Inpaint", "Inpainting")}
+    names = (f"{stem}{infix}{suffix}Pipeline" for suffix in suffixes.get(task, ()))
+    return next((found for name in names if (found := getattr(diffusers, name, None)) is not None), None)
 
 
 def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:

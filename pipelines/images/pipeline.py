@@ -18,7 +18,8 @@ from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.images.batching import Row
 from pipelines.images.call_arguments import guidance, max_sequence_length
-from pipelines.images.checkpoint import Checkpoint, UnsupportedTask
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.families import UnsupportedTask
 from pipelines.images.finish import (
     align_reference,
     center_crop,
@@ -140,7 +141,7 @@ class PicturePipeline:
                 return self._call(Task.REDRAW, seed, size, observer, strength, image=self._canvas(size))
             case Task.INPAINT:
                 mask = None if job.mask is None else fit_mask(job.mask, size)
-                inputs: dict[str, object] = {"image": self._canvas(size), "mask_image": mask}
+                inputs: dict[str, Any] = {"image": self._canvas(size), "mask_image": mask}
                 if others := [to_image(reference) for reference in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
@@ -163,21 +164,26 @@ class PicturePipeline:
         task = self.checkpoint.second_pass_task
         if task is Task.INPAINT:
             images["mask_image"] = Image.new("L", tile.size, 255)
-        drawn = self._call(task, seed, tile.size, observer, strength, **images)
+        drawn = self._call(task, seed, tile.size, observer, strength, is_tile=True, **images)
         return lambda: drawn.image(self.preview_map)
 
     def _call(
         self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
-        strength: float | None = None, **images: object,
+        strength: float | None = None, *, is_tile: bool = False, **images: Any,
     ) -> Drawn:  # fmt: skip
         """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
         it takes no such image.
 
         `strength` is None for a call that starts from noise.
         """
-        sampling = self.job.sampling
-        pipeline = self.checkpoint.pipeline(task, sampling)
+        sampling, controls = self.job.sampling, self.checkpoint.controls
+        nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the picture to follow
+        pipeline = self.checkpoint.pipeline(task, sampling, nets)
         accepted = inspect.signature(pipeline.__call__).parameters
+        if nets:
+            images |= controls.net_arguments(accepted, nets, size)
+        images |= controls.adapter_arguments(accepted, self.job.controls)
+        part = None if strength is None else partial(sampling.steps, strength)
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         arguments: dict[str, Any] = {
@@ -193,8 +199,7 @@ class PicturePipeline:
             **observer.callback(accepted),
             **images,
         }
-        if strength is not None:
-            part = partial(sampling.steps, strength)
+        if part is not None:
             arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
         self.on_call(size)

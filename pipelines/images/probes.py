@@ -4,25 +4,21 @@ What a class announces may still break on its weights, or in diffusers itself. S
 size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call.
 """
 
-import io
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-from PIL import Image
-
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import plan_picture
+from pipelines.images.control_probes import ControlProber, Draw, difference
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Encoding, ImageJob, Picture
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 PROMPT: Final = "a red house on green grass under a blue sky"
 TWO_PASSES: Final = "a second pass"
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
-Draw = Callable[[ImageJob], Awaitable[tuple[EncodedImage, ...] | str]]  # the pictures, or why it failed, in one line
 Shown = Callable[[tuple[EncodedImage, ...], tuple[EncodedImage, ...]], str | None]
 
 
@@ -70,7 +66,11 @@ class Prober:
                 failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
                 if failed is not None:
                     abilities = _withdraw(abilities, other, failed)
-        return await self._try_adapters(await self._try_schedulers(abilities, small.job), small.job)
+        abilities = await self._try_adapters(await self._try_schedulers(abilities, small.job), small.job)
+        return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
+
+    def _job_with(self, way: ControlledWith) -> ImageJob:
+        return self._job(self._side_px, references=int(way != "text"), mask=way == "mask")
 
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """Each scheduler that requests may choose."""
@@ -184,13 +184,7 @@ def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
 
 
 def _differs(before: tuple[EncodedImage, ...], drawn: tuple[EncodedImage, ...]) -> str | None:
-    return None if _difference(before[0], drawn[0]) > 0 else "it changes nothing"
-
-
-def _difference(one: EncodedImage, other: EncodedImage) -> float:
-    """The mean difference of the channels, 0 to 255."""
-    first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
-    return float(np.abs(first - second).mean())
+    return None if difference(before[0], drawn[0]) > 0 else "it changes nothing"
 
 
 def _gradient(side_px: int) -> Picture:

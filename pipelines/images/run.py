@@ -52,10 +52,10 @@ class Run:
     def execute(self) -> Pixels:
         """The picture. Blocks. Raises Cancelled, and what the pipeline raises."""
         device = self.resident.checkpoint.device
-        self.resident.checkpoint.read_adapters(self.row.job.sampling)
+        self.resident.checkpoint.read_adapters(self.row.job.sampling, self.row.job.controls)
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
-            self.resident.checkpoint.begin_run(self.row.job.sampling)
+            self.resident.checkpoint.begin_run(self.row.job.sampling, self.row.job.controls)
             self._callbacks.on_start(self)
             finish = watch_device(device, self._pipeline.draw)
         self._callbacks.on_drawn(self)

@@ -17,6 +17,7 @@ Enlarge = Literal["redraw", "resize"]
 Offload = Literal["none", "model", "group"]
 Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
+ControlKind = Literal["controlnet", "ip-adapter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,21 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
+class Control:
+    """A network that requests may name, with a picture for it: a ControlNet follows a map, such as edges or depth; an
+    IP-Adapter takes over a picture's style or content."""
+
+    name: str
+    kind: ControlKind
+    path: Path  # a ControlNet's folder, or an IP-Adapter's .safetensors file
+    map: str = ""  # the kind of map that a ControlNet follows, for people
+    strength: float = 1.0  # unless a request says
+    mode: int | None = None  # control_mode, of a ControlNet for several kinds of maps
+    image_encoder: Path | None = None  # the folder of the encoder that an IP-Adapter was trained with
+    version: int = 0  # newest mtime of its files in ns
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSpec:
     """One catalog file's checkpoint. Equal specs share one copy of the weights."""
 
@@ -106,6 +122,15 @@ class CheckpointSpec:
     sheet: bool = False  # references beyond what it takes are offered as one picture
     base: Path | None = None  # the diffusers folder with the other components, if `path` is a denoiser alone
     upstream: ImageUpstream | None = None  # the server that draws it, in place of the workers here
+    controls: tuple[Control, ...] = ()  # that requests may name
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All folders and files that it is loaded from; none of another server's."""
+        if self.upstream is not None:
+            return ()
+        of_controls = (path for control in self.controls for path in (control.path, control.image_encoder))
+        return tuple(path for path in (self.path, self.base, self.config, *of_controls) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +141,15 @@ class Picture:
     height_px: int
     mode: Literal["RGB", "L"]
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ControlInput:
+    """One of the checkpoint's controls in a job: its map or its reference, and how strong it is."""
+
+    name: str
+    picture: Picture
+    strength: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +178,7 @@ class ImageJob:
     metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of device time; waiting in the queue does not count
     owner: str = ""  # opaque, equal for the jobs of one API key: the device goes round by it
+    controls: tuple[ControlInput, ...] = ()  # in the order of the checkpoint's
     sheet_from: int | None = None  # references from this index on are shown on one sheet
     previews: int = 0  # intermediate pictures of each picture, evenly spread over the steps
 

@@ -19,6 +19,7 @@ Spec = CheckpointSpec | ChatSpec | ClassifierSpec
 AnyEvent = Event | ChatEvent | ClassifyEvent
 HEADER = struct.Struct(">Q")
 DeviceChoice = Literal["auto", "cuda", "cpu"]
+ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 
 
@@ -120,6 +121,10 @@ class Abilities:
     any_ratio: bool = True  # draws other shapes than squares
     unfit_adapters: tuple[str, ...] = ()  # of lora_folder
     unfit_schedulers: tuple[str, ...] = ()  # of those that requests may choose
+    unfit_controls: tuple[str, ...] = ()
+    controlnets_with: tuple[ControlledWith, ...] = ()  # what ControlNets work with
+    controlnets_at_once: int = 0
+    ip_adapters_with: tuple[ControlledWith, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 

@@ -5,6 +5,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -14,6 +15,7 @@ from server.accounts.keys import Key
 from server.errors import BadRequest, UnsupportedMedia
 from server.flows.call_recording import describe_body
 from server.flows.fingerprint import fingerprint
+from server.flows.images.controls import ControlRequest
 from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
 from server.http import examples
@@ -46,16 +48,18 @@ from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
 from server.schemas.image_jobs import ImageJobState
 from server.schemas.images import (
+    MAX_CONTROLS,
     MAX_REFERENCES,
     NO_EFFECT,
     SYNONYMS,
     UNSUPPORTED,
     CompletedEvent,
+    ControlledOptions,
+    ControlOptions,
     EditForm,
     EditUpload,
     GenerationBody,
     ImageAnswer,
-    ImageOptions,
     PartialEvent,
     SamplingOptions,
 )
@@ -64,16 +68,19 @@ from server.services import Services
 from server.telemetry.call_trace import current_trace
 
 router = APIRouter(prefix="/v1/images")
-Options = TypeVar("Options", bound=ImageOptions)
+Options = TypeVar("Options", bound=ControlledOptions)
 
 MAX_FILES = 64  # more than the rule allows, so that the rule can say what is wrong
 MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"images?(\[\d*\])?")
+CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")  # a file
+EMPTY: Mapping[str, bytes] = MappingProxyType({})
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
-REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ImageOptions.model_fields.keys() - {
-    "background"
+REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
+    "background",
+    "controls",
 }
 PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
 IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
@@ -114,7 +121,12 @@ async def generate(request: Request, key: Caller, services: ServicesDep) -> Resp
         body=form_body(
             EditUpload,
             examples.EDIT,
-            {"image": PICTURE_TYPES, "mask": PICTURE_TYPES, "loras": "application/json"},
+            {
+                "image": PICTURE_TYPES,
+                "mask": PICTURE_TYPES,
+                "loras": "application/json",
+                "controls": "application/json",
+            },
         ),
         errors=[*CREATE_ERRORS, 415],
         **CREATES_PICTURES,
@@ -138,8 +150,9 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
             )
         body = _options(EditForm, texts, files, strict=False)
         references = await _references(form)
+        control_files = {name: await _read(form[name]) for name in files if CONTROL_FIELD.fullmatch(name)}
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    call = _image_request(request, services, "images.edits", body, references, mask)
+    call = _image_request(request, services, "images.edits", body, references, mask, control_files)
     return await _answer(
         request,
         services,
@@ -165,12 +178,20 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
 
 
 async def _answer(
-    request: Request, services: Services, key: Key, body: ImageOptions, image_request: ImageRequest, ignored: list[str]
+    request: Request,
+    services: Services,
+    key: Key,
+    body: ControlledOptions,
+    image_request: ImageRequest,
+    ignored: list[str],
 ) -> Response:
     """The answer of the call. A header names the fields that were ignored."""
-    parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", *SYNONYMS})
+    parameters = body.model_dump(mode="json", exclude={"image", "images", "mask", "controls", *SYNONYMS})
+    if image_request.controls:
+        parameters["controls"] = {each.name: each.strength for each in image_request.controls}
     parameters["background"] = image_request.background  # the same call, whether its client waits or comes back
     pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
+    pictures += [each.picture for each in image_request.controls]
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
@@ -193,7 +214,7 @@ def _options(model: type[Options], values: Mapping[str, Any], files: Sequence[st
 
 
 def _is_file_field(name: str) -> bool:
-    return name == "mask" or IMAGE_FIELD.fullmatch(name) is not None
+    return name == "mask" or any(field.fullmatch(name) for field in (IMAGE_FIELD, CONTROL_FIELD))
 
 
 def _folded(texts: Mapping[str, str]) -> dict[str, Any]:
@@ -209,9 +230,10 @@ def _image_request(
     request: Request,
     services: Services,
     endpoint: str,
-    body: ImageOptions,
+    body: ControlledOptions,
     references: tuple[Reference, ...],
     mask: Reference | None,
+    control_files: Mapping[str, bytes] = EMPTY,
 ) -> ImageRequest:
     """Raises BadRequest for a stream in the background: there is nothing that would read it."""
     if body.background is True and body.stream:
@@ -225,11 +247,29 @@ def _image_request(
         results_base=public_base(request, services),
         references=references,
         mask=mask,
+        controls=_controls(body, control_files),
         sampling=SamplingOptions(**body.model_dump(include=set(SamplingOptions.model_fields))),
         in_background=in_background,
         background="auto" if isinstance(body.background, bool) else body.background,
         **body.model_dump(include=REQUEST_FIELDS),
     )
+
+
+def _controls(body: ControlledOptions, files: Mapping[str, bytes]) -> tuple[ControlRequest, ...]:
+    """`files` are the pictures of a form, by the names of their parts. Raises BadRequest for a control without one."""
+    if len(files) > MAX_CONTROLS:
+        message = f"Invalid 'controls': too many. Expected at most {MAX_CONTROLS}, but got {len(files)}."
+        raise BadRequest(message, param="controls", code="array_above_max_length")
+    controls = dict.fromkeys((name[len("controls[") : -1] for name in files), ControlOptions()) | body.controls
+    requested = []
+    for name, options in controls.items():
+        field = f"controls[{name}]"
+        source = files.get(field, options.image)
+        if source is None:
+            message = f"Missing required parameter: '{field}'. Send the picture of this control."
+            raise BadRequest(message, param="controls", code="missing_required_parameter")
+        requested.append(ControlRequest(name, Reference(field, source), options.strength))
+    return tuple(sorted(requested, key=lambda each: each.name))
 
 
 def _require_multipart(request: Request) -> None:

@@ -9,13 +9,16 @@ from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.images import MAX_REFERENCES, ImageModel
 from pipelines.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from pipelines.protocol.chat import ChatSpec
+from pipelines.protocol.images import Control
+from pipelines.protocol.messages import Abilities
 from server.accounts.money import format_money
 from server.errors import NotFound
+from server.flows.images.controls import offered_controls
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import answer, openapi, parameter, schema_of
 from server.schemas.images import MAX_PROMPT, MAX_STEPS
-from server.schemas.models import Architecture, ChatCard, ImageLimits, Modality, ModelCard, ModelList
+from server.schemas.models import Architecture, ChatCard, ControlCard, ImageLimits, Modality, ModelCard, ModelList
 from server.services import Services
 
 router = APIRouter(prefix="/v1/models")
@@ -96,6 +99,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         supports=supports,
         adapters=[name for name in offered_loras(model) if abilities is None or name not in abilities.unfit_adapters],
         schedulers=offered_schedulers(model, abilities),
+        controls=[_control_card(control, abilities) for control in offered_controls(model, abilities)],
         max_references=max_references,
         limits=ImageLimits(
             max_n=services.settings.max_n,
@@ -109,6 +113,17 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
             side_multiple=GRID_PX,
         ),
         price=format_money(model.price),
+    )
+
+
+def _control_card(control: Control, abilities: Abilities | None) -> ControlCard:
+    ways = (abilities.controlnets_with, abilities.ip_adapters_with) if abilities is not None else ((), ())
+    return ControlCard(
+        name=control.name,
+        kind=control.kind,
+        map=control.map or None,
+        strength=control.strength,
+        works_with=list(ways[control.kind == "ip-adapter"]),
     )
 
 

@@ -12,6 +12,7 @@ from server.schemas.answer import Answer, OmittedIfNone
 MAX_PROMPT = 32_000
 MAX_REFERENCES = 16
 MAX_STEPS = 200
+MAX_CONTROLS = 4
 UNSUPPORTED = {  # field -> what to do instead
     "complexity": "leave it out",
     "frame_count": "it draws still pictures; leave it out",
@@ -64,6 +65,23 @@ Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Guidance = Annotated[float, Field(ge=0, le=50)]
 
 
+def _as_control(value: object) -> object:
+    return {"image": value} if isinstance(value, str) else value
+
+
+class ControlOptions(BaseModel):
+    """A control's picture, the map of a ControlNet or the reference of an IP-Adapter, and how strong it is. In forms,
+    the picture is a file part `controls[NAME]`."""
+
+    model_config = CONFIG
+
+    image: Reference | None = None
+    strength: Annotated[float, Field(gt=0, le=2)] | None = None
+
+
+ControlOption = Annotated[
+    ControlOptions, BeforeValidator(_as_control, json_schema_input_type=ControlOptions | Reference)
+]
 ImageList = Annotated[References, BeforeValidator(_as_list, json_schema_input_type=Reference | References)]
 
 
@@ -132,7 +150,13 @@ class ImageOptions(SamplingOptions, OpenAIOptions):
         return self
 
 
-class GenerationBody(ImageOptions):
+class ControlledOptions(ImageOptions):
+    """With the controls that the model's catalog file offers, by name."""
+
+    controls: Annotated[dict[LoraName, ControlOption], BeforeValidator(_from_form), Field(max_length=MAX_CONTROLS)] = {}
+
+
+class GenerationBody(ControlledOptions):
     """POST /v1/images/generations, and OpenAI's JSON at /v1/images/edits. `images` is another name of `image`."""
 
     image: ImageList = []
@@ -145,7 +169,7 @@ class GenerationBody(ImageOptions):
         return self
 
 
-class EditForm(ImageOptions):
+class EditForm(ControlledOptions):
     """POST /v1/images/edits, without its files."""
 
 

@@ -28,6 +28,16 @@ class ImageLimits(Answer):
     side_multiple: int
 
 
+class ControlCard(Answer):
+    """A ControlNet or IP-Adapter that requests may name in `controls`. `map` is what a ControlNet follows."""
+
+    name: str
+    kind: Literal["controlnet", "ip-adapter"]
+    map: str | None
+    strength: float
+    works_with: list[Literal["text", "image", "mask"]]
+
+
 class ModelCard(Answer):
     """An image model: OpenAI's four fields, and what a caller needs to choose it. `supports` is what its checkpoint has
     shown that it can do, empty until it is loaded. `sizes` has the pixels of each ratio, `price` is CNY a call."""
@@ -50,6 +60,7 @@ class ModelCard(Answer):
     supports: list[str]
     adapters: list[str]
     schedulers: list[str]
+    controls: list[ControlCard]
     max_references: int
     limits: ImageLimits
     price: str

@@ -114,14 +114,22 @@ def _authorization(database: Any) -> dict[str, str]:
 
 @asynccontextmanager
 async def in_process(
-    home: Path, *, lora_folder: str | None = None, configs: Path = REPOSITORY / "model_configs", **settings: Any
+    home: Path,
+    *,
+    lora_folder: str | None = None,
+    more_of_alpha: str = "",
+    configs: Path = REPOSITORY / "model_configs",
+    **settings: Any,
 ) -> AsyncIterator[InProcess]:
     """Run the app with the shipped catalog until the block ends. The gate is open. `lora_folder` is alpha's, below the
-    home."""
-    if lora_folder is not None:
+    home; `more_of_alpha` are further tables of its file."""
+    if lora_folder is not None or more_of_alpha:
         configs = Path(shutil.copytree(configs, home / "model_configs"))
         alpha = configs / "alpha-image-2.toml"
-        alpha.write_text(alpha.read_text().replace("[runtime]", f'[runtime]\nlora_folder = "{lora_folder}"'))
+        text = alpha.read_text() + more_of_alpha
+        if lora_folder is not None:
+            text = text.replace("[runtime]", f'[runtime]\nlora_folder = "{lora_folder}"')
+        alpha.write_text(text)
     workers = Workers()
     workers.gate.set()
     with pytest.MonkeyPatch.context() as monkeypatch:

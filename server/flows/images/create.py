@@ -116,13 +116,15 @@ class ImageCreator:
         references = await self._references.load(key.id, request.references)
         first = references[0] if references else None
         mask = await self._references.load_mask(key.id, request.mask, first)
+        maps = await self._references.load(key.id, [each.picture for each in request.controls])
         abilities = self._engine.abilities(model.checkpoint)
-        job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities)
+        job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
         await self._moderator.check_texts(context, "input", _texts(request))
-        await self._moderator.check_pictures(context, "input", job.references)
+        sent = [*job.references, *(each.picture for each in job.controls)]
+        await self._moderator.check_pictures(context, "input", sent)
 
         with self._backlog.reserve(job, call):
             try:

@@ -8,8 +8,9 @@ from pipelines.catalog.conditioning import Task, find_task
 from pipelines.catalog.images import MAX_REFERENCES, ImageModel
 from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Abilities, ControlledWith
 from server.errors import BadImageRequest, BadRequest
+from server.flows.images.controls import ControlRequest, check_controls, control_inputs
 from server.flows.references import DecodedPicture, Reference
 from server.schemas.images import SamplingOptions
 
@@ -40,6 +41,7 @@ class ImageRequest:
     partial_images: int = 0
     seed: int | None = None
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    controls: tuple[ControlRequest, ...] = ()
 
     def task(self, model: ImageModel) -> Task:
         return find_task(model.checkpoint, has_references=bool(self.references), has_mask=self.mask is not None)
@@ -85,6 +87,8 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
         raise BadRequest(message, param="scheduler", code="unsupported_value")
     if abilities is not None:
         _check_abilities(request, model, abilities)
+    way: ControlledWith = "mask" if request.mask else "image" if request.references else "text"
+    check_controls(request.controls, way, model, abilities)
     max_references = reference_limit(model, abilities)
     if len(request.references) > max_references:
         noun = "reference image" if max_references == 1 else "reference images"
@@ -174,9 +178,13 @@ def build_job(
     mask: Picture | None,
     time_limit_s: float,
     abilities: Abilities | None = None,
+    control_pictures: tuple[DecodedPicture, ...] = (),
 ) -> ImageJob:
-    """The job. Raises BadRequest for a size that the model does not draw."""
-    first = (references[0].original_width_px, references[0].original_height_px) if references else None
+    """The job. `control_pictures` are those of the request's controls. Raises BadRequest for a size that the model does
+    not draw."""
+    shown = [*references, *control_pictures]
+    first = (shown[0].original_width_px, shown[0].original_height_px) if shown else None
+    controls = control_inputs(request.controls, control_pictures, model)
     try:
         size = resolve_size(model.sizes, request.size, first)
     except SizeError as error:
@@ -199,6 +207,7 @@ def build_job(
         seed=request.seed if request.seed is not None else secrets.randbelow(MAX_RANDOM_SEED),
         references=tuple(reference.picture for reference in references),
         mask=mask,
+        controls=controls,
         encoding=Encoding(
             request.output_format, 100 if request.output_compression is None else request.output_compression
         ),
@@ -207,6 +216,7 @@ def build_job(
             "model": model.name,
             "checkpoint": model.checkpoint.name,
             **used,
+            **({"controls": {each.name: each.strength for each in controls}} if controls else {}),
             "software": "Darkroom",
         },
         time_limit_s=time_limit_s,

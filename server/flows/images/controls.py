@@ -1,0 +1,77 @@
+"""Controls of a request, ControlNets and IP-Adapters: whether the model takes them, and as inputs of a job."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipelines.catalog.images import ImageModel
+from pipelines.protocol.images import Control, ControlInput
+from pipelines.protocol.messages import Abilities, ControlledWith
+from server.errors import BadRequest
+from server.flows.references import DecodedPicture, Reference
+
+NEEDS: dict[ControlledWith, str] = {"text": "a prompt alone", "image": "reference images", "mask": "a mask"}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """One of the model's controls, with its picture; `strength` is None for the catalog's."""
+
+    name: str
+    picture: Reference
+    strength: float | None = None
+
+
+def offered_controls(model: ImageModel, abilities: Abilities | None) -> list[Control]:
+    """Those of the catalog file, without those that failed in warmup."""
+    unfit = abilities.unfit_controls if abilities is not None else ()
+    return [control for control in model.checkpoint.controls if control.name not in unfit]
+
+
+def check_controls(
+    requested: Sequence[ControlRequest], way: ControlledWith, model: ImageModel, abilities: Abilities | None
+) -> None:
+    """Refuse what the model's controls can't do. `way` is what the request has beside them. Raises BadRequest."""
+    if not requested:
+        return
+    offered = {control.name: control for control in offered_controls(model, abilities)}
+    if unknown := [each.name for each in requested if each.name not in offered]:
+        names = f"Controls: {', '.join(offered)}." if offered else "It takes none: leave 'controls' out."
+        raise _refusal(f"Model `{model.name}` has no control '{unknown[0]}'. {names}")
+    chosen = [offered[each.name] for each in requested]
+    nets = [control for control in chosen if control.kind == "controlnet"]
+    adapters = [control for control in chosen if control.kind == "ip-adapter"]
+    if len({control.image_encoder for control in adapters}) > 1:
+        raise _refusal(f"The controls {_names(adapters)} have different image encoders: send one of them.")
+    if abilities is None:  # the checkpoint has not been loaded yet: until then the job itself fails
+        return
+    if len(nets) > abilities.controlnets_at_once:
+        raise _refusal(f"Model `{model.name}` takes one ControlNet at a time: send one of {_names(nets)}.")
+    for some, ways in ((nets, abilities.controlnets_with), (adapters, abilities.ip_adapters_with)):
+        if some and way not in ways:
+            works = " or ".join(NEEDS[each] for each in ways) or "nothing that it draws"
+            name = f"The control '{some[0].name}' of model `{model.name}`"
+            raise _refusal(f"{name} does not work with {NEEDS[way]}, but with {works}.")
+
+
+def control_inputs(
+    requested: Iterable[ControlRequest], pictures: Iterable[DecodedPicture], model: ImageModel
+) -> tuple[ControlInput, ...]:
+    """Of a job, in the order of the catalog file: so the order in a request changes nothing."""
+    given = {each.name: (each, picture) for each, picture in zip(requested, pictures, strict=True)}
+    return tuple(
+        ControlInput(
+            control.name,
+            given[control.name][1].picture,
+            control.strength if (strength := given[control.name][0].strength) is None else strength,
+        )
+        for control in model.checkpoint.controls
+        if control.name in given
+    )
+
+
+def _names(controls: Iterable[Control]) -> str:
+    return ", ".join(control.name for control in controls)
+
+
+def _refusal(message: str) -> BadRequest:
+    return BadRequest(message, param="controls", code="unsupported_value")

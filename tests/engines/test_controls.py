@@ -1,0 +1,218 @@
+"""ControlNets and IP-Adapters: what they change, beside whom they are drawn, and what warmup says of them."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.images.checkpoint import load_checkpoint
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
+from tests.engines.conftest import left_half, plain_picture, split_picture
+from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
+from tests.engines.test_families import family_spec
+from tests.support.image_jobs import image_job
+from tests.support.tiny_families import make_family
+from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter
+
+CPU = torch.device("cpu")
+UPRIGHT, ACROSS = split_picture(upright=True), split_picture(upright=False)
+
+
+@pytest.fixture(scope="module")
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CheckpointSpec]:
+    """The spec of a tiny checkpoint with two ControlNets and an IP-Adapter."""
+    made: dict[str, CheckpointSpec] = {}
+
+    def make(name: str) -> CheckpointSpec:
+        if name not in made:
+            folder = tmp_path_factory.mktemp("controls")
+            make_family(name, folder / name)
+            spec = family_spec(name, folder, "img2img")
+            denoiser = load_checkpoint(spec, CPU).denoiser
+            encoder = make_image_encoder(folder / "encoder")
+            controls = [Control("edges", "controlnet", make_controlnet(denoiser, folder / "edges"), "canny")]
+            controls += [Control("depth", "controlnet", make_controlnet(denoiser, folder / "depth", 9), "depth")]
+            if name != "sd3":
+                file = make_ip_adapter(denoiser, folder / "ip" / "style.safetensors")
+                controls += [Control("style", "ip-adapter", file, image_encoder=encoder)]
+            made[name] = replace(spec, controls=tuple(controls))
+        return made[name]
+
+    return make
+
+
+def controlled_job(spec: CheckpointSpec, *names: str, strength: float = 1.0, **fields: object) -> ImageJob:
+    picture = fields.pop("picture", UPRIGHT)
+    inputs = tuple(ControlInput(name, picture, strength) for name in names)  # type: ignore[arg-type]
+    return image_job(spec, id="-".join((*names, str(fields.get("seed", 0)))), controls=inputs, **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "nets_with", "adapters_with"),
+    [
+        ("sd15", ("text", "image", "mask"), ("text", "image", "mask")),
+        pytest.param("sdxl", ("text", "image", "mask"), ("text", "image", "mask"), marks=pytest.mark.nightly),
+        ("flux", ("text", "image", "mask"), ("text", "image", "mask")),
+        ("sd3", ("text",), ()),  # its class for masks takes ControlNets that are made for them alone
+    ],
+)
+async def test_warmup_finds_what_controls_work_with(
+    controlled: Callable[[str], CheckpointSpec], name: str, nets_with: tuple[str, ...], adapters_with: tuple[str, ...]
+) -> None:
+    found = await ImageEngine(CPU).prepare(controlled(name))
+    assert [each.what for each in found.withdrawn] == (["the control edges with mask"] if name == "sd3" else [])
+    assert (found.controlnets_with, found.ip_adapters_with) == (nets_with, adapters_with)
+    assert (found.controlnets_at_once, found.unfit_controls) == (2, ())
+
+
+@pytest.mark.parametrize("names", [("edges",), ("edges", "depth"), ("style",), ("edges", "style")])
+@pytest.mark.parametrize("name", ["sd15", "flux"])
+async def test_controlled_pictures_share_passes_and_are_what_they_are_alone(
+    controlled: Callable[[str], CheckpointSpec], name: str, names: tuple[str, ...]
+) -> None:
+    """Each has a map and a strength of its own."""
+    spec = controlled(name)
+    engine = ImageEngine(CPU)  # it has measured nothing, so two may share a pass
+    jobs = [
+        controlled_job(spec, *names, seed=seed, picture=picture, prompt="a" * seed)
+        for seed, picture in ((1, UPRIGHT), (2, ACROSS))
+    ]
+    events = await drawn_together(engine, jobs)
+    assert all(isinstance(event, Finished) and event.merged for event in events)
+    alone = [await drawn(engine, job) for job in jobs]
+    assert all(difference(event, pictures) <= 2 for event, pictures in zip(events, alone, strict=True))
+    assert difference(await last_event(engine, controlled_job(spec, seed=1)), alone[0]) > 2, "they change nothing"
+
+
+async def test_a_picture_without_an_ip_adapter_is_what_it_was_before_one(
+    controlled: Callable[[str], CheckpointSpec],
+) -> None:
+    """It is state of the weights: those with others are drawn one after another, in any order."""
+    spec = controlled("sd15")
+    engine = ImageEngine(CPU)
+    jobs = [
+        controlled_job(spec, seed=1, steps=5),
+        controlled_job(spec, "style", seed=2, steps=5),
+        replace(controlled_job(spec, "style", seed=2, steps=5, strength=0.5), id="weak"),
+        controlled_job(spec, "edges", seed=3, steps=5),
+    ]
+    alone = [await drawn(engine, job) for job in (jobs[0], jobs[3], jobs[1], jobs[2])]
+    events = await drawn_in_any_order(engine, jobs)
+    for event, pictures in zip(events, (alone[0], alone[2], alone[3], alone[1]), strict=True):
+        assert difference(event, pictures) <= 2
+    assert difference(events[1], alone[3]) > 2, "the strength changes nothing"
+
+
+async def drawn_in_any_order(engine: ImageEngine, jobs: list[ImageJob]) -> list[object]:
+    return list(await asyncio.gather(*(last_event(engine, job) for job in jobs)))
+
+
+@pytest.mark.parametrize("start", ["reference", "mask", "two passes"])
+async def test_controls_go_with_references_masks_and_second_passes(
+    controlled: Callable[[str], CheckpointSpec], start: str
+) -> None:
+    fields: dict[str, dict[str, object]] = {
+        "reference": {"references": (plain_picture(),), "strength": 0.9},
+        "mask": {"references": (plain_picture(),), "mask": left_half()},
+        "two passes": {"width_px": 160, "height_px": 96},
+    }
+    engine, spec = ImageEngine(CPU), controlled("sd15")
+    both = controlled_job(spec, "edges", "style", seed=1, **fields[start])
+    event = await last_event(engine, both)
+    assert isinstance(event, Finished), event
+    plain = await last_event(engine, replace(both, controls=(), id="plain"))
+    assert isinstance(plain, Finished)
+    assert event.images[0].data != plain.images[0].data
+    assert (event.images[0].width_px, event.images[0].height_px) == (both.width_px, both.height_px)
+
+
+async def test_what_a_control_does_not_work_with_is_refused_by_field(
+    controlled: Callable[[str], CheckpointSpec],
+) -> None:
+    """SD 3 has no class for references with a ControlNet."""
+    job = controlled_job(controlled("sd3"), "edges", references=(plain_picture(),), strength=0.9)
+    event = await last_event(ImageEngine(CPU), job)
+    assert isinstance(event, Failed)
+    assert (event.code, event.param) == ("unsupported", "controls")
+
+
+async def test_controls_of_another_family_are_withdrawn_or_refused(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path
+) -> None:
+    sd15, flux = controlled("sd15"), controlled("flux")
+    mixed = replace(sd15, controls=(sd15.controls[0], replace(flux.controls[0], name="wrong")))
+    found = await ImageEngine(CPU).prepare(mixed)
+    assert found.unfit_controls == ("wrong",)
+    assert any(withdrawn.what == "the control wrong" for withdrawn in found.withdrawn)
+    with pytest.raises(CheckpointError, match="none of its controls works with it: edges: "):
+        await ImageEngine(CPU).prepare(replace(sd15, controls=flux.controls[:1]))
+    silent = make_controlnet(load_checkpoint(replace(sd15, controls=()), CPU).denoiser, tmp_path / "silent")
+    _erase(silent)
+    with pytest.raises(CheckpointError, match="works with it: edges: it changes nothing"):
+        await ImageEngine(CPU).prepare(replace(sd15, controls=(replace(sd15.controls[0], path=silent),)))
+
+
+def _erase(folder: Path) -> None:
+    """A ControlNet as it is before its training: all that it adds is zero."""
+    (file,) = folder.glob("*.safetensors")
+    save_file({name: torch.zeros_like(weight) for name, weight in load_file(file).items()}, file)
+
+
+@pytest.mark.parametrize("name", ["sdxl", "flux"])
+async def test_one_controlnet_follows_several_kinds_of_maps(
+    controlled: Callable[[str], CheckpointSpec], name: str, tmp_path: Path
+) -> None:
+    """It is in memory once, and draws with one of its modes, with several, and beside another ControlNet."""
+    plain = replace(controlled(name), controls=())
+    denoiser = load_checkpoint(plain, CPU).denoiser
+    both, other = (make_controlnet(denoiser, tmp_path / str(seed), seed, modes=3) for seed in (1, 2))
+    controls = [Control(f"{mode}", "controlnet", both, mode=mode) for mode in range(2)]
+    spec = replace(plain, controls=(*controls, Control("other", "controlnet", other, mode=2)))
+    assert len(load_checkpoint(spec, CPU).controls.nets) == 2
+    engine = ImageEngine(CPU)
+    pictures = []
+    for names in ((), ("0",), ("1",), ("0", "1"), ("1", "other"), ("0", "1", "other")):
+        pictures.append(await drawn(engine, controlled_job(spec, *names, seed=1)))
+    assert len({picture[0].tobytes() for picture in pictures}) == len(pictures)
+
+
+def test_controls_that_are_not_there_or_no_controls_are_named(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path
+) -> None:
+    spec = controlled("sd15")
+    edges, _, style = spec.controls
+    pixart = make_family("pixart", tmp_path / "pixart")
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({"controls": (replace(edges, path=tmp_path / "none"),)}, "no config.json can be read"),
+        ({"controls": (replace(edges, path=spec.path / "unet"),)}, "UNet2DConditionModel is no ControlNet"),
+        ({"controls": (replace(style, image_encoder=spec.path / "text_encoder"),)}, "is no image encoder"),
+        ({"controls": (replace(style, path=tmp_path / "none.safetensors"),)}, "there is no such file"),
+        ({"controls": (style,), "path": pixart}, "PixArtSigmaPipeline takes no IP-Adapters"),
+    ]
+    for fields, message in wrong:
+        with pytest.raises(CheckpointError, match=message):
+            load_checkpoint(replace(spec, **fields), CPU)  # type: ignore[arg-type]
+
+
+def test_controls_count_as_memory(controlled: Callable[[str], CheckpointSpec]) -> None:
+    spec = controlled("sd15")
+    plain = replace(spec, controls=())
+    more = load_checkpoint(spec, CPU).weights_bytes - load_checkpoint(plain, CPU).weights_bytes
+    assert more == estimate_bytes(spec, 4) - estimate_bytes(plain, 4) > 0
+
+
+def test_a_folder_with_one_variant_of_a_controlnet_loads(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path
+) -> None:
+    spec = controlled("sd15")
+    folder = shutil.copytree(spec.controls[0].path, tmp_path / "fp16")
+    (file,) = folder.glob("*.safetensors")
+    file.rename(file.with_suffix(".fp16.safetensors"))
+    assert load_checkpoint(replace(spec, controls=(replace(spec.controls[0], path=folder),)), CPU).controls.nets

@@ -1,0 +1,87 @@
+"""ControlNets and IP-Adapters for tiny checkpoints, with random weights: published ones begin as zeros."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from safetensors.torch import save_file
+
+EMBEDDING = (8, 8, 8, 16)  # channels of what reads a map
+ENCODER_WIDTH = 16
+TOKENS = 4  # of a picture, in the denoiser's attention: the layout has always four
+
+
+def make_controlnet(denoiser: Any, folder: Path, seed: int = 1, modes: int | None = None) -> Path:
+    """A ControlNet of the denoiser's architecture. `modes` is how many kinds of maps it has, if it has several."""
+    torch.manual_seed(seed)
+    if isinstance(denoiser, diffusers.UNet2DConditionModel) and modes is not None:
+        net = _union(denoiser, modes)
+    elif isinstance(denoiser, diffusers.UNet2DConditionModel):
+        net = diffusers.ControlNetModel.from_unet(denoiser, conditioning_embedding_out_channels=EMBEDDING)
+    elif isinstance(denoiser, diffusers.SD3Transformer2DModel):
+        net = diffusers.SD3ControlNetModel.from_transformer(denoiser, num_layers=1, num_extra_conditioning_channels=0)
+    else:
+        config = {**denoiser.config, "num_layers": 1, "num_single_layers": 1, "num_mode": modes}
+        config = {name: value for name, value in config.items() if not name.startswith("_") and name != "out_channels"}
+        net = diffusers.FluxControlNetModel(**config)
+    with torch.no_grad():
+        for weight in net.parameters():
+            if not weight.any():
+                weight.normal_(std=0.5)
+    net.save_pretrained(folder)
+    return folder
+
+
+def _union(denoiser: Any, modes: int) -> Any:
+    accepted = inspect.signature(diffusers.ControlNetUnionModel.__init__).parameters
+    config = {name: value for name, value in denoiser.config.items() if name in accepted}
+    width = denoiser.config.block_out_channels[0]
+    return diffusers.ControlNetUnionModel(
+        **config, conditioning_embedding_out_channels=EMBEDDING, num_control_type=modes, num_trans_channel=width,
+        num_trans_head=2, num_proj_channel=width,
+    )  # fmt: skip
+
+
+def make_image_encoder(folder: Path) -> Path:
+    torch.manual_seed(2)
+    config = transformers.CLIPVisionConfig(
+        hidden_size=ENCODER_WIDTH, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=32,
+        patch_size=8, projection_dim=ENCODER_WIDTH,
+    )  # fmt: skip
+    transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder)
+    return folder
+
+
+def make_ip_adapter(denoiser: Any, file: Path, seed: int = 3) -> Path:
+    """In the layout that is published for Stable Diffusion, or for FLUX.1."""
+    torch.manual_seed(seed)
+    if isinstance(denoiser, diffusers.UNet2DConditionModel):
+        width = denoiser.config.cross_attention_dim
+        layers = [module for name, module in _attentions(denoiser) if name.endswith("attn2")]
+        sizes = {f"ip_adapter.{2 * i + 1}": module.to_k.weight.shape for i, module in enumerate(layers)}
+    else:
+        width = denoiser.config.joint_attention_dim
+        inner = denoiser.config.attention_head_dim * denoiser.config.num_attention_heads
+        sizes = {f"ip_adapter.{i}": (inner, width) for i in range(denoiser.config.num_layers)}
+    tensors = {
+        "image_proj.proj.weight": torch.randn(TOKENS * width, ENCODER_WIDTH),
+        "image_proj.proj.bias": torch.randn(TOKENS * width),
+        "image_proj.norm.weight": torch.ones(width),
+        "image_proj.norm.bias": torch.zeros(width),
+        **{f"{name}.{part}_ip.weight": torch.randn(*size) for name, size in sizes.items() for part in ("to_k", "to_v")},
+    }
+    if not isinstance(denoiser, diffusers.UNet2DConditionModel):
+        biases = {
+            name.replace("weight", "bias"): torch.zeros(t.shape[0]) for name, t in tensors.items() if "_ip" in name
+        }
+        tensors |= biases
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, file)
+    return file
+
+
+def _attentions(denoiser: Any) -> list[tuple[str, Any]]:
+    return [(name, module) for name, module in denoiser.named_modules() if name.endswith(("attn1", "attn2"))]
