@@ -37,6 +37,11 @@ def draws_text(accepted: Parameters) -> bool:
     return task is Task.TEXT or (task is Task.NATIVE and accepted["image"].default is not Parameter.empty)
 
 
+def starts_late(accepted: Parameters) -> bool:
+    """Whether a call that only draws from text can start from a picture's latents (pipelines.images.late_start)."""
+    return own_task(accepted) is Task.TEXT and {"latents", "num_inference_steps"} <= accepted.keys()
+
+
 def sibling_names(class_name: str) -> Mapping[Task, str]:
     """An XPipeline may have siblings for the same weights: XImg2ImgPipeline and XInpaintPipeline."""
     stem = family_stem(class_name)

@@ -16,6 +16,7 @@ from pipelines.catalog.call_signature import (
     draws_text,
     own_task,
     sibling_names,
+    starts_late,
     takes_guidance,
     takes_negative_prompt,
 )
@@ -254,6 +255,8 @@ def _abilities(
     tasks = {task, *(sibling for sibling, name in sibling_names(class_name).items() if source.has(name))}
     if draws_text(signature):
         tasks.add(Task.TEXT)
+    if starts_late(signature):
+        tasks |= {Task.REDRAW, Task.INPAINT}
     conditioning: Conditioning = "native" if task is Task.NATIVE else "img2img"
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
     return announce(

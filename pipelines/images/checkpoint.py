@@ -104,9 +104,13 @@ class Checkpoint:
         """How tiles of a larger picture are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
         repaints them under a full mask."""
         tasks = self.task_classes
-        if tasks.get(Task.INPAINT) is self.pipeline_class or Task.REDRAW not in tasks:
-            return Task.INPAINT
-        return Task.REDRAW
+        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
+        return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
+
+    def starts_late(self, task: Task) -> bool:
+        """Whether the class for text draws this task, from noised latents (pipelines.images.late_start)."""
+        own = self.task_classes.get(Task.TEXT)
+        return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
 
     def takes_size(self, task: Task) -> bool:
         """Whether the task's call takes a size. Others draw in the size of the reference."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.call_signature import draws_text, family_stem, own_task, sibling_names
+from pipelines.catalog.call_signature import draws_text, family_stem, own_task, sibling_names, starts_late
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.conditioning import MODES, Task
 from pipelines.protocol.images import CheckpointSpec
@@ -35,7 +35,7 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
 
     An XPipeline has siblings for the same weights, XImg2ImgPipeline and XInpaintPipeline. A checkpoint for one task
     alone names that task's class, such as an inpainting checkpoint of SDXL; what its siblings make of its weights is
-    found when they are tried (warmup).
+    found when they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
     """
     accepted = inspect.signature(own.__call__).parameters
     classes = {own_task(accepted): own}
@@ -44,6 +44,8 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     for sibling, name in sibling_names(own.__name__).items():
         if (found := getattr(diffusers, name, None)) is not None:
             classes.setdefault(sibling, found)
+    if starts_late(accepted):
+        classes = {Task.REDRAW: own, Task.INPAINT: own} | classes
     return MappingProxyType(classes)
 
 

@@ -28,6 +28,7 @@ from pipelines.images.finish import (
     thumbnail,
     to_image,
 )
+from pipelines.images.late_start import LateStart
 from pipelines.images.previews import PreviewMap
 from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
@@ -184,6 +185,9 @@ class PicturePipeline:
             images |= controls.net_arguments(accepted, nets, size)
         images |= controls.adapter_arguments(accepted, self.job.controls)
         part = None if strength is None else partial(sampling.steps, strength)
+        late = None
+        if part is not None and self.checkpoint.starts_late(task):
+            late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
         if missing := [name for name in images if name not in accepted]:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         arguments: dict[str, Any] = {
@@ -202,6 +206,8 @@ class PicturePipeline:
         if part is not None:
             arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
         arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
+        if late is not None:
+            arguments = late.wrap_callback(arguments)
         self.on_call(size)
         with torch.inference_mode():
             picture = ReturnedPicture(pipeline(**arguments).images)

@@ -10,6 +10,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
 from pipelines.protocol.messages import Abilities
+from server.settings import REPOSITORY
+from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
@@ -20,7 +22,7 @@ ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool
     "sd15": ("img2img", (True, 1, True, True, True, True, True)),
     "sd15-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
     "instruct-pix2pix": ("native", (False, 1, False, False, True, True, True)),
-    "lcm": ("img2img", (True, 1, False, True, False, True, True)),
+    "lcm": ("img2img", (True, 1, True, True, False, True, True)),
     "sdxl": ("img2img", (True, 1, True, True, True, True, True)),
     "sdxl-turbo": ("img2img", (True, 1, True, True, True, True, True)),
     "sdxl-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
@@ -31,23 +33,24 @@ ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool
     "flux-fill": ("img2img", (False, 0, True, True, False, True, True)),
     "z-image": ("img2img", (True, 1, True, True, True, True, True)),
     "chroma": ("img2img", (True, 1, False, True, True, True, True)),
-    "sana-sprint": ("img2img", (True, 1, False, True, False, True, False)),
-    "lumina2": ("img2img", (True, 0, False, False, True, True, True)),
-    "cogview4": ("img2img", (True, 0, False, False, True, True, True)),
-    "aura-flow": ("img2img", (True, 0, False, False, True, True, True)),
+    "lumina2": ("img2img", (True, 1, True, True, True, True, True)),
+    "cogview4": ("img2img", (True, 1, True, True, True, True, True)),
+    "aura-flow": ("img2img", (True, 1, True, True, True, True, True)),
     "klein": ("native", (True, 16, True, True, False, False, True)),
 }
 NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "klein-base": ("native", (True, 16, True, True, False, True, True)),
     "kontext": ("native", (True, 1, True, True, False, True, True)),
-    "sana": ("img2img", (True, 0, False, False, True, True, True)),
-    "pixart": ("img2img", (True, 0, False, False, True, True, True)),
-    "hidream": ("img2img", (True, 0, False, False, True, True, True)),
+    "sana-sprint": ("img2img", (True, 1, False, True, False, True, False)),
+    "sana": ("img2img", (True, 1, True, True, True, True, True)),
+    "pixart": ("img2img", (True, 1, True, True, True, True, True)),
+    "hidream": ("img2img", (True, 1, True, True, True, True, True)),
     "qwen-image": ("img2img", (True, 1, True, True, True, True, True)),
     "flux2": ("native", (True, 16, False, False, False, True, True)),
     "qwen-edit": ("native", (False, 1, True, True, True, True, True)),
     "qwen-edit-plus": ("native", (False, 16, False, False, True, True, True)),
 }
+YES_OR_NO = {True: "yes", False: "no"}
 NEED_TORCHVISION = {"flux2", "qwen-edit", "qwen-edit-plus"}
 WITHDRAWN = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
@@ -64,6 +67,16 @@ def family_spec(name: str, folder: Path, conditioning: Conditioning) -> Checkpoi
     )  # fmt: skip
 
 
+def test_the_documentation_has_this_table() -> None:
+    lines = (REPOSITORY / "docs" / "families.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "Pipeline` |" in line]
+    expected = {}
+    for name, (conditioning, (from_text, references, *others)) in {**ABILITIES, **NIGHTLY}.items():
+        numbers = f"{references}, `{conditioning}`" if references else "no"
+        expected[name] = [YES_OR_NO[from_text], numbers, *(YES_OR_NO[other] for other in others)]
+    assert {name: cells for name, _, *cells in rows} == expected
+
+
 @pytest.mark.parametrize("name", [*ABILITIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) -> None:
     if name in NEED_TORCHVISION:
@@ -75,14 +88,17 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     found = await engine.prepare(spec)
     assert replace(found, unit_s=None, withdrawn=()) == Abilities(*expected)
     assert WITHDRAWN.get(name, "") in "; ".join(map(str, found.withdrawn))
-    if found.text:
-        job = image_job(spec, id="wide", width_px=112, height_px=64, n=2)
-        (event,) = await drawn_together(engine, [job])
-        assert isinstance(event, Finished), event
-        assert {(image.width_px, image.height_px) for image in event.images} == {(112, 64)}
-        assert event.merged
-        alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
-        assert difference(event, [picture for (picture,) in alone]) <= 2
+    inputs = {} if found.text else {"references": (plain_picture(),)}
+    if not (found.text or found.references):
+        inputs["mask"] = left_half()
+    steps = 2 if found.text else 4  # a redrawn picture is drawn in the last of them
+    job = image_job(spec, id="wide", width_px=112, height_px=64, n=2, steps=steps, **inputs)
+    (event,) = await drawn_together(engine, [job])
+    assert isinstance(event, Finished), event
+    assert {(image.width_px, image.height_px) for image in event.images} == {(112, 64)}
+    assert event.merged
+    alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
+    assert difference(event, [picture for (picture,) in alone]) <= 2
 
 
 @pytest.mark.parametrize(("name", "wrong", "right"), [("flux", "native", "img2img"), ("klein", "img2img", "native")])
@@ -95,9 +111,9 @@ async def test_conditioning_that_does_not_suit_is_refused(
 
 
 async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
-    make_family("lumina2", tmp_path / "lumina2")
-    with pytest.raises(CheckpointError, match="Lumina2Pipeline can't redraw a part of a picture"):
-        await ImageEngine(CPU).prepare(replace(family_spec("lumina2", tmp_path, "img2img"), refined=True))
+    make_family("instruct-pix2pix", tmp_path / "instruct-pix2pix")
+    with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of a picture"):
+        await ImageEngine(CPU).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
 
 
 async def test_the_speed_is_that_of_the_first_picture_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

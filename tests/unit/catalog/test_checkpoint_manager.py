@@ -153,11 +153,11 @@ def test_a_swap_fits_what_differs_between_the_two(manager: CheckpointManager, fo
 def test_a_class_without_a_second_pass_enlarges_by_scaling(
     manager: CheckpointManager, folders: tuple[Path, Path]
 ) -> None:
-    flux_folder(folders[1] / "sana", index={**INDEX, "_class_name": "SanaPipeline"})
+    flux_folder(folders[1] / "flux2", index={**INDEX, "_class_name": "Flux2Pipeline"})
     alpha = catalog_of(folders).models["alpha-image-2-count"]
-    assert ("enlarge", "redraw", "resize") in [(each.key, each.old, each.new) for each in manager.fit(alpha, "sana")]
-    manager.add("sana", tiers=["1K", "4K"])
-    spec = catalog_of(folders).models["sana-4k-count"].checkpoint
+    assert ("enlarge", "redraw", "resize") in [(each.key, each.old, each.new) for each in manager.fit(alpha, "flux2")]
+    manager.add("flux2", tiers=["1K", "4K"])
+    spec = catalog_of(folders).models["flux2-4k-count"].checkpoint
     assert (spec.enlarge, spec.refined) == ("resize", False)
     assert plan_picture(spec, 3840, 2160, 32).finish == "resize"
 
