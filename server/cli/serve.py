@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.catalog.images import MAX_REFERENCES, Catalog, CatalogError, load_catalog
+from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
@@ -123,10 +123,11 @@ def _require_checkpoints(settings: Settings, catalog: Catalog) -> None:
     """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
     named_by: dict[Path, set[str]] = defaultdict(set)
     for model in catalog.models.values():
-        for checkpoint in {model.checkpoint, model.drawn_with(MAX_REFERENCES).checkpoint} & set(catalog.checkpoints):
-            named_by[checkpoint.path].add(model.source.name)
-    for spec in catalog.chat.checkpoints:
-        named_by[spec.path].add("chat.toml")
+        for spec in model.checkpoints:
+            for path in spec.paths:
+                named_by[path].add(model.source.name)
+    for chat in catalog.chat.checkpoints:
+        named_by[chat.path].add("chat.toml")
     missing = [f"{path} (named in {', '.join(sorted(files))})" for path, files in named_by.items() if not path.exists()]
     if missing:
         raise StartError(

@@ -115,15 +115,15 @@ class CheckpointManager:
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
 
     def list_all(self) -> list[Found]:
-        """Those of the catalog, then the others under the weights folder."""
+        """Those of the catalog with what goes with them, then the others under the weights folder."""
         try:
-            catalog = self._catalog()
-            served = {model.name: model for model in catalog.models.values() if model.checkpoint.upstream is None}
+            served = list(self._catalog().models.values())
         except BadRequest:  # a broken catalog names none
-            served = {}
+            served = []
         by_path: dict[Path, list[str]] = {}
-        for model in served.values():
-            by_path.setdefault(self._weights / self._configured(model), []).append(model.name)
+        for model in served:
+            for path in self._paths_of(model):
+                by_path.setdefault(path, []).append(model.name)
         others = [path for path in self._on_disk() if path not in by_path]
         return [self._found(path, by_path.get(path, [])) for path in [*by_path, *others]]
 
@@ -156,7 +156,7 @@ class CheckpointManager:
             raise NotFound(f"There is no image model `{model}`. Image models here: {known}.", param="model")
         source, checkpoint = found.source, self._weights / self._configured(found)
         others = [other for other in catalog.models.values() if other.source != source]
-        if delete_files and any(checkpoint in self._folders_of(other) for other in others):
+        if delete_files and any(checkpoint in self._paths_of(other) for other in others):
             raise BadRequest(f"{checkpoint} is not deleted: another catalog file names it.", code="in_use")
         if delete_files and not checkpoint.resolve().is_relative_to(self._weights.resolve()):
             raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
@@ -220,9 +220,10 @@ class CheckpointManager:
         """The path of a model's checkpoint as its catalog file has it."""
         return self._name(model.checkpoint.path)
 
-    def _folders_of(self, model: ImageModel) -> set[Path]:
-        spec = model.checkpoint
-        return {self._weights / self._name(path) for path in (spec.path, spec.base, spec.config) if path is not None}
+    def _paths_of(self, model: ImageModel) -> list[Path]:
+        """All that a model is drawn with, as its catalog file has it."""
+        paths = (self._weights / self._name(path) for spec in model.checkpoints for path in spec.paths)
+        return list(dict.fromkeys(paths))
 
     def _found(self, path: Path, models: Sequence[str]) -> Found:
         state = "missing" if not path.exists() else "in the catalog" if models else "not in the catalog"

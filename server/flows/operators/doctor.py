@@ -105,7 +105,8 @@ def _catalog(settings: Settings) -> Finding:
         catalog = load_catalog(settings.model_configs, settings.weights)
     except CatalogError as error:
         return Finding(name="catalog", ok=False, detail="; ".join(str(error).splitlines()))
-    paths = [*(spec.path for spec in catalog.checkpoints), *(spec.path for spec in catalog.chat.checkpoints)]
+    paths = [path for spec in catalog.checkpoints for path in spec.paths]
+    paths += [spec.path for spec in catalog.chat.checkpoints]
     missing = [f"{path} is missing" for path in paths if not path.exists()]
     counts = f"{len(catalog.models)} image models, {len(catalog.chat.models)} chat models"
     return Finding(name="catalog", ok=not missing, detail="; ".join([counts, *missing]))

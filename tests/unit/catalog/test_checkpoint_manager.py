@@ -117,7 +117,7 @@ def test_the_list_has_what_is_served_and_what_lies_there(
     found = {each.name: each for each in manager.list_all()}
     assert found.keys() == {"starter-alpha", "starter-beta", "flux"}
     assert found["starter-beta"].state == "in the catalog"
-    assert len(found["starter-beta"].models) == 7
+    assert len(found["starter-beta"].models) == 7 + 3, "alpha's calls with several references are drawn with it"
     assert found["flux"].state == "not in the catalog"
     files = [file for file in (folders[1] / "flux").rglob("*") if file.is_file()]
     assert found["flux"].bytes == sum(file.stat().st_size for file in files)
@@ -135,7 +135,14 @@ def test_removing_deletes_the_file_and_what_nothing_else_needs(
     with pytest.raises(NotFound, match="There is no image model `three`"):
         manager.remove("three")
     assert manager.remove("one") == [folders[0] / "one.toml"]
+    two = folders[0] / "two.toml"
+    two.write_text(f'{two.read_text()}\n[[controlnets]]\nname = "a"\ncheckpoint = "edges"\nmap = "canny"\n')
+    flux_folder(folders[1] / "edges")
+    manager.add("edges", name="three")
+    with pytest.raises(BadRequest, match="another catalog file names it"):
+        manager.remove("three", delete_files=True)
     manager.remove("two", delete_files=True)
+    manager.remove("three", delete_files=True)
     assert {file.name for file in folders[1].iterdir()} == {"starter-alpha", "starter-beta", "starter-chat"}
     assert "two" not in catalog_of(folders).models
     assert "alpha-image-2-count" in catalog_of(folders).models
