@@ -1,6 +1,7 @@
 """From the catalog's TOML and the checkpoints' files to specs, sizes and estimates. Pure, without torch.
 
-- images: the image catalog: model names, prices, sizes, and a CheckpointSpec for each file
+- images: the image catalog: model names, prices and sizes
+- specs: the spec of each file's checkpoint
 - chat: the chat catalog: local checkpoints and upstreams
 - schema: the pydantic models of the image catalog's files
 - toml: strict TOML, whose errors name file, line and key

@@ -1,0 +1,138 @@
+"""From a table of a catalog file to the spec of its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.catalog.checkpoint_files import find_snapshot
+from pipelines.catalog.conditioning import MODES
+from pipelines.catalog.plan import needs_two_passes
+from pipelines.catalog.schema import CheckpointTable, RuntimeTable, UpstreamTable
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Conditioning,
+    Control,
+    Lora,
+    Runtime,
+    SamplingDefaults,
+    StepCache,
+)
+from pipelines.protocol.upstream import ImageUpstream
+
+
+def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
+    """Of a file, or of its [references]. `largest_px` is the largest area of its models' sizes."""
+    if file.upstream is not None:
+        return _of_upstream(file, file.upstream, family)
+    checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
+    path = find_snapshot(weights / checkpoint)
+    base = find_snapshot(weights / file.base) if file.base else None
+    return CheckpointSpec(
+        name=_checkpoint_name(checkpoint),
+        path=path,
+        config=weights / file.config if file.config else None,
+        family=family,
+        conditioning=conditioning,
+        max_references=file.max_references or MODES[conditioning].max_references,
+        native_area_px=file.native_area_px,
+        max_area_px=file.max_area_px,
+        sampling=SamplingDefaults(**file.sampling.model_dump()),
+        runtime=_runtime(file.runtime, weights),
+        refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
+        version=max(files_version(path), files_version(base) if base else 0),
+        base=base,
+        sheet=file.sheet,
+        enlarge=file.enlarge,
+        schedulers=tuple(file.schedulers),
+        controls=_controls(file, weights),
+    )
+
+
+def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> CheckpointSpec:
+    """A second pass is the other server's own: what is larger than `max_area_px` is scaled here."""
+    conditioning = file.conditioning or "native"
+    url = table.url.rstrip("/")
+    return CheckpointSpec(
+        name=table.model,
+        path=Path(url.partition("://")[2], table.model),
+        config=None,
+        family=family,
+        conditioning=conditioning,
+        max_references=file.max_references or MODES[conditioning].max_references,
+        native_area_px=file.native_area_px,
+        max_area_px=file.max_area_px,
+        sampling=SamplingDefaults(**file.sampling.model_dump()),
+        enlarge="resize",
+        upstream=ImageUpstream(
+            url, table.model, table.api_key_env, table.api, tuple(table.supports or ()), table.guidance_field
+        ),
+    )
+
+
+def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
+    """ControlNets first: pipelines take each kind as a list of its own."""
+    nets = [
+        Control(each.name, "controlnet", find_snapshot(weights / each.checkpoint), each.map, each.strength, each.mode)
+        for each in file.controlnets
+    ]
+    adapters = [
+        Control(
+            each.name, "ip-adapter", weights / each.checkpoint, strength=each.strength,
+            image_encoder=find_snapshot(weights / each.image_encoder),
+        )
+        for each in file.ip_adapters
+    ]  # fmt: skip
+    return tuple(replace(each, version=files_version(each.path)) for each in (*nets, *adapters))
+
+
+def _checkpoint_name(checkpoint: str) -> str:
+    return checkpoint.removesuffix(".safetensors").removesuffix(".gguf")
+
+
+def with_weights(
+    spec: CheckpointSpec, checkpoint: str, weights: Path, settings: Mapping[str, Any], areas: list[int]
+) -> CheckpointSpec:
+    """With another checkpoint and other settings, by the keys of catalog files. `areas` are those of its models."""
+    path = find_snapshot(weights / checkpoint)
+    base = find_snapshot(weights / settings["base"]) if settings.get("base") else None
+    changes = {key: settings[key] for key in ("native_area_px", "max_area_px", "enlarge") if key in settings}
+    if "conditioning" in settings:
+        conditioning: Conditioning = settings["conditioning"]
+        changes |= {"conditioning": conditioning, "max_references": MODES[conditioning].max_references}
+    if "sampling.guidance" in settings:
+        changes["sampling"] = replace(spec.sampling, guidance=settings["sampling.guidance"])
+    changed = replace(
+        spec,
+        name=_checkpoint_name(checkpoint),
+        path=path,
+        version=max(files_version(path), files_version(base) if base else 0),
+        base=base if "base" in settings else spec.base,
+        **changes,
+    )
+    if not changes:
+        return changed
+    two_passes = needs_two_passes(max(areas), changed.native_area_px, changed.max_area_px)
+    return replace(changed, refined=two_passes and changed.enlarge == "redraw")
+
+
+def files_version(path: Path) -> int:
+    """The newest mtime of a checkpoint's files, in ns; 0 if there are none, or none that can be read."""
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    except OSError:  # such as a name that is too long: check_files says so
+        return 0
+
+
+def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:
+    if table == "auto":
+        return Runtime(auto=True)
+    scalars = table.model_dump(exclude={"cache", "loras", "lora_folder"})
+    cache = table.cache.model_dump() | {"mag_ratios": tuple(table.cache.mag_ratios)} if table.cache else None
+    return Runtime(
+        **scalars,
+        cache=StepCache(**cache) if cache else None,
+        loras=tuple(Lora(weights / lora.path, lora.weight) for lora in table.loras),
+        lora_folder=weights / table.lora_folder if table.lora_folder else None,
+    )
