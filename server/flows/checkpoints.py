@@ -115,17 +115,18 @@ class CheckpointManager:
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
 
     def list_all(self) -> list[Found]:
-        """Those of the catalog with what goes with them, then the others under the weights folder."""
+        """Those of the catalog, then the others under the weights folder."""
         try:
             served = list(self._catalog().models.values())
         except BadRequest:  # a broken catalog names none
             served = []
-        by_path: dict[Path, list[str]] = {}
+        used: dict[Path, list[str]] = {}
         for model in served:
             for path in self._paths_of(model):
-                by_path.setdefault(path, []).append(model.name)
-        others = [path for path in self._on_disk() if path not in by_path]
-        return [self._found(path, by_path.get(path, [])) for path in [*by_path, *others]]
+                used.setdefault(path, []).append(model.name)
+        drawn = (spec for model in served for spec in model.checkpoints if spec.upstream is None)
+        paths = dict.fromkeys([*(self._weights / self._name(spec.path) for spec in drawn), *self._on_disk()])
+        return [self._found(path, used.get(path, [])) for path in paths]
 
     def adapters(self) -> dict[str, list[Adapter]]:
         """By the name of each model that takes adapters by request: those of its folder."""
