@@ -52,6 +52,7 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
 }
 YES_OR_NO = {True: "yes", False: "no"}
 NEED_TORCHVISION = {"flux2", "qwen-edit", "qwen-edit-plus"}
+DRAWN_APART = {"hidream"}  # its rows differ in a shared pass, which the engine finds at the first one
 WITHDRAWN = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
@@ -96,7 +97,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     (event,) = await drawn_together(engine, [job])
     assert isinstance(event, Finished), event
     assert {(image.width_px, image.height_px) for image in event.images} == {(112, 64)}
-    assert event.merged
+    assert event.merged == (name not in DRAWN_APART)
     alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
     assert difference(event, [picture for (picture,) in alone]) <= 2
 
