@@ -19,8 +19,8 @@ class ChangedSetting(Answer):
     """A key of the catalog file that a swap changed."""
 
     key: str
-    old: float | str | None
-    new: float | str | None
+    old: int | float | str | None
+    new: int | float | str | None
 
 
 class CatalogChange(Answer):

@@ -18,6 +18,7 @@ from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
 from server.flows.catalog_edit import EditHistory, edit_catalog_file
 from server.flows.checkpoints import CheckpointManager
+from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -152,6 +153,8 @@ def test_a_swap_fits_what_differs_between_the_two(manager: CheckpointManager, fo
     alpha = catalog_of(folders).models["alpha-image-2-count"]
     changes = {change.key: (change.old, change.new) for change in manager.fit(alpha, "flux")}
     assert changes == {"steps": (20, 28), "sampling.guidance": (2.0, 3.5)}
+    shown = [ChangedSetting.model_validate(each, from_attributes=True) for each in manager.fit(alpha, "flux")]
+    assert '"old":20,"new":28' in shown[0].model_dump_json(), "whole numbers stay whole"
     assert manager.fit(alpha, "starter-alpha") == []
     to_beta = {change.key: change.new for change in manager.fit(alpha, "starter-beta")}
     assert to_beta == {"conditioning": "native", "steps": 4, "sampling.guidance": 1.0}
