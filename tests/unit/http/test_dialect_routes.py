@@ -115,21 +115,22 @@ async def test_gemini_answers_at_once_in_events_and_as_an_array(app: FastAPI, ev
     assert counted.json() == {"totalTokens": 7}
 
 
-async def test_a_waiting_stream_of_geminis_has_empty_lines_for_comments(
-    app: FastAPI, events: Events, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_waiting_stream_of_geminis_has_empty_lines_for_comments(app: FastAPI, events: Events) -> None:
     """Google's SDK raises at a comment."""
     services = app.state.services
     settings = services.settings.model_copy(update={"keepalive_s": 0.01})
-    monkeypatch.setattr(app.state, "services", dataclasses.replace(services, settings=settings))
-    first, *rest = DRAWN
-    events.items = [first, 0.3, *rest]
-    stream = await post(app, "/v1beta/models/beta-3-pro-image-count:streamGenerateContent?alt=sse", DRAW)
+    app.state.services = dataclasses.replace(services, settings=settings)
+    try:
+        first, *rest = DRAWN
+        events.items = [first, 0.3, *rest]
+        stream = await post(app, "/v1beta/models/beta-3-pro-image-count:streamGenerateContent?alt=sse", DRAW)
+        chat = {"model": "starter-chat", "stream": True, "modalities": ["image"], "messages": [USER]}
+        assert (await post(app, "/v1/chat/completions", chat)).text.startswith(": keep-alive\n\n")
+    finally:
+        app.state.services = services
     assert stream.text.startswith("\n")
     assert all(line.startswith("data: ") for line in stream.text.splitlines() if line)
     assert data(stream)
-    chat = {"model": "starter-chat", "stream": True, "modalities": ["image"], "messages": [USER]}
-    assert (await post(app, "/v1/chat/completions", chat)).text.startswith(": keep-alive\n\n")
 
 
 async def test_gemini_draws_with_the_model_of_the_resolution(app: FastAPI, events: Events) -> None:
