@@ -3,6 +3,8 @@
 import os
 import sqlite3
 import subprocess
+import tempfile
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -36,13 +38,18 @@ def copy_database(url: URL, folder: Path) -> Path:
     return target
 
 
-def restore_database(url: URL, copy: Path) -> None:
-    """Put a copy in place of the database, which nobody may use. Raises StartError."""
+def check_kind(url: URL, copy: Path) -> None:
+    """Raises StartError if the copy is of another kind than the database."""
     kind = "sqlite" if copy.name == SQLITE_NAME else "postgresql"
     if url.get_backend_name() != kind:
         raise StartError(f"The backup has a {kind} database, and DARKROOM_DATABASE names another kind.")
-    if kind == "postgresql":
-        _run("pg_restore", url, "--clean", "--if-exists", "--no-owner", "--single-transaction", str(copy))
+
+
+def restore_database(url: URL, copy: Path, tables: Collection[str]) -> None:
+    """Put a copy of the same kind in place of the database, which nobody may use. Of PostgreSQL these tables are
+    replaced, also those that the copy, of an older version, does not have. Raises StartError, without a change then."""
+    if copy.name == POSTGRESQL_NAME:
+        _restore_postgresql(url, copy, tables)
         return
     path = Path(url.database or "")
     for leftover in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
@@ -51,14 +58,28 @@ def restore_database(url: URL, copy: Path) -> None:
     copy_sqlite(copy, path)
 
 
+def _restore_postgresql(url: URL, copy: Path, tables: Collection[str]) -> None:
+    """By a script in one transaction: pg_restore alone leaves tables that are not in the copy, and fails where they
+    refer to one that is."""
+    drop = f"DROP TABLE IF EXISTS {', '.join(sorted(tables))} CASCADE"
+    with tempfile.TemporaryDirectory(dir=copy.parent) as folder:
+        script = Path(folder) / "restore.sql"
+        command = ("pg_restore", "--clean", "--if-exists", "--no-owner", f"--file={script}", str(copy))
+        _call(command, None)
+        _run("psql", url, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--single-transaction", "-c", drop, "-f", str(script))
+
+
 def _run(program: str, url: URL, *options: str) -> None:
     """The password goes by the environment: every user of the machine sees command lines."""
     address = url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
     environment = {**os.environ, "PGPASSWORD": str(url.password)} if url.password else None
-    command = (program, f"--dbname={address}", *options)
+    _call((program, f"--dbname={address}", *options), environment)
+
+
+def _call(command: tuple[str, ...], environment: dict[str, str] | None) -> None:
     try:
         subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     except FileNotFoundError as error:
-        raise StartError(f"{program} is not there: install PostgreSQL's client programs.") from error
+        raise StartError(f"{command[0]} is not there: install PostgreSQL's client programs.") from error
     except subprocess.CalledProcessError as error:
-        raise StartError(f"{program} failed: {error.stderr.strip()}") from error
+        raise StartError(f"{command[0]} failed: {error.stderr.strip()}") from error

@@ -237,6 +237,14 @@ def newest_schema() -> str:
     return str(ScriptDirectory.from_config(_alembic()).get_current_head())
 
 
+def table_names() -> set[str]:
+    """Of all tables that a database of this version has."""
+    from server.accounts import conversation_tables, operator_tables, response_tables  # noqa: F401  # their tables too
+    from server.accounts.tables import Base
+
+    return {*Base.metadata.tables, "alembic_version"}
+
+
 def _alembic() -> "Config":
     from alembic.config import Config
 

@@ -17,10 +17,10 @@ UNPRIVILEGED = "nobody"
 
 
 class Cluster:
-    """A temporary PostgreSQL server, which a test may stop and start."""
+    """A temporary PostgreSQL server, which a test may stop and start. `binaries` is the folder of its programs."""
 
     def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
-        self._binaries = binaries
+        self.binaries = binaries
         self._folder = folder
         self._user = user
         self._numbers = itertools.count()
@@ -62,7 +62,7 @@ class Cluster:
         return f"postgresql+psycopg://darkroom@/{name}?host={self._folder}"
 
     def _run(self, program: str, *options: str) -> None:
-        command = [self._binaries / program, "-D", self._folder / "data", *options]
+        command = [self.binaries / program, "-D", self._folder / "data", *options]
         subprocess.run(command, check=True, user=self._user, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=120)
 
 

@@ -121,7 +121,7 @@ def test_the_image_installs_dependencies_before_the_code_and_is_pinned() -> None
     lines = DOCKERFILE.splitlines()
     install = next(number for number, line in enumerate(lines) if "--constraint constraints.txt ${TORCH_INDEX" in line)
     assert install < lines.index("COPY server server")
-    assert re.search(r"^ARG BASE=python:3\.\d+\.\d+-slim-\w+$", DOCKERFILE, re.M)
+    assert re.search(r"^ARG BASE=python:3\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", DOCKERFILE, re.M)
     run = DOCKERFILE[DOCKERFILE.index("docker run") : DOCKERFILE.index("docker exec")]
     assert "--restart unless-stopped" in run
     assert "--publish 127.0.0.1:8080:8080" in run
@@ -129,6 +129,13 @@ def test_the_image_installs_dependencies_before_the_code_and_is_pinned() -> None
     copied |= {line.split()[2] for line in lines if line.startswith("COPY --chown")}
     allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied <= allowed
+
+
+def test_the_image_can_back_up_the_postgresql_that_is_shipped(compose: dict[str, Any]) -> None:
+    (client,) = re.findall(r"postgresql-client-(\d+)", DOCKERFILE)
+    servers = {compose["services"]["postgres"]["image"]}
+    servers |= set(re.findall(r"image: (postgres:\S+)", (DEPLOY / "kubernetes/postgres.yaml").read_text()))
+    assert {int(re.split(r"[:.]", server)[1]) for server in servers} == {int(client)}
 
 
 def manifests() -> list[dict[str, Any]]:

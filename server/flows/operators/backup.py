@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, copy_database, restore_database
-from server.accounts.db import Database, newest_schema
+from server.accounts.copies import POSTGRESQL_NAME, SQLITE_NAME, check_kind, copy_database, restore_database
+from server.accounts.db import Database, newest_schema, table_names
 from server.errors import StartError
 from server.settings import Settings
 
@@ -98,20 +98,20 @@ def _verified(folder: Path) -> dict[str, Any]:
 
 
 def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bool) -> None:
+    """The database comes first: if PostgreSQL does not take it, nothing has changed."""
     database = Database(settings.database_url)
     url = database.url
     database.dispose()
-    _move_aside(aside, [settings.results, *(settings.home / name for name in SECRETS)])
+    copy = next(path for name in (SQLITE_NAME, POSTGRESQL_NAME) if (path := folder / name).exists())
+    check_kind(url, copy)
     if url.get_backend_name() == "sqlite" and url.database:
         path = Path(url.database)
         _move_aside(aside, [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")])
-    copy = next(path for name in (SQLITE_NAME, POSTGRESQL_NAME) if (path := folder / name).exists())
-    restore_database(url, copy)
-    if (folder / RESULTS).exists():
-        _move(folder / RESULTS, settings.results)
+    restore_database(url, copy, table_names())
+    _move_aside(aside, [settings.results, *(settings.home / name for name in SECRETS)])
+    _move(folder / RESULTS, settings.results)
     for name in SECRETS:
-        if (folder / name).exists():
-            _move(folder / name, settings.home / name)
+        _move(folder / name, settings.home / name)
     if not keep_catalog:
         _move_aside(aside, [settings.model_configs])
         _move(folder / CATALOG, settings.model_configs)
@@ -122,15 +122,17 @@ def _put_back(settings: Settings, folder: Path, aside: Path, *, keep_catalog: bo
 
 def _move_aside(aside: Path, paths: list[Path]) -> None:
     for path in paths:
-        if path.exists():
-            aside.mkdir(parents=True, exist_ok=True)
-            _move(path, aside / path.name)
+        _move(path, aside / path.name)
 
 
 def _move(source: Path, target: Path) -> None:
-    """Also to another disk."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(source, target)
+    """Also to another disk. What a folder has is moved, and the folder stays: a container can't move a volume."""
+    if source.is_dir():
+        for path in list(source.iterdir()):
+            _move(path, target / path.name)
+    elif source.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, target)
 
 
 def _add_small(archive: tarfile.TarFile, settings: Settings) -> dict[str, str]:

@@ -1,23 +1,32 @@
 """Backups made while the database is written, put back; and the way back from an upgrade."""
 
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from server.accounts import report
 from server.accounts.copies import copy_database, restore_database
-from server.accounts.db import Database, _alembic, newest_schema
+from server.accounts.db import Database, _alembic, newest_schema, table_names
 from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
 from server.errors import StartError
 from server.flows.operators import backup
 from server.flows.operators.backup import make_backup, restore_backup
 from server.settings import Settings
+from tests.support.postgresql import Cluster
+from tests.unit.accounts.conftest import NewDatabase
 from tests.unit.accounts.helpers import GROUPS, call, result
+
+LAST_OF_0_1_0 = "0007"
+KEY = (
+    "INSERT INTO keys (id, name, secret_hash, tail, groups, created_at) "
+    "VALUES ('key_1', 'old', 'h', 'abcd', '[\"alpha\"]', 1.0)"
+)
 
 
 @pytest.fixture
@@ -99,18 +108,80 @@ def test_what_is_no_backup_changes_nothing(
     assert (settings.home / "results" / "aa" / "a.png").exists()
 
 
+@pytest.fixture
+def of_0_1_0(empty_url: str) -> Iterator[Database]:
+    """A database with the schema of that version, and a key."""
+    database = Database(empty_url)
+    config = _alembic()
+    with database.write() as session:
+        config.attributes["connection"] = session.connection()
+        command.upgrade(config, LAST_OF_0_1_0)
+        session.execute(text(KEY))
+    yield database
+    database.dispose()
+
+
+@pytest.fixture
+def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' server has its own pg_dump: that of another version may refuse it."""
+    cluster: Cluster = request.getfixturevalue("cluster")
+    monkeypatch.setenv("PATH", f"{cluster.binaries}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("programs")
 def test_a_database_is_copied_and_put_back_on_either_kind(database: Database, tmp_path: Path) -> None:
     create_key(database, "shop", GROUPS)
-    folder = tmp_path / "copies"
-    folder.mkdir()
-    try:
-        copy = copy_database(database.url, folder)
-    except StartError as error:
-        pytest.skip(str(error))
+    copy = copied(database, tmp_path)
     create_key(database, "too late", GROUPS)
     database.dispose()
-    restore_database(database.url, copy)
+    restore_database(database.url, copy, table_names())
     assert [key.name for key in list_keys(database)] == ["shop"]
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_copy_of_version_0_1_0_takes_an_upgrade_back_on_either_kind(of_0_1_0: Database, tmp_path: Path) -> None:
+    before = schema(of_0_1_0)
+    copy = copied(of_0_1_0, tmp_path)
+    of_0_1_0.migrate()
+    create_key(of_0_1_0, "too late", GROUPS)
+    of_0_1_0.dispose()
+    restore_database(of_0_1_0.url, copy, table_names())
+    assert of_0_1_0.schema_version() == LAST_OF_0_1_0
+    assert schema(of_0_1_0) == before
+    of_0_1_0.migrate()  # and forward again
+    assert [key.name for key in list_keys(of_0_1_0)] == ["old"]
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_backup_of_another_kind_changes_nothing(
+    settings: Settings, books: Database, postgresql: NewDatabase, tmp_path: Path
+) -> None:
+    url = postgresql()
+    elsewhere = Settings(home=settings.home, model_configs=settings.model_configs, database=url)
+    made = make_backup(elsewhere, tmp_path / "backups")
+    books.dispose()
+    with pytest.raises(StartError, match="has a postgresql database"):
+        restore_backup(settings, made.path, keep_catalog=False)
+    assert [key.name for key in list_keys(books)] == ["shop"]
+    assert (settings.home / "results" / "aa" / "a.png").exists()
+    assert restore_backup(elsewhere, made.path, keep_catalog=False).pictures == 1
+
+
+def test_a_table_that_this_version_has_is_replaced(database: Database) -> None:
+    assert set(inspect(database._writer).get_table_names()) == table_names()
+
+
+def copied(database: Database, folder: Path) -> Path:
+    (folder / "copies").mkdir()
+    return copy_database(database.url, folder / "copies")
+
+
+def schema(database: Database) -> dict[str, list[str]]:
+    """The columns of each table."""
+    found = inspect(database._writer)
+    columns = {table: [column["name"] for column in found.get_columns(table)] for table in found.get_table_names()}
+    database.dispose()
+    return columns
 
 
 def test_an_upgrade_keeps_the_database_of_version_0_1_0_to_go_back_to(tmp_path: Path) -> None:
@@ -119,27 +190,21 @@ def test_an_upgrade_keeps_the_database_of_version_0_1_0_to_go_back_to(tmp_path: 
     config = _alembic()
     with old.write() as session:
         config.attributes["connection"] = session.connection()
-        command.upgrade(config, "0008")  # the last of 0.1.0
-    with old.write() as session:
-        session.execute(
-            text(
-                "INSERT INTO keys (id, name, secret_hash, tail, groups, created_at, keepalive) "
-                "VALUES ('key_1', 'old', 'h', 'abcd', '[\"alpha\"]', 1.0, 0)"
-            )
-        )
+        command.upgrade(config, LAST_OF_0_1_0)
+        session.execute(text(KEY))
     old.migrate()
-    assert old.schema_version() == newest_schema() > "0008"
+    assert old.schema_version() == newest_schema() > LAST_OF_0_1_0
     create_key(old, "new", GROUPS)
     old.migrate()  # which has nothing to do, and keeps nothing
     old.dispose()
-    kept = tmp_path / "darkroom.db.schema-0008"
+    kept = tmp_path / f"darkroom.db.schema-{LAST_OF_0_1_0}"
     assert [each.name for each in tmp_path.glob("*.schema-*")] == [kept.name]
 
     kept.replace(path)  # the way back, as docs/operating.md says it
     for leftover in (path.with_name("darkroom.db-wal"), path.with_name("darkroom.db-shm")):
         leftover.unlink(missing_ok=True)
     back = Database(f"sqlite:///{path}")
-    assert back.schema_version() == "0008"
+    assert back.schema_version() == LAST_OF_0_1_0
     with back.read() as session:
         assert session.scalars(text("SELECT name FROM keys")).all() == ["old"]
         columns = session.execute(text("SELECT * FROM keys")).keys()
