@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalog.toml import KeyPath, Strict, error_at, read_toml
+from pipelines.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
@@ -30,7 +30,7 @@ class ChatTable(Strict):
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
     max_string: Annotated[int, Field(ge=16, le=100_000)] = 20_000
     dtype: Dtype = "auto"
-    upstream: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")] | None = None
+    upstream: ServerUrl | None = None
     upstream_model: str | None = None
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     image_model: str | None = None

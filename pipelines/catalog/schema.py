@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from pipelines.catalog.sizes import Tier
-from pipelines.catalog.toml import Strict
+from pipelines.catalog.toml import ServerUrl, Strict
 from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Quantize
 from pipelines.protocol.upstream import ImageApi
 
@@ -86,7 +86,7 @@ class RuntimeTable(Strict):
 class UpstreamTable(Strict):
     """[upstream]: `pipelines.protocol.upstream.ImageUpstream`."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
+    url: ServerUrl
     model: Annotated[str, Field(min_length=1)]
     api: ImageApi
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None

@@ -3,10 +3,10 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 Shape = TypeVar("Shape", bound=BaseModel)
 KeyPath = tuple[str | int, ...]  # keys and list indices, from the top of the file
@@ -15,6 +15,20 @@ NAME = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 NAMES = rf"\s*({NAME}(?:\s*\.\s*{NAME})*)\s*"
 HEADER = re.compile(rf"\s*(\[\[?){NAMES}\]\]?\s*(#.*)?")
 KEY = re.compile(rf"{NAMES}=")
+
+HTTP_URL: TypeAdapter[AnyHttpUrl] = TypeAdapter(AnyHttpUrl)
+
+
+def _check_url(text: str) -> str:
+    """The same text. Raises PydanticCustomError, as for a port over 65535."""
+    try:
+        HTTP_URL.validate_python(text)
+    except ValidationError as error:
+        raise PydanticCustomError("server_url", "{reason}", {"reason": error.errors()[0]["msg"]}) from error
+    return text
+
+
+ServerUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$"), AfterValidator(_check_url)]
 
 
 class Strict(BaseModel):

@@ -102,7 +102,7 @@ def _translate_errors(upstream: Upstream) -> Iterator[None]:
         raise Overloaded(f"The server behind model `{upstream.model}` can't be reached now.", RETRY_S) from error
     except httpx.TimeoutException as error:
         raise TimedOut(f"The server behind model `{upstream.model}` took too long.") from error
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         message = f"The server behind model `{upstream.model}` failed: {type(error).__name__}."
         raise EngineFailure(message, code="upstream_failed") from error
 

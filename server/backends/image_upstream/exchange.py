@@ -114,7 +114,7 @@ async def _transport_errors(upstream: ImageUpstream) -> AsyncIterator[None]:
         raise UpstreamError(failed, away=True) from error
     except httpx.TimeoutException as error:
         raise UpstreamError(Failed("timed_out", f"{who} took too long.", upstream.base_url)) from error
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         detail = f"{upstream.base_url}: {type(error).__name__}: {error}"
         failed = Failed("upstream_failed", f"{who} broke off; nothing was charged.", detail)
         raise UpstreamError(failed, cut=True) from error

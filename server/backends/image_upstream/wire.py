@@ -168,7 +168,7 @@ class UpstreamWire:
                 return CheckpointState(spec, "failed", "it refuses this server's key", told)
             if upstream.api == "darkroom":
                 return _state_of_card(spec, response)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             return CheckpointState(spec, "failed", f"it does not answer ({type(error).__name__})", told)
         if response.is_server_error:
             return CheckpointState(spec, "failed", f"it answers with status {response.status_code}", told)

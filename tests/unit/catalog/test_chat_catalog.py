@@ -99,6 +99,7 @@ BROKEN = [
     ("context = 4096", "context = 2", "models[0].context", "greater than or equal to 16"),
     ("tools = true", 'tools = "yes"', "models[0].tools", "boolean"),
     ("http://10", "ftp://10", "models[1].upstream", "match pattern"),
+    (":8000/v1/", ":99999/v1/", "models[1].upstream", "invalid port number"),
     ('upstream_model = "qwen/large"', "vision = true", "models[1].vision", "a checkpoint"),
     ("tools = true", 'api_key_env = "KEY"', "models[0].api_key_env", "an upstream"),
     ('name = "large"', 'name = "small"', "models[1].name", "served already"),

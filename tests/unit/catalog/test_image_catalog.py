@@ -219,6 +219,7 @@ def test_a_model_of_another_server_is_no_checkpoint_here(configs: Path) -> None:
         ('"sglang"', '"darkroom"', "upstream.supports: leave it out"),
         ('"sglang"', '"automatic"', "expected 'darkroom', 'sglang' or 'vllm'"),
         ("http://10.0.0.5:30010/v1/", "10.0.0.5", "upstream.url: got '10.0.0.5'"),
+        ("http://10.0.0.5:30010/v1/", "http://10.0.0.5:99999/v1", "invalid port number"),
         ("steps = 8", "", "steps: missing"),
         (FAR[: FAR.index("[sampling]")], 'family = "beta"\nsteps = 8\n', "checkpoint: missing; or an [upstream] table"),
     ],
