@@ -1,5 +1,5 @@
 // Generate: a form, and the calls that it started.
-import { html, useEffect, useRef } from "../core/html.js";
+import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { money, N, t } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
@@ -97,7 +97,7 @@ export default function Generate({ title }) {
   useEffect(() => {
     findRunning().catch((error) => console.error(error)); // the page works without them
   }, []);
-  useEffect(() => showField(work.error?.param), [work.error]);
+  useLayoutEffect(() => showField(work.error?.param), [work.error]);
   const start = (values) => work.run(() => {
     const body = bodyOf(values);
     return startJob({ ...body, background: true, response_format: "url" }, body);

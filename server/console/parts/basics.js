@@ -1,5 +1,5 @@
 // Small parts that every page uses.
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 
 // What went wrong, with what a person needs to report it.
@@ -14,7 +14,7 @@ export function ErrorNote({ error }) {
 
 export function Page({ title, actions, children }) {
   const heading = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = `${title} · Darkroom`;
     heading.current.focus({ preventScroll: true }); // screen readers say where a link led
   }, [title]);
@@ -66,7 +66,7 @@ export function Tile({ label, value, note }) {
 // A modal dialog. Escape and a click beside it close it, as browsers do.
 export function Dialog({ label, onClose, children }) {
   const dialog = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => {
     dialog.current.showModal();
   }, []);
   const beside = (event) => event.target === dialog.current && dialog.current.close();

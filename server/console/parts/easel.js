@@ -1,5 +1,5 @@
 // A picture with a brush over it. What is painted is what an edit may change.
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Field } from "./basics.js";
 
@@ -47,7 +47,7 @@ export function Easel({ source, canvas, steps, onSteps, enabled }) {
   const [size, setSize] = useState(80);
   const [erases, setErases] = useState(false);
   const stroke = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => { // a click draws before the next one can come
     if (canvas.current?.width) redraw(canvas.current, steps);
   }, [steps, source]);
   const fit = (event) => {
