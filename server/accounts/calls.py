@@ -66,7 +66,7 @@ class CallRecord:
     created_at: float
     owner: str  # the server that runs it, or ran it
     ended_at: float | None = None
-    model: str | None = None  # as its hold names it; known to `find` and `list` alone
+    model: str | None = None  # as its hold names it; known to `find`, `list` and webhooks alone
 
 
 @dataclass(frozen=True, slots=True)

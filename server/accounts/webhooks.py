@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from server.accounts.calls import CallRecord, Write, call_record
 from server.accounts.store import Store
-from server.accounts.tables import CallRow, WebhookRow
+from server.accounts.tables import CallRow, HoldRow, WebhookRow
 
 CLAIM_S = 120.0  # longer than a delivery may take: then another server may try
 
@@ -47,8 +47,9 @@ class WebhookStore(Store):
     def claim_due(self, now: float, limit: int) -> list[Webhook]:
         """Those that are due, which no other server gets for a while."""
         query = (
-            select(WebhookRow, CallRow)
+            select(WebhookRow, CallRow, HoldRow.model)
             .join(CallRow, CallRow.id == WebhookRow.call_id)
+            .outerjoin(HoldRow, HoldRow.call_id == CallRow.id)
             .where(WebhookRow.next_at <= now, CallRow.state != "running")
             .order_by(WebhookRow.next_at)
             .limit(limit)
@@ -56,8 +57,8 @@ class WebhookStore(Store):
         )
         with self._database.write() as session:
             claimed = []
-            for webhook, call in session.execute(query):
-                claimed.append(Webhook(webhook.url, webhook.attempts, call_record(call)))
+            for webhook, call, model in session.execute(query):
+                claimed.append(Webhook(webhook.url, webhook.attempts, call_record(call, model)))
                 webhook.next_at = now + CLAIM_S
             return claimed
 

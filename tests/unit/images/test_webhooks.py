@@ -99,6 +99,7 @@ async def test_the_end_of_a_call_is_told_and_the_sdk_verifies_who_told_it(tmp_pa
         job_id,
         "succeeded",
     )
+    assert event["data"]["model"] == state["model"] == "alpha-image-2-count"
     assert event["data"]["result"]["data"][0] == {
         key: value for key, value in state["result"]["data"][0].items() if key != "b64_json"
     }
