@@ -44,7 +44,7 @@ from server.http.openapi import (
 )
 from server.http.paging import page_parameters, read_limit, read_order
 from server.http.sse import SEPARATOR, event, event_stream
-from server.schemas.hosted_fields import refuse_unsupported
+from server.schemas.hosted_fields import NO_EFFECT, refuse_unsupported
 from server.schemas.local_models import ignored_options
 from server.schemas.response_answers import (
     CompactedResponse,
@@ -94,7 +94,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     body, left_out = services.response_creator.leave_out_unknown(key, body)
-    headers = ignored_header([*ignored_fields(ResponseBody, values), *left_out])
+    headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
     retry_info = read_retry_info(request, request_print)
     keepalive = wants_keepalive(request, key)
@@ -137,7 +137,7 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
     """What is left of a conversation."""
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(validate, CompactBody, values, strict=True))
-    headers = ignored_header(ignored_fields(CompactBody, values))
+    headers = ignored_header(ignored_fields(CompactBody, values, NO_EFFECT))
     return await _json(await services.compactor.compact(key, body), headers)
 
 

@@ -18,7 +18,9 @@ NO_EFFECT = (  # accepted, and named in a response header: the answer is the sam
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
+    "safety_identifier",
     "store",
+    "user",
 )
 UNSUPPORTED = {  # field -> what to do instead
     "audio": "this server answers in text",

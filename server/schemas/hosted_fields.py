@@ -6,6 +6,14 @@ from typing import Any, Literal
 from server.errors import BadRequest
 from server.schemas.chat_messages import LenientModel
 
+NO_EFFECT = (  # named in a response header; `service_tier` is told by the answer's own
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "user",
+)
+
 
 class HostedFields(LenientModel):
     """How the hosted service serves and bills a call. Accepted, since clients send them to every server."""

@@ -91,7 +91,7 @@ def _merge(body: BaseModel, name: str, ours: str) -> None:
     if value is None:
         return
     if current not in (None, [], value):
-        message = f"'{name}' and '{ours}' are the same option here, and differ in this request: send one of them."
+        message = f"'{name}' is another name of '{ours}', for which this request has another value: send one of them."
         raise BadRequest(message, param=name, code="invalid_parameter_combination")
     setattr(body, ours, value)
     setattr(body, name, None)

@@ -130,7 +130,9 @@ def test_fields_without_effect_are_accepted_and_named() -> None:
         "prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k", "novel": 1,
     }  # fmt: skip
     assert parse_chat(body(**ineffective)) == parse_chat(body())
-    assert ineffective_fields(body(**ineffective)) == ["metadata", "prediction", "prompt_cache_key", "store", "novel"]
+    assert ineffective_fields(body(**ineffective)) == [
+        "metadata", "prediction", "prompt_cache_key", "store", "user", "novel",
+    ]  # fmt: skip
     assert ineffective_fields(body(store=False, metadata=None)) == []
 
 

@@ -107,3 +107,14 @@ async def test_pictures_are_left_out_where_the_operator_allows_it(tmp_path: Path
             assert chat.status_code == 200
             assert chat.headers["x-darkroom-ignored"] == "messages[0].content[1].image_url"
             assert app.workers.jobs[-1].messages[0]["content"][1] == {"type": "text", "text": "[image]"}
+
+
+async def test_fields_of_the_hosted_service_that_change_nothing_are_named(app: InProcess) -> None:
+    hosted = {"prompt_cache_key": "k", "safety_identifier": "s", "user": "u", "service_tier": "auto"}
+    named = "prompt_cache_key, safety_identifier, user"
+    answer = await app.client.post("/v1/responses", json={"input": "Hi", **hosted})
+    assert (answer.status_code, answer.headers["x-darkroom-ignored"]) == (200, named)
+    chat = await app.client.post(
+        "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}], **hosted}
+    )
+    assert (chat.status_code, chat.headers["x-darkroom-ignored"]) == (200, named)
