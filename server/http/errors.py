@@ -11,7 +11,7 @@ from server.dialects.gemini import errors as gemini
 from server.errors import ApiError, ModerationBlocked
 
 ERROR_CODE = "darkroom.error_code"  # in the scope of a request that was answered with an error
-GOOGLE = re.compile(r"/v1beta/|/v1/models/.*:(generateContent|streamGenerateContent|countTokens)$")
+GOOGLE = re.compile(r"/v1beta/|/v1/models/.*:(\w+Contents?|countTokens|generateAnswer|predict(LongRunning)?)$")
 ANTHROPIC = re.compile(r"/v1/messages(/|$)")
 
 

@@ -1,7 +1,7 @@
 """The URLs. A route validates its body, calls a flow and answers; decisions are made in `server.flows`.
 
 - `images`, `chat`, `responses`, `models`: OpenAI's endpoints
-- `unsupported`: a clear 404 for those of OpenAI's endpoints that do not exist here
+- `unsupported`: a clear 404 for those of the served protocols' endpoints that do not exist here
 - `files`: stored pictures
 - `admin`: catalog changes, with the admin key
 - `health`: liveness, readiness and metrics

@@ -1,12 +1,15 @@
-"""OpenAI endpoints that this server does not have: a 404 that says so, instead of looking like a mistyped URL."""
+"""Endpoints of the served protocols that this server does not have: a 404 that says so, instead of looking like a
+mistyped URL."""
 
-from fastapi import APIRouter, Request
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter
 
 from server.errors import NotFound
 
-router = APIRouter(prefix="/v1")
+router = APIRouter()
 
-UNSUPPORTED = {
+OF_OPENAI_AND_ANTHROPIC = {
     "embeddings": "Embeddings are",
     "audio": "Audio (speech synthesis and recognition) is",
     "files": "The files endpoint is",
@@ -33,21 +36,50 @@ UNSUPPORTED = {
     "live": "The live endpoint is",
     "messages/batches": "Batches of messages are",
 }
+OF_GOOGLES = {
+    "files": "The files endpoint is",
+    "cachedContents": "Cached contents are",
+    "fileSearchStores": "File search stores are",
+    "tunedModels": "Tuned models are",
+    "corpora": "Corpora are",
+    "batches": "Batches are",
+    "operations": "Operations are",
+    "interactions": "Interactions are",
+    "agents": "Agents are",
+    "webhooks": "Webhooks are",
+}
+# What Google's models do elsewhere. Below /v1/models only these, as a model's name may have a colon of its own.
+ACTIONS = (
+    "asyncBatchEmbedContent",
+    "batchEmbedContents",
+    "batchGenerateContent",
+    "embedContent",
+    "generateAnswer",
+    "predict",
+    "predictLongRunning",
+)
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+SERVED = (
+    "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/messages, /v1/models and "
+    "/v1beta/models."
+)
+SERVED_BY_MODELS = "Models here take generateContent, streamGenerateContent and countTokens."
 
 
-async def refuse(request: Request) -> None:
-    """404 unsupported_endpoint."""
-    path = request.url.path.removeprefix("/v1/")
-    whats = (what for name, what in UNSUPPORTED.items() if f"{path}/".startswith(f"{name.removesuffix('/{id}')}/"))
-    message = (
-        f"{next(whats)} not supported by this server. "
-        "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/messages, /v1/models and "
-        "/v1beta/models."
-    )
-    raise NotFound(message, code="unsupported_endpoint")
+def _refusal(message: str) -> Callable[[], Awaitable[None]]:
+    async def refuse() -> None:
+        raise NotFound(message, code="unsupported_endpoint")
+
+    return refuse
 
 
-for _endpoint in UNSUPPORTED:
-    router.add_api_route(f"/{_endpoint}", refuse, methods=METHODS, include_in_schema=False)
-    router.add_api_route(f"/{_endpoint}/{{rest:path}}", refuse, methods=METHODS, include_in_schema=False)
+for _prefix, _endpoints in (("/v1", OF_OPENAI_AND_ANTHROPIC), ("/v1beta", OF_GOOGLES)):
+    for _endpoint, _what in _endpoints.items():
+        _refuse = _refusal(f"{_what} not supported by this server. {SERVED}")
+        for _path in (f"{_prefix}/{_endpoint}", f"{_prefix}/{_endpoint}/{{rest:path}}"):
+            router.add_api_route(_path, _refuse, methods=METHODS, include_in_schema=False)
+for _action in ACTIONS:
+    _refuse = _refusal(f"'{_action}' is not supported by this server. {SERVED_BY_MODELS}")
+    for _prefix in ("/v1", "/v1beta"):
+        _path = f"{_prefix}/models/{{model:path}}:{_action}"
+        router.add_api_route(_path, _refuse, methods=["POST"], include_in_schema=False)

@@ -122,6 +122,20 @@ async def test_endpoints_of_the_family_that_are_not_served_say_so(running: InPro
 
 
 @pytest.mark.parametrize(
+    "path", ["v1beta/files", "v1beta/cachedContents/x", "v1beta/models/a/b:embedContent", "v1/models/gemini:predict"]
+)
+async def test_googles_too_in_their_protocols_shape(running: InProcess, path: str) -> None:
+    refused = await running.client.post(f"/{path}", json={})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["status"], error["details"][0]["reason"]) == (
+        404,
+        "NOT_FOUND",
+        "UNSUPPORTED_ENDPOINT",
+    )
+    assert "generateContent" in error["message"] or "/v1beta/models" in error["message"]
+
+
+@pytest.mark.parametrize(
     ("query", "status", "param"),
     [("stream=True", 404, "id"), ("stream=1", 404, "id"), ("stream=", 404, "id"), ("stream=perhaps", 400, "stream")],
 )
