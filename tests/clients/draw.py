@@ -22,12 +22,23 @@ def by_litellm() -> dict[str, object]:
         file.name = "boat.png"
         edited = litellm.image_edit(image=file, prompt="make it blue", **options)
         results[name] = [drawn.startswith(PNG), base64.b64decode(edited.data[0].b64_json).startswith(PNG)]
+    tool = {"type": "image_generation", "size": SIZE}
+    call = {"model": "openai/starter-chat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
+    first = litellm.responses(input="draw a red boat", max_output_tokens=64, **call)
+    second = litellm.responses(input="make it blue", max_output_tokens=64, previous_response_id=first.id, **call)
+    results["tool"] = [
+        base64.b64decode(item.result).startswith(PNG)
+        for answer in (first, second)
+        for item in answer.output
+        if item.type == "image_generation_call"
+    ]
     return results
 
 
 def by_langchain() -> dict[str, object]:
-    """The image tool of /v1/responses, twice: the second picture continues from the first. With what its own live tests
-    send: a quality that the served model does not have, and a threshold of compaction."""
+    """The image tool of /v1/responses, three times: the second picture continues from the first, the third edits a
+    picture in a message. With what its own live tests send: a quality that the served model does not have, and a
+    threshold of compaction."""
     from langchain_openai import ChatOpenAI
 
     options = {
@@ -39,9 +50,12 @@ def by_langchain() -> dict[str, object]:
     bound = model.bind_tools([tool], tool_choice="image_generation")
     first = bound.invoke("draw a red boat")
     second = bound.invoke("make it blue", previous_response_id=first.response_metadata["id"])
-    pictures = [
-        block["base64"] for answer in (first, second) for block in answer.content_blocks if block["type"] == "image"
-    ]
+    drawn = next(block["base64"] for block in first.content_blocks if block["type"] == "image")
+    image = {"type": "image", "base64": drawn, "mime_type": "image/png"}
+    message = {"role": "user", "content": [{"type": "text", "text": "make it green"}, image]}
+    edited = bound.invoke([message])
+    answers = (first, second, edited)
+    pictures = [block["base64"] for answer in answers for block in answer.content_blocks if block["type"] == "image"]
     return {"pictures": [base64.b64decode(picture).startswith(PNG) for picture in pictures]}
 
 

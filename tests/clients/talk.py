@@ -116,7 +116,9 @@ def by_gemini() -> dict[str, object]:
 
     drawn = models.generate_content(model=MODEL, contents="a red boat", config=picture)
     chain = [types.UserContent("a red boat"), drawn.candidates[0].content, types.UserContent("make it blue")]
-    edited = models.generate_content(model=MODEL, contents=chain, config=picture)
+    continued = models.generate_content(model=MODEL, contents=chain, config=picture)
+    sent = [types.Part.from_bytes(data=drawn.candidates[0].content.parts[0].inline_data.data, mime_type="image/png")]
+    edited = models.generate_content(model=MODEL, contents=["make it blue", *sent], config=picture)
     streamed = list(models.generate_content_stream(model=MODEL, contents="a boat", config=picture))
     text = models.generate_content(model=MODEL, contents="hello", config=words)
     pieces = list(models.generate_content_stream(model=MODEL, contents="hello", config=words))
@@ -132,6 +134,7 @@ def by_gemini() -> dict[str, object]:
     results = {
         "drawn": seen(drawn),
         "edited": seen(edited),
+        "continued": seen(continued),
         "streamed": sum(bool(part.inline_data) for chunk in streamed for part in chunk.parts or ()),
         "image_tokens": drawn.usage_metadata.candidates_tokens_details[0].token_count,
         "text": text.text or "",  # random weights may write nothing that shows

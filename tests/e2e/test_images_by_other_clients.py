@@ -8,25 +8,25 @@ from tests.e2e.test_chat_by_other_clients import NODE_CLIENTS, PYTHON, needs_pyt
 from tests.support.harness import REPOSITORY, Server
 
 SCRIPT = REPOSITORY / "tests" / "clients" / "draw.py"
-BOTH = [True, True]  # a picture drawn, a picture edited
+BOTH = [True, True]  # a picture drawn, a picture edited or continued
 
 
 @needs_python_clients
-def test_litellm_draws_and_edits(responses_server: Server) -> None:
+def test_litellm_draws_edits_and_continues(responses_server: Server) -> None:
     results = run(responses_server, PYTHON, SCRIPT, "litellm")
     assert set(map(tuple, results.values())) == {tuple(BOTH)}, results
 
 
 @needs_python_clients
-def test_langchain_draws_and_continues_with_the_image_tool(responses_server: Server) -> None:
-    assert run(responses_server, PYTHON, SCRIPT, "langchain")["pictures"] == BOTH
+def test_langchain_draws_continues_and_edits_with_the_image_tool(responses_server: Server) -> None:
+    assert run(responses_server, PYTHON, SCRIPT, "langchain")["pictures"] == [*BOTH, True]
 
 
 @pytest.mark.skipif(
     not Path(NODE_CLIENTS / "node_modules" / "ai").exists(), reason="`make clients` has not installed tests/node"
 )
-def test_the_vercel_sdk_and_openais_draw_and_edit(responses_server: Server) -> None:
+def test_the_vercel_sdk_and_openais_draw_edit_and_continue(responses_server: Server) -> None:
     results = run(responses_server, "node", NODE_CLIENTS / "draw.mjs", "tool")
-    assert results.pop("tool") == [True]
+    assert results.pop("tool") == BOTH
     assert len(results) == 6
     assert all(result == BOTH for result in results.values()), results

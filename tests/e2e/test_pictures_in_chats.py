@@ -46,7 +46,7 @@ def test_an_image_model_draws_the_last_message(responses_server: Server) -> None
         second = client.post(PATH, json={**DRAW, "messages": redrawn}).json()
     assert second["usage"]["prompt_tokens"] > answer.json()["usage"]["prompt_tokens"] + 200  # of the reference
     assert pixels(second["choices"][0]["message"]["images"][0]["image_url"]["url"]) != pixels(image["image_url"]["url"])
-    assert charges(responses_server) == before + 3
+    assert charges(responses_server) == before + 4
 
 
 def test_pictures_are_streamed_and_a_retry_is_charged_once(responses_server: Server) -> None:
@@ -115,10 +115,10 @@ def test_googles_sdk(responses_server: Server) -> None:
     before = charges(responses_server)
     results = run(responses_server, PYTHON, SCRIPT, "gemini", "gemini-2.5-flash-image")
     assert results["drawn"] == ["image/png", [1024, 1024], "STOP"]
-    assert results["edited"] == ["image/png", [1024, 1024], "STOP"]
+    assert results["edited"] == results["continued"] == ["image/png", [1024, 1024], "STOP"]
     assert results["streamed"] == 1
     assert results["image_tokens"] > 0
-    assert charges(responses_server) == before + 3
+    assert charges(responses_server) == before + 4
     assert results["text"] == results["text_streamed"]
     assert results["counted"] == results["prompt_tokens"] > 0
     assert [(name, list(arguments)) for name, arguments in results["calls"]] == [("look", ["city"])]

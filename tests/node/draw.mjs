@@ -26,15 +26,19 @@ async function byVercel(model) {
 }
 
 async function byVercelsImageTool() {
-  const first = await generateText({
+  const options = {
     model: vercel.responses('starter-chat'),
-    prompt: 'draw a red boat',
     tools: { image_generation: vercel.tools.imageGeneration({}) },
     toolChoice: { type: 'tool', toolName: 'image_generation' },
     maxOutputTokens: 64,
     maxRetries: 0,
-  });
-  return first.staticToolResults.map((result) => isPng(Buffer.from(result.output.result, 'base64')));
+  };
+  const first = await generateText({ ...options, prompt: 'draw a red boat' });
+  const openai = { previousResponseId: first.providerMetadata.openai.responseId };
+  const second = await generateText({ ...options, prompt: 'make it blue', providerOptions: { openai } });
+  return [first, second].flatMap((answer) =>
+    answer.staticToolResults.map((result) => isPng(Buffer.from(result.output.result, 'base64'))),
+  );
 }
 
 const results = {};
