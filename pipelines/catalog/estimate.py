@@ -12,6 +12,7 @@ from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime
 GRID_PX = 16  # output sides are multiples of it; the pipeline's own multiple hardly changes the area
 FIRST_UNIT_S = 0.5  # assumed for a unit until one has been measured
 SMOOTHING = 0.3  # weight of a new measurement
+CONTROLNET_SHARE = 1 / 3  # of a denoiser's pass: the encoding half of a U-Net (0.32 measured), or some of its blocks
 
 
 def first_pass_steps(job: ImageJob) -> int:
@@ -26,12 +27,20 @@ def picture_steps(job: ImageJob, plan: Plan) -> int:
 
 
 def work_units(job: ImageJob) -> float:
-    """The work of the whole job. References that the denoiser attends to count like pixels drawn."""
+    """The work of the whole job. References that the denoiser attends to count like pixels drawn. ControlNets run at
+    every step of the first pass; an IP-Adapter adds next to nothing to it.
+    """
     plan = plan_picture(job.checkpoint, job.width_px, job.height_px, GRID_PX)
     attended = len(job.references) if task_of(job).reads_references else 0
-    first = first_pass_steps(job) * plan.width * plan.height * (1 + attended)
+    passes = 1 + attended + CONTROLNET_SHARE * _controlnets(job)
+    first = first_pass_steps(job) * plan.width * plan.height * passes
     tiles = _tile_steps(job) * sum(tile.width * tile.height for tile in plan.tiles)
     return job.n * (first + tiles) / 1e6
+
+
+def _controlnets(job: ImageJob) -> int:
+    nets = {control.name for control in job.checkpoint.controls if control.kind == "controlnet"}
+    return sum(control.name in nets for control in job.controls)
 
 
 def _tile_steps(job: ImageJob) -> int:

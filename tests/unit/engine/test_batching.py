@@ -1,6 +1,7 @@
 """In what order waiting pictures start, and how much work they are."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from pipelines.catalog.estimate import Speeds, work_units
 from pipelines.images.batching import Row, start_order
 from pipelines.images.scheduler import DeviceTurn
-from pipelines.protocol.images import CheckpointSpec, Picture
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 from tests.support.image_jobs import image_job, with_fields
 
 ALPHA = CheckpointSpec("alpha", Path("alpha"), None, "alpha", "img2img", 1)
@@ -54,6 +55,17 @@ def test_work_grows_with_pixels_steps_pictures_and_references() -> None:
     assert work_units(with_fields(JOB, width_px=3840, height_px=2160)) > 2 * base
     native = with_fields(JOB, checkpoint=BETA, references=(REFERENCE, REFERENCE))
     assert work_units(native) == pytest.approx(3 * base)
+
+
+def test_controlnets_are_work_of_the_first_pass_and_ip_adapters_are_not() -> None:
+    controls = (Control("edges", "controlnet", Path("e")), Control("style", "ip-adapter", Path("s")))
+    alpha = replace(ALPHA, controls=controls)
+    edges, style = (ControlInput(each.name, REFERENCE, 1.0) for each in controls)
+    for size in ({}, {"width_px": 3840, "height_px": 2160}):
+        plain = with_fields(JOB, checkpoint=alpha, **size)
+        added = [work_units(with_fields(plain, controls=used)) - work_units(plain) for used in ((edges,), (style,))]
+        assert added[0] == pytest.approx(work_units(JOB) / 3, rel=0.02), "tiles follow the picture, not the map"
+        assert added[1] == 0
 
 
 def test_speeds_are_learned_by_checkpoint() -> None:
