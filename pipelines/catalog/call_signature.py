@@ -37,9 +37,11 @@ def draws_text(accepted: Parameters) -> bool:
     return task is Task.TEXT or (task is Task.NATIVE and accepted["image"].default is not Parameter.empty)
 
 
-def starts_late(accepted: Parameters) -> bool:
-    """Whether a call that only draws from text can start from a picture's latents (pipelines.images.late_start)."""
-    return own_task(accepted) is Task.TEXT and {"latents", "num_inference_steps"} <= accepted.keys()
+def starts_late(accepted: Parameters, methods: Container[str]) -> bool:
+    """Whether a call that only draws from text can start from a picture's latents (pipelines.images.late_start): it
+    prepares them itself, and does not pack them into rows."""
+    takes_latents = own_task(accepted) is Task.TEXT and {"latents", "num_inference_steps"} <= accepted.keys()
+    return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
 
 
 def sibling_names(class_name: str) -> Mapping[Task, str]:
@@ -103,6 +105,13 @@ class PipelineSource:
                 return _parameters(node)
         inherited = (self.parameters(base.id) for base in found.bases if isinstance(base, ast.Name))
         return next((parameters for parameters in inherited if parameters is not None), None)
+
+    def methods(self, class_name: str) -> frozenset[str]:
+        """Of the class, its own and those of the pipelines that it derives from."""
+        if (found := self._find(class_name)) is None:
+            return frozenset()
+        own = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+        return frozenset(own).union(*(self.methods(base.id) for base in found.bases if isinstance(base, ast.Name)))
 
     def default_sample_size(self, class_name: str) -> int | None:
         """The side in latents that the class draws unless it is told: a constant of its constructor."""

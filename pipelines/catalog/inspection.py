@@ -105,7 +105,10 @@ def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSou
     problems += foreign_parts(index, folder, source)
     denoiser_config = _json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning: Conditioning = "native" if own_task(signature or {}) is Task.NATIVE else "img2img"
-    abilities = _abilities(class_name, signature, index, denoiser_config, source) if class_name and signature else None
+    codec = read_config(folder, "vae") if folder else {}
+    abilities = None
+    if class_name and signature:
+        abilities = _abilities(class_name, signature, index, denoiser_config, codec, source)
     return Inspection(
         path=path,
         folder=folder,
@@ -249,13 +252,14 @@ def _installed(library: str) -> bool:
 
 def _abilities(
     class_name: str, signature: Parameters, index: Mapping[str, Any], denoiser: Mapping[str, Any],
-    source: PipelineSource,
+    codec: Mapping[str, Any], source: PipelineSource,
 ) -> Abilities:  # fmt: skip
+    """What the classes promise. A codec with means has latents of another scale, at which no picture can start late."""
     task = own_task(signature)
     tasks = {task, *(sibling for sibling, name in sibling_names(class_name).items() if source.has(name))}
     if draws_text(signature):
         tasks.add(Task.TEXT)
-    if starts_late(signature):
+    if starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
         tasks |= {Task.REDRAW, Task.INPAINT}
     conditioning: Conditioning = "native" if task is Task.NATIVE else "img2img"
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)

@@ -44,7 +44,7 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     for sibling, name in sibling_names(own.__name__).items():
         if (found := getattr(diffusers, name, None)) is not None:
             classes.setdefault(sibling, found)
-    if starts_late(accepted):
+    if starts_late(accepted, dir(own)):
         classes = {Task.REDRAW: own, Task.INPAINT: own} | classes
     return MappingProxyType(classes)
 

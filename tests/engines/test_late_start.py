@@ -98,3 +98,4 @@ def test_a_class_with_siblings_uses_them() -> None:
     assert task_classes(diffusers.FluxPipeline)[Task.REDRAW] is diffusers.FluxImg2ImgPipeline
     assert task_classes(diffusers.Lumina2Pipeline)[Task.REDRAW] is diffusers.Lumina2Pipeline
     assert Task.REDRAW not in task_classes(diffusers.Flux2Pipeline)
+    assert Task.REDRAW not in task_classes(diffusers.OvisImagePipeline), "its latents are packed"

@@ -160,10 +160,18 @@ def test_a_swap_fits_what_differs_between_the_two(manager: CheckpointManager, fo
     assert to_beta == {"conditioning": "native", "steps": 4, "sampling.guidance": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("class_name", "means"),
+    [
+        ("Flux2Pipeline", None),
+        ("OvisImagePipeline", None),  # it packs its latents
+        ("Lumina2Pipeline", [0.0] * 16),  # late starts know no means
+    ],
+)
 def test_a_class_without_a_second_pass_enlarges_by_scaling(
-    manager: CheckpointManager, folders: tuple[Path, Path]
+    manager: CheckpointManager, folders: tuple[Path, Path], class_name: str, means: list[float] | None
 ) -> None:
-    flux_folder(folders[1] / "flux2", index={**INDEX, "_class_name": "Flux2Pipeline"})
+    flux_folder(folders[1] / "flux2", index={**INDEX, "_class_name": class_name}, vae={"latents_mean": means})
     alpha = catalog_of(folders).models["alpha-image-2-count"]
     assert ("enlarge", "redraw", "resize") in [(each.key, each.old, each.new) for each in manager.fit(alpha, "flux2")]
     manager.add("flux2", tiers=["1K", "4K"])
