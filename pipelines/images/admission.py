@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pipelines.catalog.weights import weights_state
+from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
 from pipelines.images.batching import Candidate, Row
 from pipelines.images.residency import Resident
 from pipelines.images.row_limits import RowLimits
@@ -15,12 +15,20 @@ MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a picture that neither jo
 
 
 class Admission:
-    """`runs` are all that have started, `drawing` those that still need the device: the engine's own sets. What all
-    hold between turns stays below `held_bytes`."""
+    """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
+    two pictures at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
 
-    def __init__(self, runs: Collection[Run], drawing: Collection[Run], limits: RowLimits, held_bytes: int) -> None:
+    def __init__(
+        self,
+        runs: Collection[Run],
+        drawing: Collection[Run],
+        one_by_one: Collection[WeightsKey],
+        limits: RowLimits,
+        held_bytes: int,
+    ) -> None:
         self._runs = runs
         self._drawing = drawing
+        self._one_by_one = one_by_one
         self._limits = limits
         self._held_bytes = held_bytes
 
@@ -50,9 +58,9 @@ class Admission:
     def is_busy(self, resident: Resident, row: Row) -> bool:
         """Adapters that requests name are state of the weights: only runs with the same ones go together. Runs of a
         checkpoint whose components take turns on the device go one after another: two would need two of them at once,
-        or move them at every turn."""
+        or move them at every turn. So do those that warmup has found to disturb each other."""
         runtime = resident.checkpoint.runtime
-        if runtime.offload == "model":
+        if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
             return resident.ref_count > 0
         state = weights_state(row.job)
         return any(run.resident is resident and weights_state(run.row.job) != state for run in self._runs)

@@ -75,6 +75,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # on how it was loaded, for the operator
     controls: Controls = field(default_factory=Controls)
     prompts: PromptCache = field(default_factory=PromptCache)
+    merger: ForwardMerger | None = None  # of the denoiser, if runs share its forward passes
     adapter_versions: dict[str, int] = field(default_factory=dict)  # of loaded files on request: mtime in ns
 
     def pipeline(
@@ -266,9 +267,10 @@ def load_checkpoint(
     pipeline = _read(resolved, pipeline_class, index, device, found)
     denoiser = getattr(pipeline, denoiser_name(index))
     notes = chosen + runtime_options.apply(pipeline, denoiser, runtime, device)
+    merger = None
     if sharing is not None:
         own = {name: part for name, part in pipeline.components.items() if name not in found}
-        _let_runs_share(own, denoiser, runtime, sharing)
+        merger = _let_runs_share(own, denoiser, runtime, sharing)
     shared.keep(resolved, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
@@ -279,8 +281,9 @@ def load_checkpoint(
     components = dict(pipeline.components)
     controls = load_controls(spec, pipeline_class, device, dtype)
     return Checkpoint(
-        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes, controls
-    )
+        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes, controls,
+        merger=merger,
+    )  # fmt: skip
 
 
 def _read(
@@ -371,15 +374,19 @@ def _to_channels_last(components: dict[str, Any]) -> None:
             part.to(memory_format=torch.channels_last)
 
 
-def _let_runs_share(components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing) -> None:
+def _let_runs_share(
+    components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing
+) -> ForwardMerger | None:
     """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes. Runs
     meet in the denoiser, unless it caches steps: those caches work within a pass.
     """
+    merger = None
     if runtime.cache is None:
-        ForwardMerger(denoiser, sharing)
+        merger = ForwardMerger(denoiser, sharing)
         components = {name: part for name, part in components.items() if part is not denoiser}
     for part in components.values():
         if isinstance(part, torch.nn.Module):
             halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
             for module in halves if hasattr(part, "decode") and halves else [part]:
                 module.register_forward_pre_hook(sharing.scheduler.yield_point)
+    return merger

@@ -49,7 +49,7 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities, Residents
+from pipelines.protocol.messages import Abilities, Residents, Withdrawn
 
 FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
 TRIAL = "trial-"  # ids of pictures that warmup tries
@@ -94,7 +94,8 @@ class ImageEngine:
         self._abilities: dict[AbilitiesKey, Abilities] = {}  # of those that were prepared
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
-        self._admission = Admission(self._runs, self._drawing, limits, budgets.held_bytes)
+        self._one_by_one: set[WeightsKey] = set()  # two of their pictures at once come out wrong
+        self._admission = Admission(self._runs, self._drawing, self._one_by_one, limits, budgets.held_bytes)
         self._loads: dict[CheckpointSpec, asyncio.Task[None]] = {}
         self._blocked_loads: set[CheckpointSpec] = set()  # no memory until a run ends
         self._ended_runs = 0
@@ -159,8 +160,13 @@ class ImageEngine:
         if key not in self._abilities:
             # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
             native = self.device.type != "cpu" and not resident.warmed_up
-            self._abilities[key] = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+            found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+            if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
+                found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
+            self._abilities[key] = found
         abilities = self._abilities[key]
+        if not abilities.at_once:
+            self._one_by_one.add(weights_key(spec))
         if spec.refined and not abilities.second_pass:
             raise CheckpointError(
                 f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
@@ -189,6 +195,7 @@ class ImageEngine:
         self._catalog_specs = frozenset(specs)
         retained = {weights_key(spec) for spec in self._catalog_specs}
         self._abilities = {key: found for key, found in self._abilities.items() if key[0] in retained}
+        self._one_by_one &= retained
         self._evict_unneeded()
 
     def _evict_unneeded(self) -> None:

@@ -50,6 +50,7 @@ class ForwardMerger:
         self._scheduler, self._limits = sharing
         self._fingerprints = Fingerprints()
         self._independent: dict[Hashable, bool] = {}  # whether rows are, by structure of the arguments
+        self.refused: str | None = None  # why a structure of arguments is never shared: the first such
         self._timer = DeviceTimer(sharing.scheduler.clock)
 
         @functools.wraps(self._forward)
@@ -120,7 +121,7 @@ class ForwardMerger:
                 traceback.clear_frames(error.__traceback__)  # they hold the tensors that did not fit
                 self._limits.halve(shape, len(requests))
             else:
-                self._independent[form] = False
+                self._refuse(form, f"{type(error).__name__}: {error}")
             return False
         if form not in self._independent:
             self._check_independence(form, requests, outputs, shape)
@@ -145,3 +146,9 @@ class ForwardMerger:
             worst = max(largest_difference(request.output, output) for request, output in pairs)
             tolerance = TOLERANCE if self._denoiser.dtype == torch.float32 else LOW_PRECISION_TOLERANCE
             self._independent[form] = worst <= tolerance
+            if worst > tolerance:
+                self._refuse(form, f"its rows differ by {worst:.3g} of their norm from what they are alone")
+
+    def _refuse(self, form: Hashable, reason: str) -> None:
+        self._independent[form] = False
+        self.refused = self.refused or reason

@@ -18,6 +18,8 @@ from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 PROMPT: Final = "a red house on green grass under a blue sky"
 TWO_PASSES: Final = "a second pass"
+AT_ONCE: Final = "two pictures at once"
+ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
 Shown = Callable[[tuple[EncodedImage, ...], tuple[EncodedImage, ...]], str | None]
 
@@ -66,11 +68,29 @@ class Prober:
                 failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
                 if failed is not None:
                     abilities = _withdraw(abilities, other, failed)
+        abilities = await self._try_two(abilities, small.job, reference[0])
         abilities = await self._try_adapters(await self._try_schedulers(abilities, small.job), small.job)
         return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
 
     def _job_with(self, way: ControlledWith) -> ImageJob:
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask")
+
+    async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
+        """Two pictures at once, which share forward passes. Each must be nearer to what it is alone than to the other:
+        a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone` is the
+        job's picture. An error need not be the same again, so it counts too.
+        """
+        other = await self.draw(replace(job, seed=job.seed + 1))
+        both = await self.draw(replace(job, n=2))
+        if isinstance(other, str) or isinstance(both, str):
+            failed = other if isinstance(other, str) else str(both)
+            return _withdraw(abilities, Probe(AT_ONCE, job, {"at_once": False}), failed)
+        pairs = zip(both, (alone, other[0]), strict=True)
+        apart = max(difference(one, expected) for one, expected in pairs)
+        if apart > max(ROUNDING, difference(alone, other[0]) / 2):
+            why = f"they are not what each is alone: {apart:.0f} of 255 apart"
+            return _withdraw(abilities, Probe(AT_ONCE, job, {"at_once": False}), why)
+        return abilities
 
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """Each scheduler that requests may choose."""

@@ -119,6 +119,7 @@ class Abilities:
     any_steps: bool  # draws in other numbers of steps than its own
     notes: tuple[str, ...] = ()  # on how it was loaded: what `auto` chose, the error of fp8
     any_ratio: bool = True  # draws other shapes than squares
+    at_once: bool = True  # two of its pictures at once are what each is alone; else they come one after another
     unfit_adapters: tuple[str, ...] = ()  # of lora_folder
     unfit_schedulers: tuple[str, ...] = ()  # of those that requests may choose
     unfit_controls: tuple[str, ...] = ()

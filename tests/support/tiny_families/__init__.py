@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny_families import flow_models, references, unets
+from tests.support.tiny_families.glm import glm_image
 
 Maker = Callable[[], Any]
 
-FAMILIES: Mapping[str, Maker] = {**unets.MAKERS, **flow_models.MAKERS, **references.MAKERS}
+FAMILIES: Mapping[str, Maker] = {**unets.MAKERS, **flow_models.MAKERS, **references.MAKERS, "glm-image": glm_image}
 
 
 def make_family(name: str, folder: Path) -> Path:

@@ -72,6 +72,23 @@ async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() 
     assert (found.any_ratio, found.second_pass) == (False, False)
 
 
+@pytest.mark.parametrize(
+    ("fails", "colour", "why"),
+    [
+        (lambda job: "busy" if job.n > 1 else None, None, "busy"),
+        (lambda _: None, lambda job: (50 if job.n > 1 else 0) + job.seed, "they are not what each is alone: 50 of 255"),
+        (lambda _: None, lambda job: 3 if job.n > 1 else 0, None),  # rounding
+    ],
+)
+async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colour: Any, why: str | None) -> None:
+    guided = replace(ALL, guidance=False)
+    abilities = await Prober(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_abilities(
+        guided, warmup_native=False
+    )
+    assert abilities.at_once == (why is None)
+    assert [each.why.startswith(why) for each in abilities.withdrawn if why] == ([True] if why else [])
+
+
 async def test_guidance_that_changes_nothing_is_withdrawn() -> None:
     found = await find(Engine(colour=lambda _: 7))
     assert found == replace(ALL, guidance=False, withdrawn=found.withdrawn)
