@@ -8,6 +8,8 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.memory import CONTEXT_BYTES, worker_bytes
 from pipelines.catalog.runtime import CONFLICTS, check_conflicts, choose_runtime
 from pipelines.protocol.images import Lora, Runtime, StepCache
+from server.settings import REPOSITORY
+from tests.support.runtime_pairs import OPTIONS, expected
 
 GIB = 2**30
 FLUX = {"transformer": 22 * GIB, "text_encoder_2": 9 * GIB, "text_encoder": GIB // 4, "vae": GIB // 4}
@@ -42,6 +44,18 @@ def test_options_that_defeat_each_other_are_refused_with_the_reason(runtime: Run
 )
 def test_options_that_work_together_are_taken(runtime: Runtime) -> None:
     check_conflicts(runtime)
+
+
+def test_weights_md_has_every_option_alone_and_in_pairs() -> None:
+    lines = [line for line in (REPOSITORY / "weights.md").read_text().splitlines() if line.startswith("| ")]
+    at = next(number for number, line in enumerate(lines) if line.startswith("| | compile |"))
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines[at : at + 2 + len(OPTIONS)]
+    ]
+    assert header[1:] == list(OPTIONS)
+    for number, (name, *cells) in enumerate(rows):
+        others = list(OPTIONS)[: number + 1]
+        assert cells[: number + 1] == [expected(name, other) for other in others], name
 
 
 def test_every_conflict_names_two_options() -> None:
