@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,16 @@ def test_fused_projections_draw_the_same_picture_in_the_same_memory(name: str, s
     assert checkpoint.weights_bytes == before
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other at every operation take minutes where others want the cores too."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
     spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
