@@ -1,5 +1,8 @@
-// Models: what is served, and a swap that fails without a change.
-import { assert, spec } from "./harness.mjs";
+// Models: what is served, an undo that fails without a change, a reload, and a swap with its progress, taken back.
+import { asOperator, assert, spec } from "./harness.mjs";
+
+const SWAPPED = "alpha-image-2-count";
+const checkpointOf = async (model) => (await asOperator("GET", "/admin/checkpoints")).body.data.find((one) => one.models.includes(model)).name;
 
 await spec("models", "/console/models", async (page, { looks, shot }) => {
   await page.getByRole("region", { name: "Checkpoints" }).getByRole("cell", { name: "starter-alpha", exact: true }).waitFor();
@@ -11,4 +14,18 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
   assert.deepEqual(await page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr td:nth-child(3)").allTextContents().then((actions) => actions.slice(0, 2)), ["Reload the catalog", "Undo"]);
   await looks();
   await shot();
+
+  const swap = page.getByRole("button", { name: "Swap", exact: true });
+  const changes = page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr");
+  await page.getByRole("combobox", { name: "Model" }).selectOption(SWAPPED);
+  await page.getByRole("combobox", { name: "Checkpoint" }).selectOption("starter-beta");
+  const progress = page.getByRole("progressbar").waitFor(); // it is there while the swap runs
+  await swap.click();
+  await progress;
+  await changes.nth(2).waitFor();
+  assert.equal(await checkpointOf(SWAPPED), "starter-beta");
+  await page.getByRole("button", { name: "Undo the last swap" }).click();
+  await changes.nth(3).waitFor();
+  assert.equal(await checkpointOf(SWAPPED), "starter-alpha");
+  assert.equal(await page.getByRole("alert").count(), 0);
 });
