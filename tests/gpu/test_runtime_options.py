@@ -1,6 +1,5 @@
 """Every `[runtime]` option alone and in pairs: it draws, or is refused with a reason. Never a broken picture."""
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,36 +10,25 @@ import torch
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.runtime import check_conflicts
 from pipelines.images.engine import ImageEngine
-from pipelines.protocol.images import CheckpointSpec, Runtime, StepCache
+from pipelines.protocol.images import CheckpointSpec, Runtime
 from tests.gpu.conftest import draw
 from tests.support.image_jobs import image_job
+from tests.support.runtime_pairs import OPTIONS as ALL_OPTIONS
+from tests.support.runtime_pairs import choices
 
 GPU = torch.device("cuda")
-OPTIONS: dict[str, dict[str, Any]] = {
-    "compile": {"compile": True},
-    "fp8": {"quantize": "fp8"},
-    "float8": {"quantize": "float8"},
-    "first-block": {"cache": StepCache("first-block", threshold=0.1)},
-    "taylorseer": {"cache": StepCache("taylorseer", interval=3)},
+OF_ALL_DEVICES = (
+    "compile", "fp8", "float8", "first-block", "taylorseer", "vae_tiling", "offload model", "offload group",
+)  # fmt: skip
+OPTIONS: dict[str, dict[str, Any]] = {name: ALL_OPTIONS[name] for name in OF_ALL_DEVICES} | {
     "cudnn attention": {"attention": "_native_cudnn"},
-    "vae tiling": {"vae_tiling": True},
-    "offload model": {"offload": "model"},
-    "offload group": {"offload": "group"},
     "float16": {"dtype": "float16"},
     "float32": {"dtype": "float32"},
 }
 MAY_DIFFER = 40  # levels on average: the tiny network is untrained, so this is only against noise and black
 
 
-def pairs() -> list[tuple[str, ...]]:
-    """All options alone, and all two that set different keys."""
-    both = [
-        pair for pair in itertools.combinations(OPTIONS, 2) if not OPTIONS[pair[0]].keys() & OPTIONS[pair[1]].keys()
-    ]
-    return [*((name,) for name in OPTIONS), *both]
-
-
-@pytest.mark.parametrize("names", pairs(), ids=" and ".join)
+@pytest.mark.parametrize("names", choices(OPTIONS), ids=" and ".join)
 async def test_options_draw_or_are_refused_with_the_reason(names: tuple[str, ...], flux: CheckpointSpec) -> None:
     runtime = Runtime(**{key: value for name in names for key, value in OPTIONS[name].items()})
     capable = torch.cuda.get_device_capability() >= (8, 9)

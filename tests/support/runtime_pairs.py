@@ -2,6 +2,7 @@
 of a GPU go through all of them, and weights.md has the table."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ def same_key(one: str, other: str) -> bool:
     return bool(OPTIONS[one].keys() & OPTIONS[other].keys())
 
 
-def choices() -> list[tuple[str, ...]]:
+def choices(options: Mapping[str, dict[str, Any]] = OPTIONS) -> list[tuple[str, ...]]:
     """All options alone, and all two that set different keys."""
-    both = [pair for pair in itertools.combinations(OPTIONS, 2) if not same_key(*pair)]
-    return [*((name,) for name in OPTIONS), *both]
+    pairs = itertools.combinations(options, 2)
+    both = [(one, other) for one, other in pairs if not options[one].keys() & options[other].keys()]
+    return [*((name,) for name in options), *both]
 
 
 def runtime_of(names: tuple[str, ...], adapters: Path = ADAPTERS) -> Runtime:
