@@ -1,6 +1,6 @@
 // A finished picture: its card, and the large view with everything that can be done with it.
 import { resultName, resultPath, thumbnail } from "../core/api.js";
-import { html, useEffect, useState } from "../core/html.js";
+import { html, useLayoutEffect, useState } from "../core/html.js";
 import { t, when } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
 import { addReference, recall } from "../state/draft.js";
@@ -56,7 +56,7 @@ export function Actions({ picture, onDelete }) {
 }
 
 export function Viewer({ picture, onClose, onDelete, onStep, children }) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const keys = (event) => {
       if (event.key === "ArrowRight") onStep(1);
       if (event.key === "ArrowLeft") onStep(-1);
