@@ -46,7 +46,7 @@ def test_an_image_model_draws_the_last_message(responses_server: Server) -> None
         second = client.post(PATH, json={**DRAW, "messages": redrawn}).json()
     assert second["usage"]["prompt_tokens"] > answer.json()["usage"]["prompt_tokens"] + 200  # of the reference
     assert pixels(second["choices"][0]["message"]["images"][0]["image_url"]["url"]) != pixels(image["image_url"]["url"])
-    assert charges(responses_server) == before + 4
+    assert charges(responses_server) == before + 3
 
 
 def test_pictures_are_streamed_and_a_retry_is_charged_once(responses_server: Server) -> None:
