@@ -6,22 +6,15 @@ from pydantic import BeforeValidator, Field
 
 from server.schemas.chat_messages import FUNCTION_NAME, LenientModel, Message
 from server.schemas.chat_tools import ChatTool, ToolChoice
+from server.schemas.hosted_fields import NO_EFFECT as NO_EFFECT_OF_HOSTING
 from server.schemas.hosted_fields import HostedFields
 from server.schemas.local_models import MinP, RepetitionPenalty, TemplateOptions, TopK
 
 MAX_STOPS = 4
 MAX_TOOLS = 128
 MAX_CHOICES = 128
-NO_EFFECT = (  # accepted, and named in a response header: the answer is the same without them
-    "metadata",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "store",
-    "user",
-)
+# Accepted, and named in a response header: the answer is the same without them
+NO_EFFECT = tuple(sorted(("metadata", "prediction", "store", *NO_EFFECT_OF_HOSTING)))
 UNSUPPORTED = {  # field -> what to do instead
     "audio": "this server answers in text",
     "function_call": "use 'tool_choice'",
