@@ -80,16 +80,17 @@ class Prober:
         a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone` is the
         job's picture. An error need not be the same again, so it counts too.
         """
+        probe = Probe(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
+        if isinstance(other, str):
+            return _withdraw(abilities, probe, other)
         both = await self.draw(replace(job, n=2))
-        if isinstance(other, str) or isinstance(both, str):
-            failed = other if isinstance(other, str) else str(both)
-            return _withdraw(abilities, Probe(AT_ONCE, job, {"at_once": False}), failed)
+        if isinstance(both, str):
+            return _withdraw(abilities, probe, both)
         pairs = zip(both, (alone, other[0]), strict=True)
         apart = max(difference(one, expected) for one, expected in pairs)
         if apart > max(ROUNDING, difference(alone, other[0]) / 2):
-            why = f"they are not what each is alone: {apart:.0f} of 255 apart"
-            return _withdraw(abilities, Probe(AT_ONCE, job, {"at_once": False}), why)
+            return _withdraw(abilities, probe, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return abilities
 
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
