@@ -11,7 +11,8 @@ from pipelines.catalog.runtime import check_conflicts
 from pipelines.protocol.images import Lora, Runtime, StepCache
 
 ADAPTERS = Path("loras")
-OPTIONS: dict[str, dict[str, Any]] = {
+Options = Mapping[str, dict[str, Any]]
+OPTIONS: Options = {
     "compile": {"compile": True},
     "fp8": {"quantize": "fp8"},
     "float8": {"quantize": "float8"},
@@ -28,15 +29,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 NEED_A_GPU = {"offload model", "offload group"}
 
 
-def same_key(one: str, other: str) -> bool:
+def same_key(one: str, other: str, options: Options = OPTIONS) -> bool:
     """Whether both are values of one key."""
-    return bool(OPTIONS[one].keys() & OPTIONS[other].keys())
+    return bool(options[one].keys() & options[other].keys())
 
 
-def choices(options: Mapping[str, dict[str, Any]] = OPTIONS) -> list[tuple[str, ...]]:
+def choices(options: Options = OPTIONS) -> list[tuple[str, ...]]:
     """All options alone, and all two that set different keys."""
-    pairs = itertools.combinations(options, 2)
-    both = [(one, other) for one, other in pairs if not options[one].keys() & options[other].keys()]
+    both = [pair for pair in itertools.combinations(options, 2) if not same_key(*pair, options)]
     return [*((name,) for name in options), *both]
 
 
