@@ -14,12 +14,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from pipelines.catalog.images import load_catalog
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
-from server.backends.gateway_link import GatewayLink
 from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
+from server.flows.cluster_catalog.start import catalog_at_start
 from server.housekeeping import leave_others, lock_database, lock_home, recover_after_crash, run_maintenance
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
@@ -35,6 +34,7 @@ from server.routes import (
     console,
     conversations,
     files,
+    gateways,
     gemini,
     health,
     image_jobs,
@@ -70,11 +70,10 @@ EXPOSED_HEADERS = [
 
 def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
     """The ASGI app. Raises CatalogError and StartError. `on_ready` is called once, when all workers are ready."""
-    services = build_services(settings, load_catalog(settings.model_configs, settings.weights))
+    services = build_services(settings, catalog_at_start(settings))
     services.metrics.track_engines(lambda: _reports(services))
 
-    secret = settings.cluster_secret if settings.gateway_url is not None else None
-    link = None if secret is None else GatewayLink(secret.get_secret_value())
+    link = services.link
     forwarder = None if link is None else Forwarder(services.gateways, link, services.database.clock)
 
     @asynccontextmanager
@@ -126,6 +125,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         console,
         admin,
         checkpoints,
+        gateways,
         account,
         results,
         operator_keys,

@@ -6,14 +6,15 @@ import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from sqlalchemy import make_url
-
+from pipelines.catalog.digests import Digests
 from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
+from server.accounts.catalogs import CatalogStore
 from server.accounts.claims import ClaimStore
+from server.accounts.console_sessions import ConsoleSessions
 from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -25,20 +26,24 @@ from server.backends.decoding.pool import KILL_REASONS, DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.engines import build_engines
 from server.backends.fleet import Fleet
+from server.backends.gateway_link import GatewayLink
 from server.backends.local_storage import LocalStorage
 from server.backends.open_storage import open_storage
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
-from server.errors import StartError
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog_edit import EditHistory
-from server.flows.catalog_update import CatalogUpdater
+from server.flows.catalog_switch import CatalogSwitch
+from server.flows.catalog_update import CatalogUpdater, FileCatalogUpdater
 from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
 from server.flows.chat.idempotency import KeyedChats
 from server.flows.chat.run import ChatRunner
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.checkpoints import CheckpointManager
+from server.flows.cluster_catalog.member import CatalogMember
+from server.flows.cluster_catalog.start import StartCatalog
+from server.flows.cluster_catalog.update import ClusterCatalogUpdater
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
@@ -47,6 +52,7 @@ from server.flows.moderation import Moderator
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.operators.swaps import CatalogJobs
+from server.flows.peers import Peers
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -69,7 +75,6 @@ from server.state.active_chats import ActiveChats
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
 from server.state.body_budget import BodyBudget
-from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
@@ -93,6 +98,7 @@ class _Base:
     database: Database
     gateways: GatewayStore
     claims: ClaimStore | None
+    link: GatewayLink | None
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
@@ -110,9 +116,9 @@ class _Base:
     drain: Drain
 
 
-def build_services(settings: Settings, catalog: Catalog) -> Services:
+def build_services(settings: Settings, start: StartCatalog) -> Services:
     """Raises StartError for a policy or an upstream key that can't be read."""
-    base = _build_base(settings, catalog)
+    base = _build_base(settings, start.catalog)
     backlog = Backlog(
         settings.max_queue,
         settings.max_queue_s,
@@ -165,6 +171,8 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         base.drain,
         lambda: worker_reports((*base.image_engine.hosts, base.chat_engine, base.classifier_engine)),
     )
+    peers = Peers(base.gateways, base.link, base.database.clock) if base.link is not None else None
+    member, updater = _catalog_updater(base, checkpoints, peers, start.version)
     return Services(
         settings=settings,
         version=version("darkroom"),
@@ -176,6 +184,9 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         database=base.database,
         gateways=base.gateways,
         claims=base.claims,
+        link=base.link,
+        peers=peers,
+        catalog_member=member,
         ledger=base.ledger,
         call_store=base.call_store,
         response_store=base.response_store,
@@ -193,11 +204,10 @@ def build_services(settings: Settings, catalog: Catalog) -> Services:
         active_responses=base.active_responses,
         background=base.background,
         bodies=BodyBudget(settings.body_memory_mib * 1024**2, settings.body_memory_per_key_mib * 1024**2),
-        console_sessions=ConsoleSessions(),
-        operator_sessions=ConsoleSessions(),
+        console_sessions=ConsoleSessions(base.database),
         drain=base.drain,
         job_queue=job_queue,
-        catalog_jobs=CatalogJobs(_catalog_updater(base, checkpoints), base.database, base.background),
+        catalog_jobs=CatalogJobs(updater, base.database, base.background, base.gateways),
         policy_admin=_policy_admin(base, moderator),
         thumbnails=Thumbnails(base.storage, LocalStorage(settings.thumbnails), base.decoders),
         call_recorder=CallRecorder(
@@ -233,7 +243,6 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s)
     decoders = DecoderPool(settings.pixels)
     engines = build_engines(settings, catalog, policy.checkpoints, upstreams, decoders)
-    _check_cluster(settings)
     database = Database(settings.database_url)
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
     response_store, conversation_store = ResponseStore(database, owner), ConversationStore(database)
@@ -248,6 +257,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         database=database,
         gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),
         claims=ClaimStore(database, owner) if settings.gateway_url is not None else None,
+        link=_link(settings),
         ledger=ledger,
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=response_store,
@@ -268,17 +278,10 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     return base
 
 
-def _check_cluster(settings: Settings) -> None:
-    """Raises StartError for a server that is one of several but shares too little with the others."""
-    if settings.gateway_url is None:
-        return
-    if make_url(settings.database_url).get_backend_name() == "sqlite":
-        raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
-    if settings.storage is None:
-        message = "DARKROOM_GATEWAY_URL needs DARKROOM_STORAGE: an object store, or a folder that all servers share."
-        raise StartError(message)
-    if settings.cluster_secret is None:
-        raise StartError("DARKROOM_GATEWAY_URL needs DARKROOM_CLUSTER_SECRET, the same for all servers.")
+def _link(settings: Settings) -> GatewayLink | None:
+    if settings.gateway_url is None or settings.cluster_secret is None:
+        return None
+    return GatewayLink(settings.cluster_secret.get_secret_value())
 
 
 def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderator, backlog: Backlog) -> ImageCreator:
@@ -348,15 +351,19 @@ def _policy_admin(base: _Base, moderator: Moderator) -> PolicyAdmin:
     )
 
 
-def _catalog_updater(base: _Base, checkpoints: CheckpointManager) -> CatalogUpdater:
-    return CatalogUpdater(
-        base.catalog,
-        base.image_engine,
-        base.chat_engine,
-        base.upstreams,
-        checkpoints,
-        EditHistory(base.settings.home / "swaps.json"),
-        model_configs=base.settings.model_configs,
-        weights=base.settings.weights,
-        preload=base.settings.preload,
-    )
+def _catalog_updater(
+    base: _Base, checkpoints: CheckpointManager, peers: Peers | None, version: int | None
+) -> tuple[CatalogMember | None, CatalogUpdater]:
+    """Of a server that is the only one, or of one of several."""
+    settings, folders = base.settings, {"model_configs": base.settings.model_configs, "weights": base.settings.weights}
+    switch = CatalogSwitch(base.catalog, base.image_engine, base.chat_engine, base.upstreams, preload=settings.preload)
+    if peers is None or version is None or settings.gateway_url is None:
+        history = EditHistory(settings.home / "swaps.json")
+        return None, FileCatalogUpdater(base.catalog, switch, checkpoints, history, **folders)
+    store, digests = CatalogStore(base.database, base.gateways.owner), Digests(settings.weight_digests)
+    member = CatalogMember(base.catalog, switch, store, digests, version=version, **folders)
+    updater = ClusterCatalogUpdater(
+        base.catalog, member, store, peers, checkpoints,
+        url=settings.gateway_url, lease_s=settings.lease_s, **folders,
+    )  # fmt: skip
+    return member, updater

@@ -107,12 +107,14 @@ async def run_maintenance(services: Services) -> None:
     """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
+        if services.catalog_member is not None:
+            tasks.create_task(_every(services.settings.lease_s / 3, services.catalog_member.settle))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":
             tasks.create_task(_every(WEBHOOKS_EVERY_S, services.webhooks.deliver_due))
 
 
-async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """A failure is logged and tried again: a full disk must not end the renewals."""
     while True:
         await asyncio.sleep(seconds)

@@ -7,6 +7,7 @@ from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
+from server.accounts.console_sessions import ConsoleSessions
 from server.accounts.conversations import ConversationStore
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -16,6 +17,7 @@ from server.accounts.results import ResultStore
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
+from server.backends.gateway_link import GatewayLink
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.call_recording import CallRecorder
@@ -24,6 +26,7 @@ from server.flows.chat.complete import ChatCompletions
 from server.flows.chat.idempotency import KeyedChats
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.checkpoints import CheckpointManager
+from server.flows.cluster_catalog.member import CatalogMember
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
@@ -31,6 +34,7 @@ from server.flows.moderation import Moderator
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue
 from server.flows.operators.swaps import CatalogJobs
+from server.flows.peers import Peers
 from server.flows.pictured_chat.run import PicturedChat
 from server.flows.proof import Proofs
 from server.flows.rate_limits import RateLimiter
@@ -46,7 +50,6 @@ from server.state.active_chats import ActiveChats
 from server.state.active_responses import ActiveResponses
 from server.state.background_tasks import BackgroundTasks
 from server.state.body_budget import BodyBudget
-from server.state.console_sessions import ConsoleSessions
 from server.state.drain import Drain
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
@@ -68,7 +71,10 @@ class Services:
 
     database: Database
     gateways: GatewayStore
-    claims: ClaimStore | None  # if there may be several gateways
+    claims: ClaimStore | None  # this and the next three if there may be several gateways
+    link: GatewayLink | None
+    peers: Peers | None
+    catalog_member: CatalogMember | None
     ledger: Ledger
     call_store: CallStore
     response_store: ResponseStore
@@ -88,8 +94,7 @@ class Services:
     active_responses: ActiveResponses
     background: BackgroundTasks
     bodies: BodyBudget
-    console_sessions: ConsoleSessions  # owned by the ids of keys
-    operator_sessions: ConsoleSessions  # owned by hashes of the admin key
+    console_sessions: ConsoleSessions
     drain: Drain
 
     call_recorder: CallRecorder

@@ -220,6 +220,11 @@ class Settings(BaseSettings):
         return self.storage or str(self.results)
 
     @property
+    def weight_digests(self) -> Path:
+        """The file of the sums of checkpoints."""
+        return self.home / "weight-digests.json"
+
+    @property
     def thumbnails(self) -> Path:
         """The folder of small copies of results."""
         return self.home / "thumbnails"

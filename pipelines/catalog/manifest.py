@@ -30,7 +30,7 @@ def manifest_of(checkpoint: Path) -> Path:
 def write_manifest(checkpoint: Path) -> Path:
     """Hash all files. Reads them whole. Raises OSError."""
     manifest = manifest_of(checkpoint)
-    lines = [f"{_sha256(file)}  {file.relative_to(checkpoint.parent)}\n" for file in _files(checkpoint)]
+    lines = [f"{sha256_of(file)}  {file.relative_to(checkpoint.parent)}\n" for file in checkpoint_files(checkpoint)]
     part = manifest.with_suffix(".part")
     part.write_text("".join(lines))
     part.replace(manifest)
@@ -41,19 +41,19 @@ def verify(checkpoint: Path) -> Iterator[Checked]:
     """Each file, as it is checked. Raises OSError, also if there is no manifest."""
     lines = [LINE.fullmatch(line) for line in manifest_of(checkpoint).read_text().splitlines()]
     sums = {match[2]: match[1] for match in lines if match}
-    present = {str(file.relative_to(checkpoint.parent)): file for file in _files(checkpoint)}
+    present = {str(file.relative_to(checkpoint.parent)): file for file in checkpoint_files(checkpoint)}
     for name in sorted(sums.keys() | present.keys()):
         if name not in present:
             yield Checked(name, "missing")
         elif name not in sums:
             yield Checked(name, "new")
         else:
-            yield Checked(name, "unchanged" if _sha256(present[name]) == sums[name] else "changed")
+            yield Checked(name, "unchanged" if sha256_of(present[name]) == sums[name] else "changed")
 
 
-def _files(checkpoint: Path) -> list[Path]:
-    """A hub cache folder's snapshot has links to its files, which count by their names. What tools keep in hidden
-    folders is no part of a checkpoint."""
+def checkpoint_files(checkpoint: Path) -> list[Path]:
+    """Its files in order. A hub cache folder's snapshot has links to its files, which count by their names. What tools
+    keep in hidden folders is no part of a checkpoint."""
     if not checkpoint.is_dir():
         return [checkpoint]
     files = [file for file in checkpoint.rglob("*") if file.is_file()]
@@ -61,6 +61,7 @@ def _files(checkpoint: Path) -> list[Path]:
     return sorted(file for file, parts in inside if parts[0] != "blobs" and not any(p.startswith(".") for p in parts))
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """Hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -23,6 +23,16 @@ class Gateway:
     url: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayReport(Gateway):
+    """What its row says. Times are Unix seconds by the database's clock; `alive`: its lease has not run out."""
+
+    started_at: float
+    lease_until: float
+    alive: bool
+    catalog_version: int | None
+
+
 class GatewayStore(Store):
     """The servers of a database, as one of them (`owner`, reached at `url`) sees them."""
 
@@ -95,6 +105,22 @@ class GatewayStore(Store):
         with self._database.read() as session:
             row = session.get(GatewayRow, owner)
         return None if row is None else Gateway(row.owner, row.url)
+
+    def others(self) -> list[Gateway]:
+        """The other servers whose leases have not run out."""
+        return [each for each in self.list_all() if each.alive and each.owner != self.owner]
+
+    def list_all(self) -> list[GatewayReport]:
+        """Every server that runs or did so lately, oldest first."""
+        with self._database.read() as session:
+            now = self._database.lease_now(session)
+            rows = session.scalars(select(GatewayRow).order_by(GatewayRow.started_at, GatewayRow.owner))
+            return [
+                GatewayReport(
+                    row.owner, row.url, row.started_at, row.lease_until, row.lease_until >= now, row.catalog_version
+                )
+                for row in rows
+            ]
 
     def _add(self, session: Session) -> None:
         now = self._database.lease_now(session)

@@ -153,7 +153,8 @@ class CallRow(Base):
 class GatewayRow(Base):
     """A server that runs. What belongs to an owner without a row here has lost its server.
 
-    `url`: where the others reach it; None if it runs alone.
+    `url`: where the others reach it; None if it runs alone. `changing`: the change of the catalog that it makes for all
+    of them, `catalog_version` what it serves.
     """
 
     __tablename__ = "gateways"
@@ -162,6 +163,36 @@ class GatewayRow(Base):
     url: Mapped[str | None] = mapped_column(String(200))
     started_at: Mapped[float] = mapped_column(Float)
     lease_until: Mapped[float] = mapped_column(Float)
+    changing: Mapped[str | None] = mapped_column(String(60))
+    catalog_version: Mapped[int | None] = mapped_column(Integer)
+
+
+class CatalogRow(Base):
+    """A catalog that several gateways served or serve: the newest is current.
+
+    `files`: the text of each file. `digest`: of all of them. `weights`: the SHA-256 of what they name, by its path.
+    `edits`: the swaps that can be undone, oldest first. `change` made it.
+    """
+
+    __tablename__ = "catalogs"
+
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    files: Mapped[dict[str, str]] = mapped_column(JSON)
+    digest: Mapped[str] = mapped_column(String(64), index=True)
+    weights: Mapped[dict[str, str]] = mapped_column(JSON)
+    edits: Mapped[list[dict[str, str]]] = mapped_column(JSON)
+    change: Mapped[str] = mapped_column(String(60))
+    created_at: Mapped[float] = mapped_column(Float)
+
+
+class ConsoleSessionRow(Base):
+    """A browser that has signed in. Only a hash of its cookie is stored. `subject`: the key or the operator."""
+
+    __tablename__ = "console_sessions"
+
+    cookie_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    subject: Mapped[str] = mapped_column(String(100))
+    ends_at: Mapped[float] = mapped_column(Float, index=True)
 
 
 class ClaimRow(Base):

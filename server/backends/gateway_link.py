@@ -7,9 +7,11 @@ a proxy's, matter.
 
 import hashlib
 import hmac
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -22,6 +24,7 @@ HOP_BY_HOP = frozenset(
 )
 SECRETS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")  # the caller's key is signed instead
 NOT_SENT = frozenset({*SIGNED, SIGNATURE, *SECRETS, "content-length"})
+OWN_SERVER = "http gateway 0"  # in place of the address that a client has asked
 Headers = list[tuple[str, str]]
 
 
@@ -101,6 +104,15 @@ class GatewayLink:
                 await response.aclose()
         except httpx.HTTPError as error:
             raise GatewayGone(str(error) or type(error).__name__) from error
+
+    async def ask(self, url: str, method: str, path: str, body: bytes, now: float) -> tuple[int, Any]:
+        """The status and the JSON of a gateway's answer to a question of this one's own. Raises GatewayGone."""
+        request = ForwardedRequest(method, path, [("content-type", "application/json")], body, "", OWN_SERVER)
+        async with self.send(url, request, now) as answer:
+            try:
+                return answer.status, json.loads(await answer.response.aread())
+            except ValueError as error:
+                raise GatewayGone("it answers something else than JSON") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from server.cli.connection_limits import (
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
 from server.errors import StartError
+from server.flows.cluster_catalog.start import catalog_at_start
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services
 from server.settings import Settings
@@ -37,7 +38,10 @@ BACKLOG = 128  # also how many connections are accepted before the first of them
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises StartError."""
     console = Console(highlight=False, soft_wrap=True)
-    catalog = read_catalog(settings)
+    try:
+        catalog = catalog_at_start(settings).catalog
+    except CatalogError as error:
+        raise StartError(str(error)) from error
     _require_checkpoints(settings, catalog)
     try:
         with lock_home(settings.home), lock_database(settings) or nullcontext():

@@ -11,6 +11,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from pipelines.catalog.images import scaled_qualities
+from server.accounts.catalogs import Edit
 from server.errors import BadRequest
 
 log = structlog.stdlib.get_logger("darkroom.swap")
@@ -27,32 +28,28 @@ class SettingChange:
     new: float | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """What a swap wrote: the file's text before and after."""
-
-    source: str
-    before: str
-    after: str
-
-
 def edit_catalog_file(source: Path, checkpoint: str, settings: Sequence[SettingChange]) -> Edit | None:
     """Write the checkpoint and the settings into the catalog file, and leave the rest of it unchanged. None if that
     fails: the file may be read-only, or may have become invalid since it was loaded."""
     source = source.resolve()  # a symbolic link stays one
     try:
         before = source.read_text()
-        document = tomlkit.parse(before)
-        document["checkpoint"] = checkpoint
-        for change in settings:
-            _set(document, change)
-        after = tomlkit.dumps(document)
+        after = edited_text(before, checkpoint, settings)
         write_text(source, after)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         message = "the catalog file can't be written: the swap is lost at the next restart"
         log.warning(message, file=str(source), error=str(error))
         return None
     return Edit(str(source), before, after)
+
+
+def edited_text(text: str, checkpoint: str, settings: Sequence[SettingChange]) -> str:
+    """A catalog file's text with another checkpoint and these settings. Raises TOMLKitError."""
+    document = tomlkit.parse(text)
+    document["checkpoint"] = checkpoint
+    for change in settings:
+        _set(document, change)
+    return tomlkit.dumps(document)
 
 
 def _set(document: tomlkit.TOMLDocument, change: SettingChange) -> None:

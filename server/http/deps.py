@@ -82,7 +82,9 @@ async def _session_key(request: Request, services: Services) -> Key | None:
     """The key of the console's session."""
     if not is_of_console(request):
         return None
-    key_id = services.console_sessions.owner(request.cookies.get(SESSION_COOKIE, ""))
+    if not (cookie := request.cookies.get(SESSION_COOKIE, "")):
+        return None
+    key_id = await services.console_sessions.in_reader(services.console_sessions.subject, cookie)
     return await services.database.in_reader(find_usable_key, services.database, key_id) if key_id else None
 
 

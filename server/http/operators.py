@@ -10,10 +10,11 @@ from fastapi import Depends, Request
 
 from server.accounts.operators import PREFIX, authenticate_operator, find_operator
 from server.errors import Unauthorized
-from server.http.deps import ServicesDep, bearer, find_secret, is_of_console
+from server.http.deps import FORWARDED, ServicesDep, bearer, find_secret, is_of_console
 from server.services import Services
 
 OPERATOR_COOKIE = "darkroom-operator"
+FORWARDED_OPERATOR = "operator"  # before a colon and the name, in place of the id of a key
 HOME_KEY = "admin"  # the operator's name that the key in the server's home stands for
 
 
@@ -26,7 +27,10 @@ class OperatorOf:
 
 
 async def find_operator_of(request: Request, services: Services) -> OperatorOf | None:
-    """None for everybody else."""
+    """None for everybody else. Another gateway has found the operator of what it forwards."""
+    if FORWARDED in request.scope:
+        kind, _, name = str(request.scope[FORWARDED]).partition(":")
+        return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None
     home_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
     home = OperatorOf(HOME_KEY, hashlib.sha256(home_key.encode()).hexdigest())
     database, secret = services.database, find_secret(request)
@@ -37,8 +41,11 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
             return None
         found = await database.in_reader(authenticate_operator, database, secret)
         return OperatorOf(found.name, found.id) if found else None
-    owner = services.operator_sessions.owner(request.cookies.get(OPERATOR_COOKIE, ""))
-    if owner is None or not is_of_console(request):
+    cookie = request.cookies.get(OPERATOR_COOKIE, "")
+    if not cookie or not is_of_console(request):
+        return None
+    owner = await services.console_sessions.in_reader(services.console_sessions.subject, cookie)
+    if owner is None:
         return None
     if owner == home.session:
         return home

@@ -5,11 +5,12 @@ They need an admin key.
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from server.errors import NotFound, RunsElsewhere
 from server.flows.operators.swaps import CatalogJobs
 from server.http import examples
 from server.http.deps import ServicesDep, wants_async
 from server.http.openapi import PREFER, Json, answer, header_docs, json_body, openapi, parameter
-from server.http.operators import OperatorName, operator
+from server.http.operators import FORWARDED_OPERATOR, OperatorName, operator
 from server.schemas.admin import CatalogChange, SwapRequest
 from server.schemas.moderation import ModerationTest, ModerationTestRequest, PolicySummary
 from server.schemas.swaps import CatalogJob, CatalogJobList
@@ -108,9 +109,16 @@ async def list_swaps(services: ServicesDep) -> CatalogJobList:
         security="admin_key",
     ),
 )
-async def show_swap(job_id: str, services: ServicesDep) -> CatalogJob:
-    """One change."""
-    return services.catalog_jobs.show(job_id)
+async def show_swap(job_id: str, services: ServicesDep, by: OperatorName) -> CatalogJob:
+    """One change. Of several servers the one that makes it answers."""
+    try:
+        return services.catalog_jobs.show(job_id)
+    except NotFound:
+        owner = await services.catalog_jobs.find_owner(job_id) if services.peers is not None else None
+        if owner is None:
+            raise
+        message = "Another server makes this change."
+        raise RunsElsewhere(message, owner=owner, key_id=f"{FORWARDED_OPERATOR}:{by}") from None
 
 
 @router.get(

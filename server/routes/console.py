@@ -9,10 +9,10 @@ from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from server.accounts.console_sessions import LIFETIME_S
 from server.errors import Unauthorized
 from server.http.deps import SESSION_COOKIE, ServicesDep, caller
 from server.http.operators import OPERATOR_COOKIE, find_operator_of
-from server.state.console_sessions import LIFETIME_S
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,11 +47,12 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
 @router.post("/console/session", status_code=204)
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """A session for the key of this request, which may be the admin key. A browser may have one of each."""
+    sessions = services.console_sessions
     if operator := await find_operator_of(request, services):
-        name, value = OPERATOR_COOKIE, services.operator_sessions.open(operator.session)
+        name, value = OPERATOR_COOKIE, await sessions.in_writer(sessions.open, operator.session)
     else:
         key = await caller(request, services)
-        name, value = SESSION_COOKIE, services.console_sessions.open(key.id)
+        name, value = SESSION_COOKIE, await sessions.in_writer(sessions.open, key.id)
     response = Response(status_code=204)
     secure = request.url.scheme == "https"
     response.set_cookie(name, value, max_age=LIFETIME_S, httponly=True, samesite="strict", secure=secure)
@@ -61,8 +62,9 @@ async def sign_in(request: Request, services: ServicesDep) -> Response:
 @router.delete("/console/session", status_code=204)
 async def sign_out(request: Request, services: ServicesDep) -> Response:
     """End the browser's sessions."""
-    services.console_sessions.close(request.cookies.get(SESSION_COOKIE, ""))
-    services.operator_sessions.close(request.cookies.get(OPERATOR_COOKIE, ""))
+    for name in (SESSION_COOKIE, OPERATOR_COOKIE):
+        if cookie := request.cookies.get(name):
+            await services.console_sessions.in_writer(services.console_sessions.close, cookie)
     response = Response(status_code=204)
     response.delete_cookie(SESSION_COOKIE)
     response.delete_cookie(OPERATOR_COOKIE)

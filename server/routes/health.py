@@ -13,7 +13,8 @@ from server.backends.fleet import Fleet, ImageHost
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi, schema_of
 from server.http.operators import is_operator
-from server.schemas.health import ImageWorkerState, Liveness, Readiness, ReadinessDetails, WorkerState
+from server.schemas.health import ImageWorkerState, Liveness, Readiness, ReadinessDetails, ServerState, WorkerState
+from server.services import Services
 
 router = APIRouter()
 READ = ["GET", "HEAD"]  # probes and load balancers send HEAD
@@ -51,21 +52,34 @@ async def liveness() -> dict[str, str]:
 async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
     """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, and while the
     server drains."""
+    ready = _status(services) == "ready"
+    details = await is_operator(request, services)  # they have paths
+    body: Readiness = readiness_details(services) if details else {"status": _status(services)}
+    return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
+
+
+def readiness_details(services: Services) -> ReadinessDetails:
+    """What operators see of this server."""
+    image, chat, member = services.image_engine, services.chat_engine, services.catalog_member
+    checkpoints = {**image.checkpoints, **chat.checkpoints, **services.classifier_engine.checkpoints}
+    return {
+        "status": _status(services),
+        **_worker_state(image.hosts[0]),
+        "image": [_image_worker(image, host) for host in image.hosts],
+        "chat": _worker_state(chat) if services.catalog.current.chat.checkpoints else None,
+        "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
+        "catalog": {"version": member.version, "problem": member.problem} if member is not None else None,
+    }
+
+
+def _status(services: Services) -> ServerState:
+    """A server that does not serve the cluster's catalog is not ready."""
     image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
-    draining, has_classifiers = services.drain.draining, bool(services.policy.current.classifiers)
+    has_classifiers = bool(services.policy.current.classifiers)
     has_local_chat = bool(services.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
-    body: dict[str, Any] = {"status": "draining" if draining else "ready" if loaded else "starting"}
-    if await is_operator(request, services):  # the details have paths
-        checkpoints = {**image.checkpoints, **chat.checkpoints, **classify.checkpoints}
-        body |= {
-            **_worker_state(image.hosts[0]),
-            "image": [_image_worker(image, host) for host in image.hosts],
-            "chat": _worker_state(chat) if has_local_chat else None,
-            "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
-        }
-    ready = loaded and not draining
-    return JSONResponse(body, status_code=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
+    is_current = services.catalog_member is None or services.catalog_member.is_current
+    return "draining" if services.drain.draining else "ready" if loaded and is_current else "starting"
 
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:

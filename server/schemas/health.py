@@ -4,6 +4,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+ServerState = Literal["starting", "ready", "draining"]
+
 
 class Liveness(TypedDict):
     """The process runs."""
@@ -51,16 +53,24 @@ class CheckpointReport(TypedDict):
     detail: str
 
 
+class SharedCatalog(TypedDict):
+    """Of several servers: the version of their catalog that this one serves, and why it can't serve a newer one."""
+
+    version: int
+    problem: str | None
+
+
 class Readiness(TypedDict):
     """Whether the server takes calls."""
 
-    status: Literal["starting", "ready", "draining"]
+    status: ServerState
 
 
 class ReadinessDetails(Readiness, WorkerState):
-    """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, and
-    each checkpoint by its name."""
+    """The first image worker, all of them in `image`, the chat worker if the server has chat models of its own, each
+    checkpoint by its name, and the catalog if several servers share one."""
 
     image: list[ImageWorkerState]
     chat: WorkerState | None
     checkpoints: dict[str, CheckpointReport]
+    catalog: SharedCatalog | None

@@ -8,101 +8,24 @@ import concurrent.futures
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
-import psycopg
 import pytest
-from typing_extensions import Unpack
 
-from server.accounts.db import Database
-from server.accounts.keys import KeyChanges, create_key, hash_secret, update_key
-from tests.support.harness import Server, free_port, suspended, until
-from tests.support.postgresql import Cluster
-from tests.support.tiny_chat_checkpoints import make_qwen
-from tests.support.tiny_checkpoints import make_sd
-from tests.support.tiny_server import write_tiny_catalog
+from tests.support.gateways import Pair, two_gateways
+from tests.support.harness import Server, suspended, until
 
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
-LEASE_S = "10"  # a busy machine renews in time; a dead server is given up within half a minute
 FIRST = {"x-stainless-retry-count": "0"}
 RETRY = {"x-stainless-retry-count": "1"}
 
 
-@dataclass
-class Pair:
-    """Two servers and their database. `a` draws what the tests begin."""
-
-    a: Server
-    b: Server
-    url: str
-
-    def key(self, **limits: Unpack[KeyChanges]) -> str:
-        """The secret of a new key."""
-        database = Database(self.url)
-        try:
-            key, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "chat"}), by="test")
-            update_key(database, key.id, limits, by="test")
-        finally:
-            database.dispose()
-        return secret
-
-    def key_id(self, secret: str) -> str:
-        return str(self.rows("SELECT id FROM keys WHERE secret_hash = %s", hash_secret(secret))[0][0])
-
-    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
-            return connection.execute(sql.encode(), values).fetchall()
-
-    def charges(self, secret: str) -> int:
-        return int(self.rows("SELECT count(*) FROM entries WHERE key_id = %s", self.key_id(secret))[0][0])
-
-    def running(self, secret: str) -> list[str]:
-        """The calls that have a hold."""
-        held = "SELECT call_id FROM holds WHERE key_id = %s AND state = 'held'"
-        return [str(row[0]) for row in self.rows(held, self.key_id(secret))]
-
-    @contextlib.contextmanager
-    def held_up(self, server: Server) -> Iterator[None]:
-        """The image worker of a server does not get on."""
-        with suspended(server.readiness()["worker_pid"]):
-            yield
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both start at once on an empty database."""
-    folder = tmp_path_factory.mktemp("pair")
-    make_sd(folder / "weights" / "tiny")
-    make_qwen(folder / "weights" / "tiny-qwen")
-    (folder / "configs").mkdir()
-    configs = write_tiny_catalog(folder / "configs", chat=True)
-    with Cluster.temporary() as cluster:
-        url = cluster.new("template0")
-        servers = [Server(folder / name, folder / "weights", configs, settings(url, folder)) for name in ("a", "b")]
-        try:
-            for server in servers:
-                server.start(wait=False)
-            for server in servers:
-                server.wait_ready()
-            yield Pair(*servers, url)
-        finally:
-            for server in servers:
-                server.kill()
-
-
-def settings(url: str, folder: Path) -> dict[str, str]:
-    return {
-        "database": url,
-        "gateway_url": f"http://127.0.0.1:{free_port()}",
-        "cluster_secret": "of this test and of no other cluster",
-        "storage": str(folder / "results"),
-        "lease_s": LEASE_S,
-        "retry_grace_s": "200",
-    }
+    with two_gateways(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
 
 
 @contextlib.contextmanager

@@ -193,6 +193,14 @@ def suspended(pid: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """The API server's process does nothing, as on a machine that hangs."""
+    assert server.process is not None
+    with suspended(server.process.pid):
+        yield
+
+
+@contextlib.contextmanager
 def locked_database(server: Server) -> Iterator[None]:
     """Another process has the lock of the server's SQLite database, as a forgotten sqlite3 shell does."""
     with contextlib.closing(sqlite3.connect(server.home / "darkroom.db", isolation_level=None, timeout=60)) as other:

@@ -12,8 +12,10 @@ import structlog
 
 from server.accounts.audit import record_change
 from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
 from server.errors import ApiError, EngineFailure, NotFound
-from server.flows.catalog_update import CatalogDiff, CatalogUpdater, Tell
+from server.flows.catalog_switch import CatalogDiff, Tell
+from server.flows.catalog_update import CatalogUpdater
 from server.schemas.admin import CatalogChange
 from server.schemas.swaps import Action, CatalogJob, Stage
 from server.state.background_tasks import BackgroundTasks
@@ -43,12 +45,15 @@ class _Job:
 
 
 class CatalogJobs:
-    """The changes since the server's start."""
+    """The changes since the server's start. An id begins with that of the server, so that others know whose it is."""
 
-    def __init__(self, updater: CatalogUpdater, database: Database, background: BackgroundTasks) -> None:
+    def __init__(
+        self, updater: CatalogUpdater, database: Database, background: BackgroundTasks, gateways: GatewayStore
+    ) -> None:
         self._updater = updater
         self._database = database
         self._background = background
+        self._gateways = gateways
         self._jobs: deque[_Job] = deque(maxlen=MAX_JOBS)
 
     def swap(self, model: str, checkpoint: str, *, keep_settings: bool, by: str) -> str:
@@ -77,12 +82,19 @@ class CatalogJobs:
         """Raises NotFound."""
         return _describe(self._find(job_id))
 
+    async def find_owner(self, job_id: str) -> str | None:
+        """The other server that makes the change; None for those of this one."""
+        others = await self._gateways.in_reader(self._gateways.others)
+        return next((other.owner for other in others if job_id.startswith(_prefix(other.owner))), None)
+
     def list_all(self) -> list[CatalogJob]:
         """Newest first."""
         return [_describe(job) for job in reversed(self._jobs)]
 
     def _new(self, action: Action, by: str, model: str | None = None, checkpoint: str | None = None) -> _Job:
-        return _Job(f"swap_{uuid.uuid4().hex[:20]}", action, model, checkpoint, by, time.time())
+        return _Job(
+            f"{_prefix(self._gateways.owner)}{uuid.uuid4().hex[:12]}", action, model, checkpoint, by, time.time()
+        )
 
     def _begin(self, job: _Job, change: Callable[[Tell], Awaitable[CatalogDiff]]) -> str:
         self._jobs.append(job)
@@ -110,6 +122,10 @@ class CatalogJobs:
             message = f"There is no change '{job_id[:60]}' since this server's start."
             raise NotFound(message, param="id", code="job_not_found")
         return job
+
+
+def _prefix(owner: str) -> str:
+    return f"swap_{owner[:8]}"
 
 
 def _describe(job: _Job) -> CatalogJob:

@@ -1,0 +1,39 @@
+"""Sessions of the console: a browser keeps a random cookie in place of a key. All servers of the database know them."""
+
+import secrets
+
+from sqlalchemy import delete, select
+
+from server.accounts.keys import hash_secret
+from server.accounts.store import Store
+from server.accounts.tables import ConsoleSessionRow
+
+LIFETIME_S = 12 * 3600
+MOST_SESSIONS = 1000
+
+
+class ConsoleSessions(Store):
+    """Who the browsers are that have signed in. At most MOST_SESSIONS: a new one ends the oldest."""
+
+    def open(self, subject: str) -> str:
+        """The cookie's value, of 256 random bits."""
+        cookie = secrets.token_urlsafe(32)
+        with self._database.write() as session:
+            now = self._database.lease_now(session)
+            session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.ends_at <= now))
+            newest = select(ConsoleSessionRow.ends_at).order_by(ConsoleSessionRow.ends_at.desc())
+            if (oldest := session.scalar(newest.offset(MOST_SESSIONS - 1).limit(1))) is not None:
+                session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.ends_at <= oldest))
+            row = ConsoleSessionRow(cookie_hash=hash_secret(cookie), subject=subject, ends_at=now + LIFETIME_S)
+            session.add(row)
+        return cookie
+
+    def subject(self, cookie: str) -> str | None:
+        """Whose session it is; None for one that has ended."""
+        with self._database.read() as session:
+            row = session.get(ConsoleSessionRow, hash_secret(cookie))
+            return row.subject if row is not None and self._database.lease_now(session) < row.ends_at else None
+
+    def close(self, cookie: str) -> None:
+        with self._database.write() as session:
+            session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.cookie_hash == hash_secret(cookie)))

@@ -1,0 +1,77 @@
+"""A catalog as the texts of its files, and the sums of the weights that they name."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.images import Catalog, CatalogError, load_catalog
+from server.flows.catalog_edit import write_text
+
+log = structlog.stdlib.get_logger("darkroom.catalog")
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    """The text of each catalog file, by its name. Raises CatalogError."""
+    try:
+        return {file.name: file.read_text() for file in sorted(folder.glob("*.toml"))}
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogError(f"{folder}: {error}") from error
+
+
+def parse(files: Mapping[str, str], configs: Path, weights: Path) -> Catalog:
+    """The catalog that these files would make in the folder `configs`. Raises CatalogError."""
+    with tempfile.TemporaryDirectory(prefix="darkroom-catalog-") as scratch:
+        for name, text in files.items():
+            (Path(scratch) / name).write_text(text)
+        try:
+            catalog = load_catalog(Path(scratch), weights)
+        except CatalogError as error:
+            raise CatalogError(str(error).replace(scratch, str(configs))) from error
+    models = {name: replace(model, source=configs / model.source.name) for name, model in catalog.models.items()}
+    return replace(catalog, models=models)
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Make the folder's catalog files these. A failure is logged: it may be read-only, or another gateway's too."""
+    try:
+        present = read_files(folder)
+        for name, text in files.items():
+            if present.get(name) != text:
+                write_text(folder / name, text)
+        for name in present.keys() - files.keys():
+            (folder / name).unlink(missing_ok=True)
+    except (OSError, CatalogError) as error:
+        log.warning("the catalog's files can't be written", folder=str(folder), error=str(error))
+
+
+def weight_sums(catalog: Catalog, weights: Path, digests: Digests) -> dict[str, str]:
+    """The SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads what has changed
+    since the last time. Raises CatalogError for what is not there."""
+    sums: dict[str, str] = {}
+    for path in dict.fromkeys(_paths(catalog)):
+        name = str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)
+        try:
+            sums[name] = digests.of(path)
+        except OSError as error:
+            raise CatalogError(f"{path}: {error.strerror}; all servers of a cluster need the same weights") from error
+    return sums
+
+
+def compare_sums(own: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """Raises CatalogError if this server has other weights than the others."""
+    if different := sorted(name for name in expected if own.get(name) != expected[name]):
+        raise CatalogError(
+            f"the weights of {', '.join(different)} are not those of the other servers (by SHA-256 of their files): "
+            "copy them from there"
+        )
+
+
+def _paths(catalog: Catalog) -> Iterator[Path]:
+    for image in catalog.checkpoints:
+        yield from image.paths
+    for chat in catalog.chat.checkpoints:
+        yield chat.path

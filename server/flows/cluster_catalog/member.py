@@ -1,0 +1,157 @@
+"""A gateway's part in the catalog of all: it prepares what another one proposes, and serves what is recorded.
+
+What is recorded decides. So nothing depends on a message that is lost: each gateway looks at the database when it is
+told to, and every few seconds.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.images import Catalog, CatalogError
+from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit, files_digest
+from server.errors import ApiError, BadRequest, Conflict
+from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Prepared
+from server.flows.catalog_update import refused
+from server.flows.cluster_catalog.files import compare_sums, parse, read_files, weight_sums, write_files
+from server.schemas.cluster import EditedFile, ProposedCatalog
+from server.state.served_catalog import ServedCatalog
+
+log = structlog.stdlib.get_logger("darkroom.catalog")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A version that a gateway would have all others serve too."""
+
+    change: str
+    version: int
+    content: CatalogContent
+
+    @classmethod
+    def read(cls, body: ProposedCatalog) -> "Proposal":
+        edits = tuple(Edit(each.source, each.before, each.after) for each in body.edits)
+        return cls(body.change, body.version, CatalogContent(body.files, body.weights, edits))
+
+    def to_json(self) -> bytes:
+        content = self.content
+        body = ProposedCatalog(
+            change=self.change,
+            version=self.version,
+            files=dict(content.files),
+            weights=dict(content.weights),
+            edits=[EditedFile(source=each.source, before=each.before, after=each.after) for each in content.edits],
+        )
+        return body.model_dump_json().encode()
+
+
+class CatalogMember:
+    """`version` is what this gateway serves; `problem` says why it can't serve the current one."""
+
+    def __init__(
+        self,
+        catalog: ServedCatalog,
+        switch: CatalogSwitch,
+        store: CatalogStore,
+        digests: Digests,
+        *,
+        version: int,
+        model_configs: Path,
+        weights: Path,
+    ) -> None:
+        self._catalog = catalog
+        self._switch = switch
+        self._store = store
+        self._digests = digests
+        self._model_configs = model_configs
+        self._weights = weights
+        self.version = version
+        self.problem: str | None = None
+        self.current = version  # by the last look at the database
+        self._noted = 0  # the version of which the database and the files know
+        self._prepared: tuple[Proposal, Prepared] | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it serves what the others do."""
+        return self.version >= self.current
+
+    async def prepare(self, proposal: Proposal) -> None:
+        """Load what the proposal names, and keep it until `settle`. Raises ApiError, and then nothing has changed."""
+        await self.settle()
+        async with self._catalog.lock:
+            if proposal.version != self.version + 1:
+                reason = self.problem or "the catalog has been changed meanwhile"
+                raise Conflict(f"Nothing has changed: this server serves version {self.version}; {reason}.", 10)
+            self._drop()
+            self._prepared = proposal, await self._load(proposal.content)
+
+    async def settle(self) -> CatalogDiff | None:
+        """Serve the current version, and let go what was prepared for one that did not come. Returns what changed for
+        callers. Raises DatabaseBusy; other failures are the `problem`, and the next look tries again."""
+        async with self._catalog.lock:
+            self.current = await self._store.in_reader(self._store.current_number)
+            diff = None
+            if self.current > self.version:
+                current = await self._store.in_reader(self._store.current)
+                if current is not None:
+                    diff = await self._serve(current)
+            elif self._prepared is not None:
+                change = self._prepared[0].change
+                if not await self._store.in_reader(self._store.goes_on, change):
+                    self._drop()
+            if self._noted != self.version:
+                await self._note()
+            return diff
+
+    async def _serve(self, current: CatalogVersion) -> CatalogDiff | None:
+        proposal, prepared = self._prepared or (None, None)
+        try:
+            if prepared is None or proposal is None or proposal.content.digest != current.content.digest:
+                self._drop()
+                prepared = await self._load(current.content)
+        except ApiError as error:
+            self.problem = error.message
+            log.warning("this server can't serve the cluster's catalog", version=current.version, reason=error.message)
+            return None
+        self._prepared, self.problem = None, None
+        self.version = current.version
+        return self._switch.switch(prepared)
+
+    def _drop(self) -> None:
+        if self._prepared is not None:
+            self._prepared = None
+            self._switch.drop()
+
+    async def _load(self, content: CatalogContent) -> Prepared:
+        try:
+            after = await asyncio.to_thread(parse, content.files, self._model_configs, self._weights)
+        except CatalogError as error:
+            raise refused(error) from error
+        try:
+            compare_sums(await asyncio.to_thread(self.sums, after), content.weights)
+        except CatalogError as error:
+            raise BadRequest(f"Nothing has changed: {error}.", code="checkpoint_failed") from error
+        return await self._switch.prepare(after)
+
+    def sums(self, catalog: Catalog) -> dict[str, str]:
+        """Of the weights that it names. Blocking. Raises CatalogError."""
+        return weight_sums(catalog, self._weights, self._digests)
+
+    async def _note(self) -> None:
+        """In the database, what is served; in the catalog's folder its files, unless somebody has edited those."""
+        await self._store.in_writer(self._store.serves, self.version)
+        current = await self._store.in_reader(self._store.current)
+        if current is not None and current.version == self.version:
+            own = await asyncio.to_thread(read_files, self._model_configs)
+            if await self._store.in_reader(self._store.knows, files_digest(own)):
+                await asyncio.to_thread(write_files, self._model_configs, current.content.files)
+            else:
+                log.warning(
+                    "the catalog's files here are not what the cluster serves; `darkroom reload` makes them that",
+                    folder=str(self._model_configs), version=self.version,
+                )  # fmt: skip
+            self._noted = self.version

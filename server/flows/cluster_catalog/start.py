@@ -1,0 +1,61 @@
+"""The catalog with which a server starts: its files' or, if it is one of several, the one that the others serve."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import make_url
+
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.images import Catalog, CatalogError, load_catalog
+from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
+from server.accounts.db import Database
+from server.errors import StartError
+from server.flows.cluster_catalog.files import compare_sums, parse, read_files, weight_sums
+from server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class StartCatalog:
+    """`version` is None for a server that is the only one."""
+
+    catalog: Catalog
+    version: int | None = None
+
+
+def catalog_at_start(settings: Settings) -> StartCatalog:
+    """Blocking: of several servers each reads its weights whole at its first start. The first one's files become the
+    catalog of all. Raises CatalogError, and StartError for a server that can't be one of several."""
+    if settings.gateway_url is None:
+        return StartCatalog(load_catalog(settings.model_configs, settings.weights))
+    _check_cluster(settings)
+    database = Database(settings.database_url)
+    try:
+        database.migrate()
+        current = _current(settings, CatalogStore(database, ""))
+    finally:
+        database.dispose()
+    catalog = parse(current.content.files, settings.model_configs, settings.weights)
+    try:
+        compare_sums(weight_sums(catalog, settings.weights, Digests(settings.weight_digests)), current.content.weights)
+    except CatalogError as error:
+        raise StartError(f"The other servers serve version {current.version} of the catalog. Here {error}") from error
+    return StartCatalog(catalog, current.version)
+
+
+def _current(settings: Settings, store: CatalogStore) -> CatalogVersion:
+    if (current := store.current()) is not None:
+        return current
+    files = read_files(settings.model_configs)
+    catalog = parse(files, settings.model_configs, settings.weights)
+    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests))
+    return store.begin(CatalogContent(files, weights))
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Raises StartError for a server that is one of several but shares too little with the others."""
+    if make_url(settings.database_url).get_backend_name() == "sqlite":
+        raise StartError("DARKROOM_GATEWAY_URL is for servers that share PostgreSQL: set DARKROOM_DATABASE to it too.")
+    if settings.storage is None:
+        message = "DARKROOM_GATEWAY_URL needs DARKROOM_STORAGE: an object store, or a folder that all servers share."
+        raise StartError(message)
+    if settings.cluster_secret is None:
+        raise StartError("DARKROOM_GATEWAY_URL needs DARKROOM_CLUSTER_SECRET, the same for all servers.")

@@ -1,0 +1,71 @@
+"""/admin/gateways: the servers of a cluster, for operators. /cluster: what these ask each other, on their private
+listeners alone."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from server.errors import NotFound
+from server.flows.cluster_catalog.member import CatalogMember, Proposal
+from server.flows.operators.gateways import describe_gateways
+from server.http.deps import FORWARDED, ServicesDep
+from server.http.openapi import answer, openapi
+from server.http.operators import operator
+from server.routes.health import readiness_details
+from server.schemas.cluster import GatewayList, ProposedCatalog
+from server.schemas.health import ReadinessDetails, SharedCatalog
+from server.schemas.validation import parse_json, validate
+
+router = APIRouter()
+
+
+def member_of_cluster(request: Request, services: ServicesDep) -> CatalogMember:
+    """For what another gateway has sent of its own. Raises NotFound for everybody else."""
+    if request.scope.get(FORWARDED) != "" or services.catalog_member is None:
+        raise NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
+    return services.catalog_member
+
+
+MemberDep = Annotated[CatalogMember, Depends(member_of_cluster)]
+
+
+@router.get(
+    "/admin/gateways",
+    dependencies=[Depends(operator)],
+    **openapi(
+        "List servers",
+        "Lists the servers that share the database, with their workers and the catalog that each serves.",
+        success=answer("The servers.", GatewayList),
+        errors=[401, 500, 503],
+        security="admin_key",
+    ),
+)
+async def list_gateways(services: ServicesDep) -> GatewayList:
+    """All that run."""
+    cards = await describe_gateways(services.gateways, services.peers, lambda: readiness_details(services))
+    return GatewayList.of(cards, len(cards))
+
+
+@router.post("/cluster/catalog/prepare", include_in_schema=False)
+async def prepare(request: Request, member: MemberDep) -> SharedCatalog:
+    """Load a version that another gateway proposes."""
+    body = validate(ProposedCatalog, parse_json(await request.body()), strict=True)
+    await member.prepare(Proposal.read(body))
+    return _state(member)
+
+
+@router.post("/cluster/catalog/settle", include_in_schema=False)
+async def settle(member: MemberDep) -> SharedCatalog:
+    """Look at what has come of it."""
+    await member.settle()
+    return _state(member)
+
+
+@router.get("/cluster/state", include_in_schema=False, dependencies=[Depends(member_of_cluster)])
+async def state(services: ServicesDep) -> ReadinessDetails:
+    """What operators of another gateway see of this one."""
+    return readiness_details(services)
+
+
+def _state(member: CatalogMember) -> SharedCatalog:
+    return {"version": member.version, "problem": member.problem}

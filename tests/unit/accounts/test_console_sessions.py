@@ -1,0 +1,34 @@
+"""Sessions of the console: they end, their number is bounded, and no cookie is stored."""
+
+import pytest
+from sqlalchemy import text
+
+from server.accounts import console_sessions
+from server.accounts.console_sessions import ConsoleSessions
+from server.accounts.db import Database
+
+
+def test_a_session_is_of_one_subject_until_it_is_closed(database: Database) -> None:
+    sessions = ConsoleSessions(database)
+    mine, other = sessions.open("key_1"), sessions.open("key_2")
+    assert (sessions.subject(mine), ConsoleSessions(database).subject(other)) == ("key_1", "key_2")
+    sessions.close(mine)
+    sessions.close("unknown")
+    assert [sessions.subject(cookie) for cookie in (mine, other, "")] == [None, "key_2", None]
+    with database.read() as session:
+        assert other not in str(session.execute(text("SELECT * FROM console_sessions")).all())
+
+
+def test_a_session_ends_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = ConsoleSessions(database)
+    lasting = sessions.open("key_1")
+    monkeypatch.setattr(console_sessions, "LIFETIME_S", 0)
+    ended = sessions.open("key_1")
+    assert [sessions.subject(cookie) for cookie in (lasting, ended)] == ["key_1", None]
+
+
+def test_many_sessions_end_the_oldest(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_sessions, "MOST_SESSIONS", 3)
+    sessions = ConsoleSessions(database)
+    cookies = [sessions.open("key_1") for _ in range(5)]
+    assert [sessions.subject(cookie) for cookie in cookies] == [None, None, "key_1", "key_1", "key_1"]
