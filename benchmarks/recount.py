@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ LEFT = {
     "running calls": "SELECT count(*) FROM calls WHERE state = 'running'",
     "running responses": "SELECT count(*) FROM responses WHERE state IN ('queued', 'in_progress')",
 }
+
+ReadPicture = Callable[[str], bytes | None]  # by its name; None if it is not there
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,17 @@ def read_books(database_url: str) -> Books:
     return books
 
 
-def recount(books: Books, results: Path, delivered: Collection[str], unknown: Collection[str]) -> list[str]:
+def from_folder(results: Path) -> ReadPicture:
+    """How pictures in a folder are read."""
+
+    def read(name: str) -> bytes | None:
+        file = results / name[:2] / name
+        return file.read_bytes() if file.is_file() else None
+
+    return read
+
+
+def recount(books: Books, read: ReadPicture, delivered: Collection[str], unknown: Collection[str]) -> list[str]:
     """What is wrong, one line each. `delivered` are the Idempotency-Keys of image calls that were answered with 200,
     `unknown` of those whose answer was cut off, which may be charged or not."""
     charged = Counter(charge["idempotency_key"] for charge in books.charges if charge["idempotency_key"])
@@ -59,7 +71,7 @@ def recount(books: Books, results: Path, delivered: Collection[str], unknown: Co
         *[f"{key} is charged {count} times" for key, count in charged.items() if count > 1],
         *[f"{key} failed and is charged" for key in charged if key not in delivered and key not in unknown],
         *_without_pictures(books),
-        *_wrong_files(books, results),
+        *_wrong_files(books, read),
         *_overspent(books),
     ]
 
@@ -83,10 +95,10 @@ def _without_pictures(books: Books) -> list[str]:
     ]
 
 
-def _wrong_files(books: Books, results: Path) -> list[str]:
+def _wrong_files(books: Books, read: ReadPicture) -> list[str]:
     def is_wrong(picture: Mapping[str, Any]) -> bool:
-        file = results / picture["name"][:2] / picture["name"]
-        return not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != picture["sha256"]
+        content = read(picture["name"])
+        return content is None or hashlib.sha256(content).hexdigest() != picture["sha256"]
 
     return [f"{picture['name']} is missing or damaged" for picture in books.pictures if is_wrong(picture)]
 

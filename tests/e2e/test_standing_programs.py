@@ -1,10 +1,11 @@
-"""Short runs of `make fuzz`, `make load` and `make chaos`, on one server."""
+"""Short runs of `make fuzz`, `make load` and `make chaos`, on one server and on two."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import SETTINGS, Chaos
+from benchmarks.chaos import CLUSTER_TARGETS, SETTINGS, Chaos, two_servers
 from benchmarks.fuzz import Fuzz
 from benchmarks.load import Load
 from tests.support.harness import Server, assert_clean
@@ -35,8 +36,16 @@ def test_many_calls_at_once_are_all_answered(server: Server) -> None:
 
 
 def test_kills_leave_no_wrong_charge(server: Server) -> None:
-    chaos = Chaos(server)
+    chaos = Chaos([server])
     chaos.run(kills=2)
     assert chaos.problems == []
     assert chaos.recounts > 0
+    assert chaos.delivered
+
+
+def test_kills_of_everything_that_two_servers_need_leave_no_wrong_charge(tmp_path: Path) -> None:
+    with two_servers(tmp_path, "benchmarks.plain_server") as chaos:
+        chaos.run(kills=len(CLUSTER_TARGETS))
+    assert chaos.problems == []
+    assert chaos.kills.keys() == CLUSTER_TARGETS.keys()
     assert chaos.delivered

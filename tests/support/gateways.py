@@ -13,9 +13,7 @@ from server.accounts.db import Database
 from server.accounts.keys import KeyChanges, create_key, hash_secret, update_key
 from tests.support.harness import Server, free_port, suspended
 from tests.support.postgresql import Cluster
-from tests.support.tiny_chat_checkpoints import make_qwen
-from tests.support.tiny_checkpoints import make_sd
-from tests.support.tiny_server import write_tiny_catalog
+from tests.support.tiny_server import write_tiny_files
 
 LEASE_S = 10  # a busy machine renews in time; a dead server is given up within half a minute
 
@@ -76,7 +74,7 @@ def two_gateways(
         for name in ("a", "b"):
             files = folder / name if own_files else folder
             if not (files / "weights").exists():
-                _write_files(files, chat=chat)
+                write_tiny_files(files, chat=chat)
             shared = {**gateway_settings(url, folder), **settings}
             servers.append(
                 Server(folder / name / "home", files / "weights", files / "configs", shared, program=program)
@@ -102,11 +100,3 @@ def gateway_settings(url: str, folder: Path) -> dict[str, str]:
         "lease_s": str(LEASE_S),
         "retry_grace_s": "200",
     }
-
-
-def _write_files(folder: Path, *, chat: bool) -> None:
-    make_sd(folder / "weights" / "tiny")
-    if chat:
-        make_qwen(folder / "weights" / "tiny-qwen")
-    (folder / "configs").mkdir(parents=True)
-    write_tiny_catalog(folder / "configs", chat=chat)

@@ -1,19 +1,19 @@
 """A TCP proxy that closes idle connections, as many do that stand between a client and a server.
 
-python -m tests.support.idle_proxy UPSTREAM_PORT IDLE_S
+python -m tests.support.idle_proxy UPSTREAM_PORT IDLE_S [PORT]
 """
 
 import asyncio
 import sys
 
 
-async def serve(upstream_port: int, idle_s: float) -> None:
+async def serve(upstream_port: int, idle_s: float, port: int = 0) -> None:
     """Print the port, then a line for each connection that is cut."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await relay(reader, writer, upstream_port, idle_s)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -44,4 +44,4 @@ async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, upst
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:])))

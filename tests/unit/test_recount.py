@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.recount import Books, read_books, recount, unsettled
+from benchmarks.recount import Books, ReadPicture, from_folder, read_books, recount, unsettled
 from server.accounts.calls import CallId, CallStore
 from server.accounts.db import Database
 from server.accounts.keys import create_key
@@ -21,17 +21,17 @@ LEFT = {"holds": 0, "running calls": 0, "running responses": 0}
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path: Path) -> ReadPicture:
     (tmp_path / "00").mkdir()
     (tmp_path / "00" / NAME).write_bytes(b"pixels")
-    return tmp_path
+    return from_folder(tmp_path)
 
 
 def books(**changes: Any) -> Books:
     return Books(**{"charges": [CHARGE], "pictures": [PICTURE], "budgets": {"k1": 1000}, "left": LEFT, **changes})
 
 
-def test_sound_books_have_no_problem(results: Path) -> None:
+def test_sound_books_have_no_problem(results: ReadPicture) -> None:
     assert recount(books(), results, {"i1"}, {"i1"}) == []
     assert recount(books(), results, set(), {"i1"}) == []  # its answer was cut off
     assert unsettled(books()) == []
@@ -53,7 +53,7 @@ def test_sound_books_have_no_problem(results: Path) -> None:
     ],
 )
 def test_every_wrong_is_found(
-    results: Path, changes: dict[str, Any], delivered: set[str], unknown: set[str], problem: str
+    results: ReadPicture, changes: dict[str, Any], delivered: set[str], unknown: set[str], problem: str
 ) -> None:
     assert any(problem in line for line in recount(books(**changes), results, delivered, unknown))
 

@@ -1,4 +1,5 @@
-// Models: what is served, what is on the disk, and another checkpoint for a model while calls go on.
+// Models: what is served, what is on the disk, another checkpoint for a model while calls go on, and every server with
+// its workers.
 import { get, json } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { bytes, t, when } from "../core/i18n.js";
@@ -65,19 +66,39 @@ function Swap({ models, checkpoints, onDone }) {
   </form>`;
 }
 
+// A row for each image worker of each server; one for a server that does not answer.
+const workersOf = (servers) => servers.flatMap(({ state, ...server }) => (state?.image ?? [null]).map((worker) => ({ ...server, status: state?.status, worker })));
+
+function Servers({ servers }) {
+  const rows = workersOf(servers);
+  const states = () => ({ ready: t("ready"), starting: t("starting"), draining: t("about to stop") });
+  return html`<${Table} label=${t("Servers and workers")} rows=${rows} rowKey=${(row) => `${row.id} ${row.worker?.name}`} empty=${t("None.")} columns=${[
+    { name: t("Server"), show: (row) => row.url ?? t("this one") },
+    { name: t("State"), show: (row) => html`<span class=${row.status === "ready" ? "good" : "bad"}>${states()[row.status] ?? t("does not answer")}</span>` },
+    { name: t("Catalog"), number: true, show: (row) => row.catalog_version ?? "–" },
+    { name: t("Worker"), show: (row) => row.worker?.name ?? "–" },
+    { name: t("Device"), show: (row) => row.worker?.device ?? row.worker?.problem ?? "–" },
+    { name: t("Jobs"), number: true, show: (row) => row.worker?.jobs ?? "–" },
+    { name: t("Weights"), number: true, show: (row) => (row.worker ? bytes(row.worker.weights_bytes) : "–") },
+    { name: t("Checkpoints"), wrap: true, show: (row) => row.worker?.checkpoints.map((one) => one.name).join(", ") || "–" },
+  ]} />`;
+}
+
 const words = () => ({ swap: t("Swap"), undo: t("Undo"), reload: t("Reload the catalog") });
 
 export default function Models({ title }) {
   const checkpoints = useRoute("/admin/checkpoints");
   const changes = useRoute("/admin/swaps");
+  const servers = useRoute("/admin/gateways");
   const reload = () => {
+    servers.reload();
     checkpoints.reload();
     changes.reload();
   };
   const found = checkpoints.data?.data ?? [];
   const names = [...new Set(found.flatMap((one) => one.models))].sort();
   return html`<${Page} title=${title}>
-    <${ErrorNote} error=${checkpoints.error ?? changes.error} />
+    <${ErrorNote} error=${checkpoints.error ?? changes.error ?? servers.error} />
     ${checkpoints.data && html`<${Table} label=${t("Checkpoints")} rows=${found} rowKey=${(one) => one.name} empty=${t("None.")} columns=${[
       { name: t("Checkpoint"), show: (one) => one.name },
       { name: t("State"), show: (one) => html`<span class=${one.state === "failed" ? "bad" : "good"}>${one.state}</span>` },
@@ -96,5 +117,7 @@ export default function Models({ title }) {
       { name: t("Checkpoint"), show: (one) => one.checkpoint ?? "–" },
       { name: t("State"), wrap: true, show: (one) => html`<span class=${one.state === "failed" ? "bad" : ""}>${one.error?.message ?? one.state}</span>` },
     ]} />`}
+    <h2>${t("Servers and workers")}</h2>
+    ${servers.data && html`<${Servers} servers=${servers.data.data} />`}
   </${Page}>`;
 }

@@ -1,4 +1,4 @@
-// Models: what is served, an undo that fails without a change, a reload, and a swap with its progress, taken back.
+// Models: what is served, an undo that fails without a change, a reload, the servers, and a swap with its progress, taken back.
 import { asOperator, assert, spec } from "./harness.mjs";
 
 const SWAPPED = "alpha-image-2-count";
@@ -12,6 +12,8 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
   await page.getByText("No model has changed.").waitFor();
   assert.equal(await page.getByRole("alert").count(), 0);
   assert.deepEqual(await page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr td:nth-child(3)").allTextContents().then((actions) => actions.slice(0, 2)), ["Reload the catalog", "Undo"]);
+  const servers = page.getByRole("region", { name: "Servers and workers" }).locator("tbody tr");
+  assert.deepEqual(await servers.locator("td:nth-child(-n+4)").allTextContents(), ["this one", "ready", "–", "image"]);
   await looks();
   await shot();
 

@@ -35,6 +35,7 @@ from server.routes import (
     checkpoints,
     conversations,
     files,
+    gateways,
     gemini,
     health,
     image_jobs,
@@ -98,8 +99,8 @@ STREAMS = {
     "/v1/responses/{response_id}",
 }
 ROUTES = (
-    account, admin, chat, checkpoints, conversations, files, gemini, health, image_jobs, images, messages, models,
-    operator_keys, operator_queue, operator_reports, responses, results,
+    account, admin, chat, checkpoints, conversations, files, gateways, gemini, health, image_jobs, images, messages,
+    models, operator_keys, operator_queue, operator_reports, responses, results,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
