@@ -39,6 +39,7 @@ from pipelines.protocol.messages import Abilities, FromWorker, Ready, WorkerMemo
 
 STEP_S = 0.04
 TOKEN_S = 0.01
+MOST_WORDS = 500
 WORDS = ("The ", "colour ", "is ", "plain", ".")
 CANCELLED = Failed("cancelled", "The job was cancelled; nothing was charged.")
 
@@ -62,8 +63,9 @@ class PlainImages:
                     return
                 await asyncio.sleep(STEP_S)
                 yield Progress(step + 1, job.sampling.steps)
-            for number in range(job.previews):
-                yield Preview(0, number, _picture(job, 0))
+                shown = [(job.previews + 1) * done // job.sampling.steps for done in (step, step + 1)]
+                if shown[0] < shown[1] <= job.previews:
+                    yield Preview(0, shown[0], _picture(job, 0))
             pictures = [await asyncio.to_thread(_picture, job, index) for index in range(job.n)]
         self._waiting.discard(job.id)
         yield Finished(tuple(pictures), run_s=STEP_S * job.sampling.steps, unit_s=STEP_S)
@@ -90,7 +92,7 @@ class PlainImages:
 
 
 class PlainChats:
-    """Says the same to everybody, or calls the first tool that it must call."""
+    """Says the same to everybody, again and again, or calls the first tool that it must call."""
 
     def __init__(self) -> None:
         self._running: set[str] = set()
@@ -104,19 +106,21 @@ class PlainChats:
             return
         yield Admitted(prompt_tokens=len(job.messages))
         self._running.add(job.id)
-        for index, word in enumerate(WORDS[: job.max_tokens]):
+        calls_tool = job.tool_choice == "required"
+        words = 1 if calls_tool else min(job.max_tokens, MOST_WORDS)
+        for index in range(words):
             await asyncio.sleep(TOKEN_S)
             if job.id not in self._running:
                 yield CANCELLED
                 return
-            if job.tool_choice != "required":
-                yield TextDelta(0, word)
-            elif index == 0:
+            if calls_tool:
                 name = job.allowed_tools[0] if job.allowed_tools else job.tools[0]["function"]["name"]
                 yield ToolCallDelta(0, 0, '{"prompt": "a plain colour"}', f"call_{job.id}", name)
+            else:
+                yield TextDelta(0, WORDS[index % len(WORDS)])
         self._running.discard(job.id)
-        yield ChoiceFinished(0, "tool_calls" if job.tool_choice == "required" else "stop")
-        yield ChatFinished(ChatUsage(len(job.messages), len(WORDS)), run_s=TOKEN_S * len(WORDS))
+        yield ChoiceFinished(0, "tool_calls" if calls_tool else "stop")
+        yield ChatFinished(ChatUsage(len(job.messages), words), run_s=TOKEN_S * words)
 
     def cancel(self, job_id: str) -> None:
         """Stop a job at its next word."""
