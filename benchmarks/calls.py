@@ -25,7 +25,7 @@ def overhead(server: Server, model: ImageModel) -> tuple[float, float]:
     pipeline = bare_pipeline(model.checkpoint.path)
     with server.http() as client:
         rounds = [
-            (timed(lambda: draw(pipeline, model, ONE_K)), timed(lambda seed=seed: _post(client, model.name, seed)))
+            (timed(lambda: draw(pipeline, model, ONE_K)), timed(lambda seed=seed: post(client, model.name, seed)))
             for seed in range(ROUNDS + 1)
         ][1:]
     bare, served = zip(*rounds, strict=True)
@@ -43,12 +43,12 @@ def concurrency(server: Server, model: ImageModel) -> tuple[float, float]:
 def fairness(server: Server) -> dict[str, float]:
     """(c) Seconds of a 1K draft and of a 4K picture: alone, and the draft sent while the 4K picture is drawn."""
     with server.http() as client, ThreadPoolExecutor(1) as background:
-        _post(client, DRAFT, 0)
-        draft_s = statistics.median(timed(lambda: _post(client, DRAFT, 1)) for _ in range(3))
-        large_s = timed(lambda: _post(client, LARGE, 1, "3840x2160"))
+        post(client, DRAFT, 0)
+        draft_s = statistics.median(timed(lambda: post(client, DRAFT, 1)) for _ in range(3))
+        large_s = timed(lambda: post(client, LARGE, 1, "3840x2160"))
         large = background.submit(timed, lambda: _call(server, LARGE, 1, "3840x2160"))
         time.sleep(HEAD_START_S)
-        draft_with_large_s = timed(lambda: _post(client, DRAFT, 1))
+        draft_with_large_s = timed(lambda: post(client, DRAFT, 1))
         return {
             "draft_alone_s": draft_s,
             "draft_with_large_s": draft_with_large_s,
@@ -73,9 +73,9 @@ def _concurrent_calls(server: Server, model: str) -> float:
 
 def _call(server: Server, model: str, seed: int, size: str = "1024x1024") -> None:
     with server.http() as client:
-        _post(client, model, seed, size)
+        post(client, model, seed, size)
 
 
-def _post(client: httpx.Client, model: str, seed: int, size: str = "1024x1024") -> None:
+def post(client: httpx.Client, model: str, seed: int, size: str = "1024x1024") -> None:
     body: dict[str, Any] = {"model": model, "prompt": "a red boat at sunset", "size": size, "seed": seed}
     client.post("/v1/images/generations", json=body, timeout=None).raise_for_status()

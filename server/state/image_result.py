@@ -1,7 +1,7 @@
 """What becomes of an image call, as plain values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from server.schemas.images import ImageAnswer
@@ -20,12 +20,17 @@ class ImageShape:
 
 @dataclass(frozen=True, slots=True)
 class ImageResult:
-    """A call whose pictures are stored. `answer` names them by URL; `files` are their names in the storage."""
+    """A call whose pictures are stored. `answer` names them by URL; `files` are their names in the storage.
+
+    `pictures` are the files' bytes while the call has just ended: it is charged, so its answer must not depend on a
+    storage that may have gone away since.
+    """
 
     call_id: str
     answer: ImageAnswer
     files: tuple[str, ...]
     response_format: AnswerFormat
+    pictures: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def shape(self) -> ImageShape:

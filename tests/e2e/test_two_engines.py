@@ -83,6 +83,23 @@ def test_calls_are_divided_and_the_death_of_a_worker_costs_its_own_jobs_alone(se
     assert_clean(server)
 
 
+def test_a_draft_waits_for_neither_of_two_long_pictures(server: Server) -> None:
+    def picture(prompt: str, steps: int) -> None:
+        assert (
+            server.openai()
+            .images.generate(model=MODEL, prompt=prompt, size="256x256", extra_body={"steps": steps})
+            .data
+        )
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        long = [pool.submit(picture, f"long {number}", 200) for number in range(2)]
+        until(lambda: [worker["jobs"] for worker in workers(server)] == [1, 1], interval_s=0.01)
+        picture("a draft", 1)
+        assert [each.done() for each in long] == [False, False]
+        for each in long:
+            each.result()
+
+
 def test_a_swap_loads_on_both_workers_or_changes_none(server: Server) -> None:
     refused = swap(server, "broken")
     assert refused.status_code == 400

@@ -1,4 +1,5 @@
-"""The answer of an image call, from its job and its stored pictures. Pictures are read back from the storage."""
+"""The answer of an image call, from its job and its pictures. Of a call that ended before they are read from the
+storage."""
 
 import base64
 import time
@@ -65,7 +66,8 @@ def build_result(
             "batch": "merged" if merged else "exact",
         },
     )
-    return ImageResult(job.id, answer, tuple(result.name for result in stored), format_)
+    pictures = {result.name: image.data for image, result in zip(images, stored, strict=True)}
+    return ImageResult(job.id, answer, tuple(pictures), format_, pictures)
 
 
 def origins_write(
@@ -84,13 +86,19 @@ def origins_write(
     return lambda session: write_origins(session, origins)
 
 
+def read_picture(storage: Storage, result: ImageResult, name: str) -> bytes:
+    """Blocking. Raises FileNotFoundError if the file was deleted, and PictureMissing."""
+    return result.pictures.get(name) or storage.read(name)
+
+
 async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     """The answer with URLs, base64, or both. Raises NotFound if a file was deleted."""
     if result.response_format == "url":
-        await storage.in_thread(_require_files, storage, result)
+        if not result.pictures:
+            await storage.in_thread(_require_files, storage, result)
         return result.answer
     named = zip(result.files, result.answer.data, strict=True)
-    data = [await storage.in_thread(_with_bytes, storage, result.response_format, name, item) for name, item in named]
+    data = [await storage.in_thread(_with_bytes, storage, result, name, item) for name, item in named]
     return result.answer.model_copy(update={"data": data})
 
 
@@ -106,9 +114,9 @@ def _is_shown(name: str, value: object) -> bool:
     return name not in FILE_ONLY and value is not None
 
 
-def _with_bytes(storage: Storage, format_: AnswerFormat, name: str, item: ImageItem) -> ImageItem:
-    data = _read_base64(storage, name)
-    return ImageItem(url=item.url if format_ == "both" else None, b64_json=data, seed=item.seed)
+def _with_bytes(storage: Storage, result: ImageResult, name: str, item: ImageItem) -> ImageItem:
+    data = _read_base64(storage, result, name)
+    return ImageItem(url=item.url if result.response_format == "both" else None, b64_json=data, seed=item.seed)
 
 
 async def image_events(
@@ -120,7 +128,7 @@ async def image_events(
         yield _partial(preview, shape, kind)
     result = await call.result()
     for position, name in enumerate(result.files):
-        data = await storage.in_thread(_read_base64, storage, name)
+        data = await storage.in_thread(_read_base64, storage, result, name)
         yield _completed(result, position, data, kind)
 
 
@@ -132,9 +140,9 @@ def _require_files(storage: Storage, result: ImageResult) -> None:
             raise _deleted(name) from error
 
 
-def _read_base64(storage: Storage, name: str) -> str:
+def _read_base64(storage: Storage, result: ImageResult, name: str) -> str:
     try:
-        return base64.b64encode(storage.read(name)).decode()
+        return base64.b64encode(read_picture(storage, result, name)).decode()
     except FileNotFoundError as error:
         raise _deleted(name) from error
 

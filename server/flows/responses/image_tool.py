@@ -18,6 +18,7 @@ from server.errors import ApiError, BadRequest
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
+from server.flows.images.results import read_picture
 from server.flows.references import Reference
 from server.flows.responses.context import IMAGE_TOOL_SUCCESS
 from server.flows.responses.plan import ImagePlan
@@ -103,7 +104,7 @@ class ImageToolRunner:
             return ToolResult(_failed_item(call, arguments, error), charged=False, message=f"error: {error.message}")
         response.mark_charged(call.index, to_item(result))
         response.emit("response.image_generation_call.completed", **fields)
-        data = await self._storage.in_thread(self._storage.read, result.files[0])
+        data = await self._storage.in_thread(read_picture, self._storage, result, result.files[0])
         item = {**to_item(result), "result": base64.b64encode(data).decode()}
         return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
 

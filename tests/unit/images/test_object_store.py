@@ -3,14 +3,37 @@ away."""
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from server.accounts import report
+from server.settings import CrashPoint
+from server.telemetry.crash_points import CrashPoints
 from tests.support.in_process import InProcess, in_process
 from tests.support.object_store import object_store
 
 BODY = {"prompt": "a star", "model": "alpha-image-2-count", "size": "256x256"}
+
+
+@pytest.mark.parametrize("body", [{"response_format": "url"}, {"response_format": "b64_json"}, {"stream": True}])
+async def test_a_picture_that_is_charged_is_delivered_though_the_store_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+) -> None:
+    with object_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+
+        def stop_store(_: CrashPoints, point: CrashPoint) -> None:
+            if point == "after-capture-commit":
+                store.stop()
+
+        monkeypatch.setattr(CrashPoints, "hit", stop_store)
+        async with in_process(tmp_path, storage=store.url) as running:
+            answer = await running.client.post("/v1/images/generations", json=BODY | body)
+            assert answer.status_code == 200
+            assert "error" not in answer.text
+            assert charges(running) == 1
 
 
 def charges(running: InProcess) -> int:
