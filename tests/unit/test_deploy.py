@@ -4,6 +4,7 @@ import configparser
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from server.backends.object_storage import SCHEMES
 from server.settings import REPOSITORY, Settings
 
 DEPLOY = REPOSITORY / "deploy"
@@ -138,23 +140,35 @@ def test_the_image_can_back_up_the_postgresql_that_is_shipped(compose: dict[str,
     assert {int(re.split(r"[:.]", server)[1]) for server in servers} == {int(client)}
 
 
-def manifests() -> list[dict[str, Any]]:
-    files = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+def manifests(*names: str) -> list[dict[str, Any]]:
+    files = [DEPLOY / "kubernetes" / f"{name}.yaml" for name in names]
     return [manifest for file in files for manifest in yaml.safe_load_all(file.read_text())]
 
 
+ONE, SEVERAL = ("darkroom", "postgres"), ("cluster/darkroom", "postgres")
+INSTALLATIONS = pytest.mark.parametrize("files", [ONE, SEVERAL], ids=["one", "several"])
+
+
+def test_every_manifest_is_of_an_installation() -> None:
+    found = {str(file.relative_to(DEPLOY / "kubernetes")) for file in (DEPLOY / "kubernetes").rglob("*.yaml")}
+    assert found == {f"{name}.yaml" for name in (*ONE, *SEVERAL)}
+
+
 @pytest.mark.parametrize(
-    "manifest", manifests(), ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}"
+    "manifest",
+    manifests(*ONE, SEVERAL[0]),
+    ids=lambda manifest: f"{manifest['kind']}-{manifest['metadata']['name']}",
 )
 def test_kubernetes_knows_every_field(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, "1.33", strict=True)
 
 
-def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings) -> None:
-    sets = {each["metadata"]["name"]: each["spec"] for each in manifests() if each["kind"] == "StatefulSet"}
+@INSTALLATIONS
+def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings, files: tuple[str, ...]) -> None:
+    sets = {each["metadata"]["name"]: each["spec"] for each in manifests(*files) if each["kind"] == "StatefulSet"}
     pod = sets["darkroom"]["template"]["spec"]
     (server,) = pod["containers"]
-    assert sets["darkroom"]["replicas"] == 1
+    assert sets["darkroom"]["replicas"] == (1 if files == ONE else 2)
     assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
     assert pod["securityContext"]["runAsNonRoot"]
@@ -165,17 +179,50 @@ def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings) -
     assert mounted == claimed | {volume["name"] for volume in pod["volumes"]}
 
 
-def test_every_selector_of_kubernetes_finds_pods() -> None:
-    pods = [each["spec"]["template"]["metadata"]["labels"] for each in manifests() if each["kind"] == "StatefulSet"]
-    for each in manifests():
+def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None:
+    found = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in manifests(*SEVERAL)}
+    pods = found["StatefulSet", "darkroom"]
+    (server,) = pods["template"]["spec"]["containers"]
+    values = {variable["name"]: variable.get("value") for variable in server["env"]}
+    assert {"DARKROOM_DATABASE", "DARKROOM_STORAGE", "DARKROOM_CLUSTER_SECRET"} <= values.keys()
+    assert values["DARKROOM_STORAGE"].partition("://")[0] in SCHEMES
+    url = f"http://$(POD_NAME).{pods['serviceName']}.$(POD_NAMESPACE).svc.cluster.local:9090"
+    assert values["DARKROOM_GATEWAY_URL"] == url
+    service = found["Service", pods["serviceName"]]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    policy = found["NetworkPolicy", "darkroom"]
+    for rules, side in ((policy["ingress"], "from"), (policy["egress"], "to")):
+        (rule,) = [rule for rule in rules if {"port": 9090} in rule["ports"]]
+        assert rule[side] == [{"podSelector": {"matchLabels": service["selector"]}}]
+
+
+@INSTALLATIONS
+def test_every_selector_of_kubernetes_finds_pods(files: tuple[str, ...]) -> None:
+    pods = [
+        each["spec"]["template"]["metadata"]["labels"] for each in manifests(*files) if each["kind"] == "StatefulSet"
+    ]
+    for each in manifests(*files):
         if each["kind"] == "Service":
             assert each["spec"]["selector"] in pods
 
 
+def lint(script: Path) -> str:
+    """What shellcheck says to a script."""
+    linter = Path(sys.executable).with_name("shellcheck")
+    return subprocess.run([linter, script], capture_output=True, text=True, timeout=60, check=False).stdout
+
+
+def test_shell_scripts_have_nothing_that_their_linter_objects_to(tmp_path: Path) -> None:
+    for script in (REPOSITORY / "benchmarks" / "aiperf.sh", REPOSITORY / ".ci" / "run"):
+        assert lint(script) == ""
+    broken = tmp_path / "broken.sh"
+    broken.write_text("#!/bin/sh\nrm $1\n")
+    assert "SC2086" in lint(broken)
+
+
 def test_slurm_ends_the_job_after_its_drain(defaults: Settings) -> None:
     script = DEPLOY / "darkroom.sbatch"
-    checked = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    assert lint(script) == ""
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script.read_text(), re.M))
     assert (options["gpus"], options["nodes"]) == ("1", "1")
     who, _, seconds = options["signal"].partition("@")
@@ -188,5 +235,6 @@ def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> Non
     pyproject = (REPOSITORY / "pyproject.toml").read_text()
     (version,) = re.findall(r'^version = "(.*)"', pyproject, re.M)
     assert compose["services"]["darkroom"]["image"] == f"darkroom:{version}"
-    assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes/darkroom.yaml").read_text()
+    for name in ("darkroom", "cluster/darkroom"):
+        assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
     assert f"docker build -f Dockerfile.cuda -t darkroom:{version} ." in DOCKERFILE
