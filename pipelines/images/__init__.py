@@ -5,7 +5,7 @@
                        checkpoint is resident; else residency.load first
     run                run.execute, on a thread: pipeline.draw, one turn of the device for each forward pass; then what
                        needs no device, outside of turns
-    next turn          scheduler.select_next: by fairness, unless a run is overdue
+    next turn          scheduler.select_next: in the order of fairness
     forward pass       merging: the run that has the turn takes along all that wait with arguments of equal shapes
     pixels -> file     encode; the last file of a job finishes it
 

@@ -1,17 +1,16 @@
-"""Whether a waiting picture may start: there is room for it, and it joins others, goes before them or has waited."""
+"""Whether a waiting picture may start: there is room for it, and it joins others or goes before them."""
 
 from collections.abc import Collection
 
 from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
-from pipelines.images.batching import Candidate, Row
+from pipelines.images.batching import Row
 from pipelines.images.residency import Resident
 from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, first_shape
-from pipelines.images.scheduler import OVERDUE_AFTER_TURNS
+from pipelines.images.scheduler import DeviceScheduler
 
 MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
 MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
-MAX_RUNS_BY_WAIT = 5  # up to which a long wait admits a picture that neither joins others nor goes first
 
 
 class Admission:
@@ -32,22 +31,32 @@ class Admission:
         self._limits = limits
         self._held_bytes = held_bytes
 
-    def may_start(self, candidate: Candidate, resident: Resident | None, now: float) -> bool:
-        """Whether there is room for its tensors, and it joins others, goes before them or has waited long enough."""
-        row = candidate.row
+    def may_start(self, row: Row, resident: Resident | None, *, goes_first: bool) -> bool:
+        """Whether there is room for its tensors, and it joins others or goes before them."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
+        if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
+            return False
+        return goes_first or (resident is not None and self._joins(row, resident))
+
+    def make_place(self, row: Row, scheduler: DeviceScheduler) -> None:
+        """If a place is all that a picture lacks, the last of the runs that have not begun gives up its own, if it is
+        behind: its thread ends, and its picture waits again."""
+        full = len(self._runs) >= MAX_RUNS
+        if not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
+            return
+        places = [run.turn for run in self._drawing if not run.turn.device_s and (full or run.row.owner == row.owner)]
+        last = scheduler.in_order([row.turn, *places])[-1]
+        if last is not row.turn and not any(run.turn.preempted for run in self._runs):
+            scheduler.preempt(last)
+
+    def _fits_beside(self, row: Row) -> bool:
         if row.exclusive or any(run.row.exclusive for run in self._runs):
             return False
-        held = sum(run.row.held_bytes() for run in self._runs)
-        if len(self._runs) >= MAX_RUNS or held + row.held_bytes() > self._held_bytes:
-            return False
-        if sum(run.row.owner == row.owner for run in self._runs) >= MAX_RUNS_OF_KEY:
-            return False
-        if candidate.goes_first or (resident is not None and self._joins(row, resident)):
-            return True
-        overdue_after_s = OVERDUE_AFTER_TURNS * candidate.work_s / row.job.sampling.steps
-        return len(self._runs) < MAX_RUNS_BY_WAIT and now - row.queued_at > overdue_after_s
+        return sum(run.row.held_bytes() for run in self._runs) + row.held_bytes() <= self._held_bytes
+
+    def _of_key(self, row: Row) -> int:
+        return sum(run.row.owner == row.owner for run in self._runs)
 
     def _joins(self, row: Row, resident: Resident) -> bool:
         """Whether forward passes that others share have room for it."""

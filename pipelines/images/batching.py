@@ -1,13 +1,25 @@
-"""Pictures that wait to start: in which order they do, and what each holds. Pure: no tensor, no thread."""
+"""Jobs and their pictures: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pipelines.catalog.estimate import Speeds, work_units
-from pipelines.images.fairness import rank
 from pipelines.images.scheduler import DeviceTurn
-from pipelines.protocol.images import ImageJob
+from pipelines.protocol.images import EncodedImage, Event, ImageJob
+
+
+@dataclass(slots=True, eq=False)
+class EngineJob:
+    """A job between `submit` and its last event."""
+
+    job: ImageJob
+    emit: Callable[[Event], None]
+    files: dict[int, EncodedImage] = field(default_factory=dict)
+    started: bool = False
+    device_s: float = 0.0  # of its runs that have ended
+    step: int = 0
+    merged: bool = False  # a forward pass was shared
+    done: bool = False  # finished, failed or cancelled
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +30,14 @@ class Row:
     index: int
     queued_at: float
     exclusive: bool = False  # with nothing else on the device: it has run out of memory beside others
+    turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
+
+    def __post_init__(self) -> None:
+        self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at)
+
+    def start_over(self) -> None:
+        """Its run has ended without a picture. What it is owed, it keeps."""
+        self.turn = DeviceTurn(0.0, self.owner, self.turn.owed_s - self.turn.device_s, since=self.queued_at)
 
     @property
     def owner(self) -> str:
@@ -39,29 +59,21 @@ class Row:
         return self.job.width_px * self.job.height_px * 6 + references
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A waiting picture, and its rank: how far back it is, in seconds of the device (pipelines.images.fairness)."""
-
-    row: Row
-    work_s: float
-    rank_s: float
-    goes_first: bool  # before all that run
+Order = Callable[[Iterable[DeviceTurn]], Sequence[DeviceTurn]]
 
 
 def start_order(
-    waiting: Iterable[Row], running: Iterable[DeviceTurn], speeds: Speeds, used_s: Mapping[str, float], now: float
-) -> Sequence[Candidate]:
-    """All waiting pictures, in the order in which to start them: the lowest rank first, less the time that it has
-    waited, so that none waits for ever.
-    """
-    work: dict[Row | DeviceTurn, float] = {turn: turn.remaining_s for turn in running}
-    work |= {row: row.units() * speeds.unit_s(row.job.checkpoint) for row in waiting}
-    ranked = rank(work, lambda item: item.owner, work.__getitem__, used_s)
-    lowest_running = min((rank_s for rank_s, item in ranked if isinstance(item, DeviceTurn)), default=math.inf)
-    candidates = [
-        Candidate(item, work[item], rank_s, goes_first=rank_s < lowest_running)
-        for rank_s, item in ranked
-        if isinstance(item, Row)
-    ]
-    return sorted(candidates, key=lambda each: each.rank_s - (now - each.row.queued_at))
+    waiting: Iterable[Row], running: Collection[DeviceTurn], speeds: Speeds, in_order: Order
+) -> list[tuple[Row, bool]]:
+    """All waiting pictures, in the order in which to start them, and whether each goes before all that run."""
+    rows = {row.turn: row for row in waiting}
+    for turn, row in rows.items():
+        turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)
+    found: list[tuple[Row, bool]] = []
+    goes_first = True
+    for turn in in_order([*rows, *running]):
+        if turn in rows:
+            found.append((rows[turn], goes_first))
+        else:
+            goes_first = False
+    return found

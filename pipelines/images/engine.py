@@ -12,7 +12,7 @@ import traceback
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -23,7 +23,7 @@ from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence
 from pipelines.device.openmp import release_openmp_threads
 from pipelines.images.admission import MAX_RUNS, Admission
-from pipelines.images.batching import Row, start_order
+from pipelines.images.batching import EngineJob, Row, start_order
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
@@ -34,7 +34,7 @@ from pipelines.images.probes import TWO_PASSES, Prober
 from pipelines.images.residency import InsufficientMemory, Residency, Resident
 from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, RunCallbacks
-from pipelines.images.scheduler import DeviceScheduler
+from pipelines.images.scheduler import DeviceScheduler, Preempted
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -54,20 +54,6 @@ from pipelines.protocol.messages import Abilities, Residents, Withdrawn
 FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
 TRIAL = "trial-"  # ids of pictures that warmup tries
 AbilitiesKey = tuple[WeightsKey, Conditioning, int, tuple[str, ...]]  # what they follow from
-
-
-@dataclass(slots=True, eq=False)
-class EngineJob:
-    """A job between `submit` and its last event."""
-
-    job: ImageJob
-    emit: Callable[[Event], None]
-    files: dict[int, EncodedImage] = field(default_factory=dict)
-    started: bool = False
-    device_s: float = 0.0  # of its runs that have ended
-    step: int = 0
-    merged: bool = False  # a forward pass was shared
-    done: bool = False  # finished, failed or cancelled
 
 
 class ImageEngine:
@@ -110,7 +96,8 @@ class ImageEngine:
         yield Queued()
         self._jobs[job.id] = active
         try:
-            self._waiting += [Row(job, index, time.monotonic()) for index in range(job.n)]
+            for index in range(job.n):
+                self._wait(Row(job, index, self._scheduler.clock()))
             self._dispatch()
             while True:
                 event = await events.get()
@@ -209,19 +196,20 @@ class ImageEngine:
 
     def _dispatch_one(self) -> bool:
         """Whether one was started: what runs has changed for the others."""
-        now = time.monotonic()
-        used_s = {owner: self._scheduler.used_s(owner) for owner in {row.owner for row in self._waiting}}
+        now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
-        for candidate in start_order(self._waiting, running, self._speeds, used_s, now):
-            row, spec = candidate.row, candidate.row.job.checkpoint
-            starved = now - row.queued_at > FAIR_WAIT_S
+        for row, goes_first in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
+            spec, starved = row.job.checkpoint, now - row.queued_at > FAIR_WAIT_S
             resident = self._residency.find(spec)
-            if not self._admission.may_start(candidate, resident, now):
+            free = resident is not None and not self._admission.is_busy(resident, row)
+            if not self._admission.may_start(row, resident, goes_first=goes_first):
                 if starved and row.exclusive:
                     return False
+                if free and goes_first:
+                    self._admission.make_place(row, self._scheduler)
                 continue
-            if resident is not None and not self._admission.is_busy(resident, row):
-                self._start(row, resident, candidate.work_s)
+            if resident is not None and free:
+                self._start(row, resident)
                 return True
             if resident is None and spec not in self._loads and spec not in self._blocked_loads:
                 self._loads[spec] = asyncio.create_task(self._load_and_dispatch(spec))
@@ -244,7 +232,11 @@ class ImageEngine:
             del self._loads[spec]
         self._dispatch()
 
-    def _start(self, row: Row, resident: Resident, estimate_s: float) -> None:
+    def _wait(self, row: Row) -> None:
+        self._waiting.append(row)
+        self._scheduler.enter(row.turn)
+
+    def _start(self, row: Row, resident: Resident) -> None:
         self._waiting.remove(row)
         self._residency.acquire(resident)
         callbacks = RunCallbacks(
@@ -253,7 +245,7 @@ class ImageEngine:
             on_drawn=lambda run: self._post(self._on_drawn, run),
             on_preview=lambda *preview: self._post(self._encode_preview, *preview),
         )
-        run = Run(row, resident, self._scheduler, estimate_s, callbacks)
+        run = Run(row, resident, self._scheduler, callbacks)
         self._runs.add(run)
         self._drawing.add(run)
         future = self._loop.run_in_executor(self._run_threads, run.execute)
@@ -283,6 +275,7 @@ class ImageEngine:
     def _on_end(self, run: Run, future: asyncio.Future[Pixels]) -> None:
         self._runs.discard(run)
         self._drawing.discard(run)
+        self._scheduler.leave(run.turn)
         self._residency.release(run.resident)
         self._ended_runs += 1
         self._blocked_loads.clear()
@@ -294,6 +287,8 @@ class ImageEngine:
             self._record_speed(run)
             run.resident.warmed_up = True
             self._encode(run.row, future.result())
+        elif isinstance(error, Preempted):
+            self._wait_again(run.row)
         elif not isinstance(error, Cancelled):
             self._recover(run, error)
         self._evict_unneeded()
@@ -326,9 +321,13 @@ class ImageEngine:
         try:
             await self._residency.free_memory()
         finally:
-            if (active := self._jobs.get(row.job.id)) and not active.done:
-                self._waiting.append(row)
+            self._wait_again(row)
             self._dispatch()
+
+    def _wait_again(self, row: Row) -> None:
+        row.start_over()
+        if (active := self._jobs.get(row.job.id)) and not active.done:
+            self._wait(row)
 
     def _encode(self, row: Row, pixels: Pixels) -> None:
         """Encode a picture; the last one of a job finishes it."""
@@ -378,6 +377,9 @@ class ImageEngine:
     def _drop(self, active: EngineJob) -> None:
         """Remove all its rows, from the queue and from the device."""
         active.done = True
+        for row in self._waiting:
+            if row.job is active.job:
+                self._scheduler.leave(row.turn)
         self._waiting = [row for row in self._waiting if row.job is not active.job]
         for run in self._runs:
             if run.row.job is active.job:

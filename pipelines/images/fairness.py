@@ -1,20 +1,90 @@
-"""Who goes first, among runs that wait for the device and among pictures that wait to start. Pure.
+"""Who goes first, among runs that wait for the device and among pictures that wait to start. Pure: no clock, no thread.
 
-A key's work is ranked as if the key had the device for itself: its shortest piece first, each piece behind the key's
-shorter ones, and all of it behind what the key has used of the device lately. The lowest rank goes first. So a draft
-overtakes a 4K picture, 32 drafts of one key don't delay the one of another, and a key that never stops loses its lead.
-This is shortest remaining processing time within a key, and a fair queue between keys ("virtual finish time", Demers,
-Keshav and Shenker 1989).
+**Least work first, by key.** A key's work is ranked as if the key had the device for itself: its shortest piece first,
+each piece behind the key's shorter ones, and all of it behind what the key has used of the device lately. The lowest
+rank goes first. So a draft overtakes a 4K picture, 32 drafts of one key don't delay the one of another, and a key that
+never stops loses its lead. This is shortest remaining processing time within a key, and a fair queue between keys
+("virtual finish time", Demers, Keshav and Shenker 1989).
+
+**But nobody falls far behind an equal share.** Every second of the device is owed to all who wait: in equal parts to
+the keys, and a key's part in equal parts to its pictures. A picture that has got less than that by more than
+`ALLOWANCE` of its own work is overdue, and the one that is furthest overdue goes before all ranks. What is owed to all
+adds up to what the device does, so it can always be paid: no picture is behind by more than its allowance and some
+turns (the harmonic number of how many wait, as when the fullest of many cups is emptied first), and each ends by the
+time at which equal sharing among those who wait would have given it 1 + `ALLOWANCE` times its work. The more wait, the
+less each is owed: a crowd of long pictures takes nothing from short ones until equal sharing would have brought the
+long ones halfway to their ends. This is what the Fair Sojourn Protocol promises (Friedman and Henderson 2003), but
+with the shares of those who are really there: else clients who send their next call when one ends could push a long
+picture back for very long.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeVar
 
 MEMORY_S = 60.0  # after which a key's use of the device counts 1/e
+ALLOWANCE = 0.5  # of its own work, by which a picture may be behind its equal share
 
-Item = TypeVar("Item")
+
+class Claim(Protocol):
+    """A picture's claim on the device."""
+
+    owner: str  # the API key
+    owed_s: float  # its equal share of the device, since it has been waiting
+    device_s: float  # what it has got
+    remaining_s: float  # what it still needs, as far as is known
+
+
+ClaimType = TypeVar("ClaimType", bound=Claim)
+
+
+def overdue_s(claim: Claim) -> float:
+    """Seconds of the device by which it is behind its equal share and its allowance. Negative while it is not."""
+    return claim.owed_s - claim.device_s - ALLOWANCE * (claim.device_s + claim.remaining_s)
+
+
+def in_order(claims: Iterable[ClaimType], used_s: Mapping[str, float]) -> list[ClaimType]:
+    """All of them, the one that goes first in front; among equals as they come. `used_s` is what each owner has used
+    lately."""
+    overdue = []
+    by_owner: defaultdict[str, list[ClaimType]] = defaultdict(list)
+    for claim in claims:
+        if overdue_s(claim) > 0:
+            overdue.append(claim)
+        else:
+            by_owner[claim.owner].append(claim)
+    ranked: list[tuple[float, ClaimType]] = []
+    for owner, own in by_owner.items():
+        finish_s = used_s.get(owner, 0.0)
+        for claim in sorted(own, key=lambda claim: claim.remaining_s):
+            finish_s += claim.remaining_s
+            ranked.append((finish_s, claim))
+    ranked.sort(key=lambda pair: pair[0])
+    return [*sorted(overdue, key=overdue_s, reverse=True), *(claim for _, claim in ranked)]
+
+
+class Shares:
+    """The claims of all who wait or run, each credited with its equal share of what the device does."""
+
+    def __init__(self) -> None:
+        self._claims: defaultdict[str, dict[Claim, None]] = defaultdict(dict)  # by owner
+
+    def enter(self, claim: Claim) -> None:
+        """It waits from now on. Nothing happens if it does already."""
+        self._claims[claim.owner][claim] = None
+
+    def leave(self, claim: Claim) -> None:
+        """It needs the device no more. Nothing happens if it has not entered."""
+        self._claims[claim.owner].pop(claim, None)
+        if not self._claims[claim.owner]:
+            del self._claims[claim.owner]
+
+    def credit(self, seconds: float) -> None:
+        """The device was used for so long, by whomever."""
+        for claims in self._claims.values():
+            for claim in claims:
+                claim.owed_s += seconds / len(self._claims) / len(claims)
 
 
 class RecentUse:
@@ -35,22 +105,3 @@ class RecentUse:
     def forget_idle(self, now: float) -> None:
         """Drop keys whose use no longer counts."""
         self._used = {owner: used for owner, used in self._used.items() if self.of(owner, now) > 0.01}
-
-
-def rank(
-    items: Iterable[Item], owner: Callable[[Item], str], work_s: Callable[[Item], float], used_s: Mapping[str, float]
-) -> list[tuple[float, Item]]:
-    """Each item with its rank in seconds, lowest first; items of equal rank in the order given.
-
-    `used_s` is what each owner has used lately.
-    """
-    by_owner: defaultdict[str, list[Item]] = defaultdict(list)
-    for item in items:
-        by_owner[owner(item)].append(item)
-    ranked: list[tuple[float, Item]] = []
-    for name, own in by_owner.items():
-        finish_s = used_s.get(name, 0.0)
-        for item in sorted(own, key=work_s):
-            finish_s += work_s(item)
-            ranked.append((finish_s, item))
-    return sorted(ranked, key=lambda pair: pair[0])

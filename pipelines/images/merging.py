@@ -82,14 +82,15 @@ class ForwardMerger:
         return arguments
 
     def _request(self, arguments: Mapping[str, Any], turn: DeviceTurn) -> ForwardRequest:
-        if not self._scheduler.contended or self._limits.of(turn.shape) == 1:
+        room = self._limits.of(turn.shape)
+        if not self._scheduler.contended or room == 1:
             return ForwardRequest(arguments)  # a key reads position ids from the device
         try:
             key = id(self), shared_key(arguments, Layout.of(arguments), self._fingerprints)
         except Unmergeable:
             return ForwardRequest(arguments)
         shareable = self._independent.get(structure(key), True)
-        return ForwardRequest(arguments, key if shareable else None)
+        return ForwardRequest(arguments, key if shareable else None, room)
 
     def _compute(self, request: ForwardRequest, shape: PassShape | None) -> None:
         """Compute the request of the calling thread, and of others if they can share the pass."""

@@ -13,7 +13,7 @@ from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.residency import Resident
 from pipelines.images.row_limits import PassShape
-from pipelines.images.scheduler import DeviceScheduler, DeviceTurn
+from pipelines.images.scheduler import DeviceScheduler
 from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import ImageJob
 
@@ -31,15 +31,13 @@ class RunCallbacks:
 class Run:
     """A started picture. It ends before its next step once it is `cancelled`."""
 
-    def __init__(
-        self, row: Row, resident: Resident, scheduler: DeviceScheduler, estimate_s: float, callbacks: RunCallbacks
-    ) -> None:
+    def __init__(self, row: Row, resident: Resident, scheduler: DeviceScheduler, callbacks: RunCallbacks) -> None:
         self.row = row
         self.resident = resident
         self.cancelled = False
         self.step = 0
         self.forward_s = 0.0  # duration of the latest forward pass; on a CPU alone, where kernels run synchronously
-        self._estimate_s = estimate_s
+        self._estimate_s = row.turn.remaining_s
         self._first_step_s = 0.0  # device time up to the end of the first step
         self._scheduler = scheduler
         self._callbacks = callbacks
@@ -47,10 +45,11 @@ class Run:
             resident.checkpoint, row, self._after_step, resident.preview_map, scheduler.release, self._begin_call
         )
         self.steps = self._pipeline.steps
-        self.turn = DeviceTurn(estimate_s, row.job.owner, shape=first_shape(row, resident.checkpoint))
+        self.turn = row.turn
+        self.turn.shape = first_shape(row, resident.checkpoint)
 
     def execute(self) -> Pixels:
-        """The picture. Blocks. Raises Cancelled, and what the pipeline raises."""
+        """The picture. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
         device = self.resident.checkpoint.device
         self.resident.checkpoint.read_adapters(self.row.job.sampling, self.row.job.controls)
         with self._scheduler.acquire(self.turn):

@@ -1,9 +1,7 @@
 """Which run has the device next. Runs take turns: a turn lasts from one forward pass to the next.
 
-The lowest rank goes first (pipelines.images.fairness): the least work left, so that a draft overtakes a 4K picture
-between two of its steps, and keys in turn. A run that has waited for `OVERDUE_AFTER_TURNS` of its own turns is overdue
-and goes before that, but never two overdue runs in a row while another one waits. So under any load each waiting run
-gets a share of the device; the lowest rank gets half.
+The order is that of pipelines.images.fairness: the least work left goes first, so that a draft overtakes a 4K picture
+between two of its steps, and keys in turn; before them goes a run that is far behind its equal share of the device.
 
 A run that waits for a forward pass says so with a `ForwardRequest`. Whoever gets the turn may compute the requests of
 others with its own (pipelines.images.merging); each of those then goes on before the next pass begins, so that all of
@@ -13,16 +11,16 @@ them meet there again. A run that has still to encode its prompt goes before the
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.images.fairness import RecentUse, rank
+from pipelines.images.fairness import RecentUse, Shares, in_order
 from pipelines.images.row_limits import PassShape
 
-OVERDUE_AFTER_TURNS = 8.0  # of waiting: so a run gets a ninth of the device at least
-INITIAL_TURN_S = 0.25  # assumed for a run until its first turn has been measured
-SMOOTHING = 0.3  # weight of a new turn
+
+class Preempted(Exception):
+    """The run gives up its place before its first turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +29,7 @@ class ForwardRequest:
 
     arguments: Mapping[str, Any]
     key: Hashable | None = None
+    room: int = 1  # how many may be one pass
     done: bool = False  # `output` is there, or `error`
     output: Any = None
     error: Exception | None = None
@@ -43,42 +42,31 @@ class DeviceTurn:
 
     remaining_s: float
     owner: str = ""  # the API key
-    turn_s: float = INITIAL_TURN_S  # duration of its latest turns, smoothed
+    owed_s: float = 0.0  # its equal share of the device, since it has been waiting (pipelines.images.fairness)
     device_s: float = 0.0  # used so far
     since: float = 0.0  # it has had the device, or waited for it, since then
     shape: PassShape | None = None  # of the pipeline call it is in: runs of equal shape are expected to share passes
     in_prologue: bool = True  # of that call: it encodes prompts and pictures, up to its first forward pass
-    in_epilogue: bool = False  # of a forward pass, which has been measured: the scheduler's step, the callback
     request: ForwardRequest | None = None
     merged: bool = False  # a forward pass was shared
+    preempted: bool = False  # it shall not begin
     ready: threading.Event = field(default_factory=threading.Event)
 
     def device_s_at(self, now: float) -> float:
         """Device time up to now, for the run that has the device."""
         return self.device_s + now - self.since
 
-    def overdue(self, now: float) -> float:
-        """Seconds that it has waited too long; negative while it has not."""
-        return now - self.since - OVERDUE_AFTER_TURNS * self.turn_s
 
-
-def in_order(waiting: Sequence[DeviceTurn], use: RecentUse, now: float) -> list[DeviceTurn]:
-    """The lowest rank first; among equals the one that has waited longest."""
-    by_wait = sorted(waiting, key=lambda turn: turn.since)
-    used = {turn.owner: use.of(turn.owner, now) for turn in waiting}
-    return [turn for _, turn in rank(by_wait, lambda turn: turn.owner, lambda turn: turn.remaining_s, used)]
-
-
-def select_next(waiting: Sequence[DeviceTurn], use: RecentUse, now: float, *, allow_overdue: bool) -> DeviceTurn:
-    """The next turn. `allow_overdue` is false right after an overdue run has had its turn."""
+def select_next(waiting: Sequence[DeviceTurn], used_s: Mapping[str, float]) -> DeviceTurn:
+    """The next turn. `used_s` is what each owner has used of the device lately."""
     if served := [turn for turn in waiting if turn.request is not None and turn.request.done]:
         return served[0]
-    if allow_overdue and (overdue := [turn for turn in waiting if turn.overdue(now) > 0]):
-        selected = max(overdue, key=lambda turn: turn.overdue(now))
-    else:
-        selected = in_order(waiting, use, now)[0]
-    if selected.request is not None and selected.request.key is not None:
-        for turn in waiting:
+    ordered = in_order(sorted(waiting, key=lambda turn: turn.since), used_s)
+    selected, request = ordered[0], ordered[0].request
+    if request is None or request.key is None:
+        return selected
+    if sum(turn.request is not None and turn.request.key == request.key for turn in waiting) < request.room:
+        for turn in ordered:
             if turn.in_prologue and turn.request is None and turn.shape == selected.shape:
                 return turn
     return selected
@@ -103,9 +91,9 @@ class DeviceScheduler:
         self._lock = threading.Lock()
         self._waiting: list[DeviceTurn] = []
         self._holder: DeviceTurn | None = None
-        self._allow_overdue = True
         self._current = threading.local()
         self._use = RecentUse()
+        self._shares = Shares()
         self._last_pass: Mapping[DeviceTurn, float] = {}  # who shared it, and the part of each
 
     @property
@@ -120,20 +108,43 @@ class DeviceScheduler:
         with self._lock:
             return bool(self._waiting)
 
-    def used_s(self, owner: str) -> float:
-        """Device seconds that a key has used lately."""
+    def in_order(self, turns: Iterable[DeviceTurn]) -> list[DeviceTurn]:
+        """The one that should have the device first in front; among equals the one that has waited longest."""
         with self._lock:
-            return self._use.of(owner, self.clock())
+            by_wait = sorted(turns, key=lambda turn: turn.since)
+            return in_order(by_wait, self._used_s(by_wait))
+
+    def enter(self, turn: DeviceTurn) -> None:
+        """From now on it is owed its share of the device, though it may not have begun to wait for it."""
+        with self._lock:
+            self._shares.enter(turn)
+
+    def leave(self, turn: DeviceTurn) -> None:
+        """It will not need the device."""
+        with self._lock:
+            self._shares.leave(turn)
+
+    def preempt(self, turn: DeviceTurn) -> None:
+        """Let its `acquire` raise Preempted, if it waits for its first turn."""
+        with self._lock:
+            if turn in self._waiting and not turn.device_s:
+                self._waiting.remove(turn)
+                turn.preempted = True
+                turn.ready.set()
 
     @contextlib.contextmanager
     def acquire(self, turn: DeviceTurn) -> Iterator[None]:
-        """Hold the device, except for the pauses at each `yield_point` and in `release`."""
+        """Hold the device, except for the pauses at each `yield_point` and in `release`. Raises Preempted."""
+        self.enter(turn)
         self._wait(turn)
+        if turn.preempted:
+            raise Preempted
         self._current.turn = turn
         try:
             yield
         finally:
             self._current.turn = None
+            self.leave(turn)
             self._give_up(turn)
 
     @contextlib.contextmanager
@@ -178,8 +189,7 @@ class DeviceScheduler:
 
     def companions(self, request: ForwardRequest, most: int) -> list[ForwardRequest]:
         """Requests of waiting runs with the key of `request`, the next ones in order, at most `most`."""
-        with self._lock:
-            waiting = in_order(self._waiting, self._use, self.clock())
+        waiting = self.in_order(self._waiting)
         same = [turn.request for turn in waiting if turn.request is not None and turn.request.key == request.key]
         return [other for other in same if not other.done][: max(0, most)]
 
@@ -197,9 +207,6 @@ class DeviceScheduler:
                 self._use_device(turn, elapsed_s * part, now)
                 turn.since = now
             self._last_pass = dict.fromkeys([own, *others], part)
-            for turn in self._last_pass:
-                turn.turn_s += SMOOTHING * (elapsed_s - turn.turn_s)
-                turn.in_epilogue = True
 
     def _any_served(self) -> bool:
         with self._lock:
@@ -233,25 +240,24 @@ class DeviceScheduler:
 
     def _account(self, turn: DeviceTurn) -> None:
         now = self.clock()
-        elapsed_s = now - turn.since
-        self._use_device(turn, elapsed_s, now)
-        if not turn.in_epilogue:
-            turn.turn_s += SMOOTHING * (elapsed_s - turn.turn_s)
-        turn.in_epilogue = False
+        self._use_device(turn, now - turn.since, now)
         turn.since = now
 
     def _use_device(self, turn: DeviceTurn, seconds: float, now: float) -> None:
         turn.device_s += seconds
         self._use.add(turn.owner, seconds, now)
+        self._shares.credit(seconds)
+
+    def _used_s(self, turns: Iterable[DeviceTurn]) -> dict[str, float]:
+        now = self.clock()
+        return {owner: self._use.of(owner, now) for owner in {turn.owner for turn in turns}}
 
     def _grant_next(self) -> None:
         if not self._waiting:
             self._use.forget_idle(self.clock())
             return
-        now = self.clock()
-        selected = select_next(self._waiting, self._use, now, allow_overdue=self._allow_overdue)
-        self._allow_overdue = not (self._allow_overdue and selected.overdue(now) > 0)
+        selected = select_next(self._waiting, self._used_s(self._waiting))
         self._waiting.remove(selected)
         self._holder = selected
-        selected.since = now
+        selected.since = self.clock()
         selected.ready.set()

@@ -20,6 +20,7 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.residency import InsufficientMemory, Resident
 from pipelines.images.run import due_preview
+from pipelines.images.scheduler import DeviceTurn
 from pipelines.images.step_observer import Pixels, PreviewFn
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -109,6 +110,36 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     assert np.array_equal(pixels(second), alone[1])
     assert np.array_equal(pixels(await first), alone[0])
     assert log.lines.index("short done") < 50
+
+
+async def test_short_jobs_go_before_more_long_ones_than_may_start(engine: ImageEngine, job: Job) -> None:
+    """The long ones came first and have all places, but have not begun: those that are furthest back give theirs up."""
+    spec = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
+    await engine.load(spec)
+    steps = [*range(30, 16, -1), *range(6, 0, -1)]
+    ended: list[int] = []
+    held, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine._scheduler.acquire(DeviceTurn(0.0)):
+            held.set()
+            assert gate.wait(60)
+
+    async def follow(number: int) -> None:
+        assert isinstance((await run(engine, job("sd", id=str(number), checkpoint=spec, steps=number)))[-1], Finished)
+        ended.append(number)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    tasks = [asyncio.create_task(follow(number)) for number in steps]
+    await eventually(lambda: {1, 2, 3, 4, 5, 6} <= {run.row.job.sampling.steps for run in engine._runs})
+    assert len(engine._runs) < len(steps)
+    gate.set()
+    await asyncio.gather(*tasks)
+    holder.join()
+    assert set(ended[:6]) == {1, 2, 3, 4, 5, 6}
+    assert set(ended) == set(steps)
 
 
 async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.catalog.estimate import Speeds, work_units
 from pipelines.images.batching import Row, start_order
+from pipelines.images.fairness import in_order
 from pipelines.images.scheduler import DeviceTurn
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 from tests.support.image_jobs import image_job, with_fields
@@ -18,17 +19,27 @@ REFERENCE = Picture(64, 64, "RGB", bytes(64 * 64 * 3))
 JOB = image_job(ALPHA, width_px=1024, height_px=1024, steps=20)
 
 
-def order(*waiting: Row, used: Mapping[str, float] | None = None, now: float = 0.0) -> list[str]:
-    return [each.row.job.id for each in start_order(waiting, [], Speeds(), used or {}, now)]
+def order(*waiting: Row, used: Mapping[str, float] | None = None) -> list[str]:
+    return [row.job.id for row, _ in start_order(waiting, [], Speeds(), lambda turns: in_order(turns, used or {}))]
 
 
 def row(job_id: str, queued_at: float = 0.0, **fields: object) -> Row:
     return Row(with_fields(JOB, id=job_id, **fields), 0, queued_at)
 
 
-def test_the_least_work_starts_first_until_another_has_waited_as_long_as_it_takes_longer() -> None:
-    assert order(row("picture"), row("draft", steps=4)) == ["draft", "picture"]
-    assert order(row("picture"), row("draft", 1000.0, steps=4), now=1000.0) == ["picture", "draft"]
+def test_the_least_work_starts_first_until_another_is_far_behind_its_share() -> None:
+    picture, draft = row("picture"), row("draft", steps=4)
+    assert order(picture, draft) == ["draft", "picture"]
+    picture.turn.owed_s = picture.units() * Speeds().unit_s(ALPHA)
+    assert order(picture, draft) == ["picture", "draft"]
+
+
+def test_a_picture_that_starts_over_is_owed_what_it_lacked() -> None:
+    picture = row("picture", queued_at=7.0, owner="me")
+    picture.turn.owed_s, picture.turn.device_s, picture.turn.in_prologue = 5.0, 2.0, False
+    picture.start_over()
+    turn = picture.turn
+    assert (turn.owed_s, turn.device_s, turn.since, turn.owner, turn.in_prologue) == (3.0, 0.0, 7.0, "me", True)
 
 
 def test_one_of_another_key_does_not_wait_for_all_of_the_first_ones() -> None:
@@ -44,8 +55,8 @@ def test_a_key_that_has_used_the_device_starts_behind_one_that_has_not() -> None
 def test_only_a_picture_before_all_that_run_goes_first() -> None:
     draft, picture = row("draft", steps=4), row("picture")
     half = picture.units() * Speeds().unit_s(ALPHA) / 2
-    candidates = start_order([draft, picture], [DeviceTurn(half)], Speeds(), {}, now=0.0)
-    assert [each.goes_first for each in candidates] == [True, False]
+    started = start_order([draft, picture], [DeviceTurn(half)], Speeds(), lambda turns: in_order(turns, {}))
+    assert started == [(draft, True), (picture, False)]
 
 
 def test_work_grows_with_pixels_steps_pictures_and_references() -> None:

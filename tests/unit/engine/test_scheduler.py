@@ -2,55 +2,33 @@
 
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipelines.catalog.weights import WeightsKey
 from pipelines.images.fairness import RecentUse
 from pipelines.images.row_limits import PassShape
-from pipelines.images.scheduler import OVERDUE_AFTER_TURNS, DeviceScheduler, DeviceTurn, ForwardRequest, select_next
+from pipelines.images.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
 from pipelines.protocol.images import Runtime
 
 
-def turn(remaining_s: float, *, waited_s: float = 0.0, turn_s: float = 1.0) -> DeviceTurn:
-    return DeviceTurn(remaining_s, turn_s=turn_s, since=100.0 - waited_s)
-
-
 def test_the_least_work_left_goes_first() -> None:
-    short, long = turn(1.0), turn(30.0)
-    assert select_next([long, short], RecentUse(), 100.0, allow_overdue=True) is short
+    short, long = DeviceTurn(1.0), DeviceTurn(30.0)
+    assert select_next([long, short], {}) is short
 
 
-def test_an_overdue_run_goes_before_a_shorter_one() -> None:
-    short, long = turn(1.0), turn(30.0, waited_s=OVERDUE_AFTER_TURNS + 0.1)
-    assert select_next([short, long], RecentUse(), 100.0, allow_overdue=True) is long
-    assert select_next([short, long], RecentUse(), 100.0, allow_overdue=False) is short
-
-
-@given(st.lists(st.floats(0.01, 1000), min_size=2, max_size=8))
-def test_no_run_starves_under_any_load(remaining: list[float]) -> None:
-    """New short runs arrive for ever; still every old one gets its turn again and again."""
-    now, allow_overdue = 0.0, True
-    runs = [DeviceTurn(seconds, turn_s=1.0, since=0.0) for seconds in remaining]
-    turns: Counter[int] = Counter()
-    for _ in range(60 * len(runs)):
-        newcomer = DeviceTurn(0.001, turn_s=1.0, since=now)
-        selected = select_next([*runs, newcomer], RecentUse(), now, allow_overdue=allow_overdue)
-        allow_overdue = not (allow_overdue and selected.overdue(now) > 0)
-        now += 1.0
-        if selected in runs:
-            turns[runs.index(selected)] += 1
-            selected.since = now
-    assert min(turns[i] for i in range(len(runs))) >= 2
+def test_a_run_far_behind_its_share_goes_before_a_shorter_one_and_the_furthest_behind_first() -> None:
+    short, long, longer = DeviceTurn(1.0), DeviceTurn(30.0, owed_s=15.1), DeviceTurn(40.0, owed_s=22.0)
+    assert select_next([short, long], {}) is long
+    assert select_next([short, long, longer], {}) is longer
+    long.device_s = longer.device_s = 8.0
+    assert select_next([short, long, longer], {}) is short
 
 
 def test_a_short_run_passes_a_long_one_between_two_of_its_turns() -> None:
-    scheduler = DeviceScheduler(clock=lambda: 0.0)  # no run becomes overdue
+    scheduler = DeviceScheduler(clock=lambda: 0.0)  # nobody is owed anything
     order: list[str] = []
     long_began = threading.Event()
 
@@ -109,43 +87,62 @@ def test_a_thread_that_holds_nothing_passes_a_yield_point() -> None:
     DeviceScheduler().yield_point()
 
 
-def test_keys_with_as_much_to_do_get_as_much_of_the_device() -> None:
-    """One key has 32 runs, the other one: the device goes round by key, so the one gets over a third until it ends."""
-    use, now = RecentUse(), 0.0
-    runs = [DeviceTurn(4.0, "many", since=0.0) for _ in range(32)] + [DeviceTurn(4.0, "one", since=0.0)]
-    allow_overdue, turns = True, []
-    while runs[-1].remaining_s > 0:
-        waiting = [run for run in runs if run.remaining_s > 0]
-        selected = select_next(waiting, use, now, allow_overdue=allow_overdue)
-        allow_overdue = not (allow_overdue and selected.overdue(now) > 0)
-        now += 0.25
-        selected.remaining_s -= 0.25
-        selected.since = now
-        use.add(selected.owner, 0.25, now)
-        turns.append(selected.owner)
-    assert turns.count("one") / len(turns) > 1 / 3
-
-
 def test_a_draft_passes_the_large_picture_of_another_key_even_after_some_use() -> None:
+    large, draft = DeviceTurn(60.0, "large"), DeviceTurn(1.0, "drafts")
     use = RecentUse()
     use.add("drafts", 20.0, 100.0)
-    large, draft = DeviceTurn(60.0, "large", since=100.0), DeviceTurn(1.0, "drafts", since=100.0)
-    assert select_next([large, draft], use, 100.0, allow_overdue=True) is draft
+    assert select_next([large, draft], {"drafts": use.of("drafts", 100.0)}) is draft
     use.add("drafts", 50.0, 100.0)
-    assert select_next([large, draft], use, 100.0, allow_overdue=True) is large
+    assert select_next([large, draft], {"drafts": use.of("drafts", 100.0)}) is large
     assert use.of("drafts", 400.0) < 1, "it is forgotten"
 
 
 def test_a_newcomer_encodes_its_prompt_before_the_pass_that_it_can_join() -> None:
     shape = PassShape(WeightsKey(Path("x"), None, None, Runtime(), 0), 64, 64)
-    runs = DeviceTurn(1.0, since=100.0, shape=shape, request=ForwardRequest({}, key="same"))
+    runs = DeviceTurn(1.0, since=100.0, shape=shape, request=ForwardRequest({}, key="same", room=2))
     joins = DeviceTurn(9.0, since=100.0, shape=shape)
     other = DeviceTurn(9.0, since=100.0, shape=replace(shape, width_px=128))
-    assert select_next([runs, other, joins], RecentUse(), 100.0, allow_overdue=True) is joins
-    assert select_next([runs, other], RecentUse(), 100.0, allow_overdue=True) is runs
+    assert select_next([runs, other, joins], {}) is joins
+    assert select_next([runs, other], {}) is runs
+    assert runs.request
+    runs.request.room = 1
+    assert select_next([runs, joins], {}) is runs, "there is no room for it"
 
 
 def test_those_whose_pass_was_computed_go_on_before_the_next_one() -> None:
     served = DeviceTurn(9.0, since=100.0, request=ForwardRequest({}, done=True))
     waits = DeviceTurn(1.0, since=0.0, request=ForwardRequest({}))
-    assert select_next([waits, served], RecentUse(), 100.0, allow_overdue=True) is served
+    assert select_next([waits, served], {}) is served
+
+
+def test_a_run_that_has_not_begun_can_be_preempted_and_one_that_has_can_not() -> None:
+    scheduler = DeviceScheduler()
+    began, go_on, preempted = threading.Event(), threading.Event(), threading.Event()
+    first, second = DeviceTurn(1.0), DeviceTurn(9.0)
+
+    def hold() -> None:
+        with scheduler.acquire(first):
+            began.set()
+            assert go_on.wait(30)
+            scheduler.yield_point()
+
+    def give_up() -> None:
+        try:
+            with scheduler.acquire(second):
+                pass
+        except Preempted:
+            preempted.set()
+
+    threads = [threading.Thread(target=hold), threading.Thread(target=give_up)]
+    threads[0].start()
+    assert began.wait(30)
+    threads[1].start()
+    while not scheduler._waiting:
+        time.sleep(0.001)
+    scheduler.preempt(first)
+    scheduler.preempt(second)
+    assert preempted.wait(30)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert not first.preempted

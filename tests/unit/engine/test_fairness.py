@@ -1,0 +1,172 @@
+"""What the order of turns promises: a device that computes in simulated time, asked by the scheduler's own rule."""
+
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.images.fairness import ALLOWANCE, RecentUse, Shares, overdue_s
+from pipelines.images.scheduler import DeviceTurn, select_next
+
+
+@dataclass
+class Call:
+    """One picture: when it comes, its work and its turns in device seconds, and when it ended."""
+
+    work_s: float
+    arrives_s: float = 0.0
+    owner: str = ""
+    turn_s: float = 1.0
+    next: "Call | None" = None  # which the same client sends when this one ends
+    ended_s: float = 0.0
+
+    @property
+    def took_s(self) -> float:
+        return self.ended_s - self.arrives_s
+
+
+@dataclass
+class Device:
+    """Simulates a device, turn by turn."""
+
+    shares: Shares = field(default_factory=Shares)
+    use: RecentUse = field(default_factory=RecentUse)
+    waiting: dict[DeviceTurn, Call] = field(default_factory=dict)
+    now: float = 0.0
+    most_waiting: int = 0
+    worst_overdue_s: float = 0.0
+    got_s: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # by owner: when, and how long
+
+    def run(self, calls: Iterable[Call], until_s: float = math.inf) -> None:
+        coming = sorted(calls, key=lambda call: call.arrives_s)
+        while (coming or self.waiting) and self.now < until_s:
+            if not self.waiting:
+                self.now = max(self.now, coming[0].arrives_s)
+            while coming and coming[0].arrives_s <= self.now:
+                self._arrive(coming.pop(0))
+            ended = self._turn()
+            if ended and ended.next:
+                ended.next.arrives_s = self.now
+                coming.insert(0, ended.next)
+
+    def _arrive(self, call: Call) -> None:
+        turn = DeviceTurn(call.work_s, call.owner, since=self.now)
+        self.waiting[turn] = call
+        self.shares.enter(turn)
+
+    def _turn(self) -> Call | None:
+        self.most_waiting = max(self.most_waiting, len(self.waiting))
+        self.worst_overdue_s = max(self.worst_overdue_s, *map(overdue_s, self.waiting))
+        used_s = {turn.owner: self.use.of(turn.owner, self.now) for turn in self.waiting}
+        turn = select_next(list(self.waiting), used_s)
+        call = self.waiting[turn]
+        seconds = min(call.turn_s, turn.remaining_s)
+        self.now += seconds
+        turn.remaining_s -= seconds
+        turn.device_s += seconds
+        turn.since = self.now
+        self.use.add(turn.owner, seconds, self.now)
+        self.shares.credit(seconds)
+        self.got_s.setdefault(turn.owner, []).append((self.now, seconds))
+        if turn.remaining_s > 1e-9:
+            return None
+        call.ended_s = self.now
+        self.shares.leave(turn)
+        return self.waiting.pop(turn)
+
+
+def percentile(seconds: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
+
+
+def mixed_calls(apart_s: float) -> list[Call]:
+    """40 of 512 to 1344 px and 4 to 40 steps, long ones first. A step takes 0.1 s a megapixel, decoding as much."""
+    chooser = random.Random(7)
+    sizes = [(chooser.choice((512, 768, 1024, 1344)) ** 2 / 1e7, chooser.randint(4, 40)) for _ in range(40)]
+    calls = sorted(
+        (Call(step_s * (steps + 1), turn_s=step_s) for step_s, steps in sizes), key=lambda call: -call.work_s
+    )
+    for number, call in enumerate(calls):
+        call.arrives_s = number * apart_s
+    return calls
+
+
+@pytest.mark.parametrize(("apart_s", "most_p99"), [(0.0, 0.25), (0.2, 0.3)])
+def test_short_calls_of_a_mixed_trace_wait_a_part_of_what_they_wait_in_order(apart_s: float, most_p99: float) -> None:
+    calls = mixed_calls(apart_s)
+    ends = list(itertools.accumulate(call.work_s for call in calls))
+    in_order = [end - call.arrives_s for end, call in zip(ends, calls, strict=True)]
+    Device().run(calls)
+    for percent, most in ((50, 0.1), (99, most_p99)):
+        scheduled = percentile([call.took_s for call in calls[20:]], percent)
+        assert scheduled <= most * percentile(in_order[20:], percent)
+    assert max(call.ended_s for call in calls) <= ends[-1] + 1e-6
+
+
+works = st.lists(
+    st.tuples(st.floats(0.5, 50), st.floats(0, 60), st.sampled_from("abc"), st.floats(0.05, 1)), min_size=1, max_size=25
+)
+
+
+@given(works)
+@settings(max_examples=60, deadline=None)
+def test_nobody_is_ever_far_behind_an_equal_share(calls: list[tuple[float, float, str, float]]) -> None:
+    """Whatever comes: less than its allowance, and turns of one second by the harmonic number of how many wait."""
+    device = Device()
+    device.run([Call(*call) for call in calls])
+    assert device.worst_overdue_s <= 1 + math.log(device.most_waiting) + 1.0
+
+
+@given(st.integers(1, 6), st.floats(0.5, 5), st.floats(20, 100))
+@settings(max_examples=30, deadline=None)
+def test_a_long_picture_ends_beside_clients_that_never_stop(clients: int, short_s: float, long_s: float) -> None:
+    """Each sends its next call when one ends. Sharing equally, the long one would take `clients` + 1 times its work."""
+    long = Call(long_s)
+    others = [Call(short_s) for _ in range(clients)]
+    for call in others:
+        last = call
+        for _ in range(400):
+            last.next = last = Call(short_s)
+    device = Device()
+    device.run([long, *others], until_s=3000)
+    assert long.ended_s
+    assert long.took_s <= (1 + ALLOWANCE) * (clients + 1) * long_s + (clients + 1) * (2 + math.log(clients + 1))
+
+
+def test_a_draft_beside_a_large_picture_takes_as_long_as_alone_and_hardly_slows_it() -> None:
+    for draft_owner in ("", "another"):
+        large, draft = Call(60.0, turn_s=0.5), Call(4.0, arrives_s=10.2, owner=draft_owner, turn_s=0.25)
+        Device().run([large, draft])
+        assert draft.took_s < 1.2 * draft.work_s
+        assert large.took_s < 1.1 * large.work_s
+
+
+def test_keys_get_equal_shares_while_both_have_work() -> None:
+    """One key has 32 pictures waiting, the other two of the same size at a time."""
+    many = [Call(4.0, owner="many", turn_s=0.25) for _ in range(32)]
+    few = [Call(4.0, owner="few", turn_s=0.25) for _ in range(2)]
+    for call in few:
+        last = call
+        for _ in range(15):
+            last.next = last = Call(4.0, owner="few", turn_s=0.25)
+    device = Device()
+    device.run([*many, *few], until_s=120)
+    got = {owner: sum(seconds for _, seconds in turns) for owner, turns in device.got_s.items()}
+    assert 0.4 < got["few"] / sum(got.values()) < 0.6
+
+
+def test_a_key_that_has_ended_is_owed_nothing() -> None:
+    shares, one, other = Shares(), DeviceTurn(1.0, "one"), DeviceTurn(1.0, "other")
+    shares.enter(one)
+    shares.enter(other)
+    shares.credit(4.0)
+    shares.leave(other)
+    shares.leave(other)
+    shares.credit(4.0)
+    assert (one.owed_s, other.owed_s) == (6.0, 2.0)
