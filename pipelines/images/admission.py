@@ -11,6 +11,7 @@ from pipelines.images.scheduler import DeviceScheduler
 
 MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
 MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
+FIRST = 2  # in the order of those who run: the next one waits for the device when the first one ends
 
 
 class Admission:
@@ -31,19 +32,19 @@ class Admission:
         self._limits = limits
         self._held_bytes = held_bytes
 
-    def may_start(self, row: Row, resident: Resident | None, *, goes_first: bool) -> bool:
-        """Whether there is room for its tensors, and it joins others or goes before them."""
+    def may_start(self, row: Row, resident: Resident | None, ahead: int) -> bool:
+        """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
         if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
             return False
-        return goes_first or (resident is not None and self._joins(row, resident))
+        return ahead < FIRST or (resident is not None and self._joins(row, resident))
 
-    def make_place(self, row: Row, scheduler: DeviceScheduler) -> None:
+    def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
         """If a place is all that a picture lacks, the last of the runs that have not begun gives up its own, if it is
         behind: its thread ends, and its picture waits again."""
         full = len(self._runs) >= MAX_RUNS
-        if not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
+        if ahead >= FIRST or not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
             return
         places = [run.turn for run in self._drawing if not run.turn.device_s and (full or run.row.owner == row.owner)]
         last = scheduler.in_order([row.turn, *places])[-1]

@@ -64,16 +64,16 @@ Order = Callable[[Iterable[DeviceTurn]], Sequence[DeviceTurn]]
 
 def start_order(
     waiting: Iterable[Row], running: Collection[DeviceTurn], speeds: Speeds, in_order: Order
-) -> list[tuple[Row, bool]]:
-    """All waiting pictures, in the order in which to start them, and whether each goes before all that run."""
+) -> list[tuple[Row, int]]:
+    """All waiting pictures, in the order in which to start them, and how many of those that run go before each."""
     rows = {row.turn: row for row in waiting}
     for turn, row in rows.items():
         turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)
-    found: list[tuple[Row, bool]] = []
-    goes_first = True
+    found: list[tuple[Row, int]] = []
+    ahead = 0
     for turn in in_order([*rows, *running]):
         if turn in rows:
-            found.append((rows[turn], goes_first))
+            found.append((rows[turn], ahead))
         else:
-            goes_first = False
+            ahead += 1
     return found

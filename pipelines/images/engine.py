@@ -198,15 +198,15 @@ class ImageEngine:
         """Whether one was started: what runs has changed for the others."""
         now = self._scheduler.clock()
         running = [run.turn for run in self._drawing]
-        for row, goes_first in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
+        for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
             spec, starved = row.job.checkpoint, now - row.queued_at > FAIR_WAIT_S
             resident = self._residency.find(spec)
             free = resident is not None and not self._admission.is_busy(resident, row)
-            if not self._admission.may_start(row, resident, goes_first=goes_first):
+            if not self._admission.may_start(row, resident, ahead):
                 if starved and row.exclusive:
                     return False
-                if free and goes_first:
-                    self._admission.make_place(row, self._scheduler)
+                if free:
+                    self._admission.make_place(row, ahead, self._scheduler)
                 continue
             if resident is not None and free:
                 self._start(row, resident)

