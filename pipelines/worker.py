@@ -162,7 +162,7 @@ def _create_engine(
     from pipelines.images.engine import ImageEngine
 
     budgets = Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers)
-    return ImageEngine(device, budgets, send)
+    return ImageEngine(device, budgets, send, options.probes)
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -192,6 +192,8 @@ def _set_environment(kernel_cache: Path | None) -> None:
     """What torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
     # Pictures come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # Tensors of many megabytes are allocated anew in every forward pass on a CPU: huge pages are faster to map
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))
@@ -211,6 +213,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")
     parser.add_argument("--image-workers", type=int, default=1, help="how many divide the memory of the host")
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
+    parser.add_argument("--probes", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()
     _set_environment(options.kernel_cache)
     asyncio.run(serve(Connection(options.socket), options, start))

@@ -3,7 +3,10 @@
 The unit of work is one denoising step of one megapixel. Its duration is measured for each checkpoint.
 """
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.plan import Plan, partial, plan_picture
@@ -50,11 +53,38 @@ def _tile_steps(job: ImageJob) -> int:
 Weights = tuple[Path, Runtime, int]
 
 
+class Timing(NamedTuple):
+    """How long some units of work took together."""
+
+    units: float
+    seconds: float
+
+
+def unit_s_at(timings: Iterable[Timing], units: float) -> float | None:
+    """Seconds of a unit where so many are done together, from small pictures: most of their time is a fixed cost, which
+    larger ones have too, but once. None without timings.
+
+    The line goes through the shortest times of the smallest and of the largest pictures: longer ones include what ran
+    beside them.
+    """
+    shortest: dict[float, float] = {}
+    for timing in timings:
+        shortest[timing.units] = min(timing.seconds, shortest.get(timing.units, math.inf))
+    if not shortest:
+        return None
+    small, large = min(shortest), max(shortest)
+    grown_s = max(0.0, shortest[large] - shortest[small])
+    slope_s = grown_s / (large - small) if large > small else shortest[large] / large
+    fixed_s = max(0.0, shortest[large] - slope_s * large)
+    return (fixed_s + slope_s * units) / units
+
+
 class Speeds:
     """Seconds per unit of work, smoothed, by a checkpoint's weights and runtime options."""
 
     def __init__(self) -> None:
         self._unit_s: dict[Weights, float] = {}
+        self._guessed: set[Weights] = set()  # not measured on a picture that somebody asked for
 
     def unit_s(self, checkpoint: CheckpointSpec) -> float:
         """The duration of a unit on this checkpoint; the mean of the others until it has been measured."""
@@ -62,13 +92,22 @@ class Speeds:
         mean = sum(measured.values()) / len(measured) if measured else FIRST_UNIT_S
         return measured.get(_weights(checkpoint)) or mean
 
+    def begin_with(self, checkpoint: CheckpointSpec, unit_s: float, *, guessed: bool) -> None:
+        """Until it is measured. The first measurement replaces a guess, and is smoothed into what was measured before
+        this process."""
+        key = _weights(checkpoint)
+        if key not in self._unit_s:
+            self._unit_s[key] = unit_s
+            self._guessed |= {key} if guessed else set()
+
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
         """Add a measurement. The first picture builds kernels and may compile, so a measurement of less than half the
         smoothed value replaces it."""
         if units > 0:
-            unit_s = elapsed_s / units
-            old = self._unit_s.get(_weights(checkpoint), unit_s)
-            self._unit_s[_weights(checkpoint)] = unit_s if unit_s < old / 2 else old + SMOOTHING * (unit_s - old)
+            unit_s, key = elapsed_s / units, _weights(checkpoint)
+            old = unit_s if key in self._guessed else self._unit_s.get(key, unit_s)
+            self._guessed.discard(key)
+            self._unit_s[key] = unit_s if unit_s < old / 2 else old + SMOOTHING * (unit_s - old)
 
 
 def _weights(checkpoint: CheckpointSpec) -> Weights:

@@ -9,14 +9,13 @@ import asyncio
 import contextlib
 import time
 import traceback
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
@@ -30,15 +29,15 @@ from pipelines.images.failures import to_failed
 from pipelines.images.families import check_conditioning
 from pipelines.images.merging import Sharing
 from pipelines.images.pipeline import row_seed
-from pipelines.images.probes import TWO_PASSES, Prober
+from pipelines.images.probe_records import ProbeRecords
 from pipelines.images.residency import InsufficientMemory, Residency, Resident
 from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import DeviceScheduler, Preempted
 from pipelines.images.step_observer import Pixels
+from pipelines.images.warmup import TRIAL, Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
-    Conditioning,
     EncodedImage,
     Event,
     Failed,
@@ -49,11 +48,9 @@ from pipelines.protocol.images import (
     Queued,
     Started,
 )
-from pipelines.protocol.messages import Abilities, Residents, Withdrawn
+from pipelines.protocol.messages import Abilities, Residents
 
 FAIR_WAIT_S = 5.0  # that a picture waits for memory for its checkpoint before no other starts
-TRIAL = "trial-"  # ids of pictures that warmup tries
-AbilitiesKey = tuple[WeightsKey, Conditioning, int, tuple[str, ...]]  # what they follow from
 
 
 class ImageEngine:
@@ -64,7 +61,9 @@ class ImageEngine:
         device: torch.device,
         budgets: Budgets | None = None,
         on_residents: Callable[[Residents], None] = lambda _: None,
+        probes: Path | None = None,
     ) -> None:
+        """`probes` is the folder where what warmup finds is kept."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
@@ -75,9 +74,9 @@ class ImageEngine:
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()
+        self._warmup = Warmup(device, self.submit, self._speeds, ProbeRecords(probes) if probes is not None else None)
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
-        self._abilities: dict[AbilitiesKey, Abilities] = {}  # of those that were prepared
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
         self._one_by_one: set[WeightsKey] = set()  # two of their pictures at once come out wrong
@@ -133,55 +132,25 @@ class ImageEngine:
             self._dispatch()
 
     async def prepare(self, spec: CheckpointSpec) -> Abilities:
-        """Load and, unless these weights have drawn before, draw a picture: this builds kernels, times the steps and
-        fits the preview map. Then try every ability that its classes announce. Raises CheckpointError.
-        """
+        """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
+        classes' abilities works (pipelines.images.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
+        files = await self._warmup.list_files(spec)
         resident = await self._load(spec)
         checkpoint = resident.checkpoint
         checkpoint.pipeline(None, spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        key = (weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers)
-        prober = Prober(spec, checkpoint.multiple_px, self._try)
-        if key not in self._abilities:
-            # a GPU's kernels are built for sizes; on a CPU a smaller picture is enough
-            native = self.device.type != "cpu" and not resident.warmed_up
-            found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
-            if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
-                found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
-            self._abilities[key] = found
-        abilities = self._abilities[key]
+        abilities = await self._warmup.run(spec, resident, files)
         if not abilities.at_once:
             self._one_by_one.add(weights_key(spec))
-        if spec.refined and not abilities.second_pass:
-            raise CheckpointError(
-                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
-                'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
-                f"{_because(abilities)}"
-            )
-        if checkpoint.runtime.compile and not resident.compiled_shapes:
-            for job in prober.compiled_shapes(abilities, refined=spec.refined):
-                await self._try(job)
-            resident.compiled_shapes = True
         return replace(abilities, unit_s=self._speeds.unit_s(spec), notes=checkpoint.notes)
-
-    async def _try(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
-        """Draw pictures for nobody. Returns why it fails, in one line, if it does."""
-        job = replace(job, id=f"{TRIAL}{uuid.uuid4().hex}")
-        async with contextlib.aclosing(self.submit(job)) as events:
-            async for event in events:
-                if isinstance(event, Finished):
-                    return event.images
-                if isinstance(event, Failed):
-                    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
-        return "the engine ended without a picture"
 
     def retain(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
         self._catalog_specs = frozenset(specs)
         retained = {weights_key(spec) for spec in self._catalog_specs}
-        self._abilities = {key: found for key, found in self._abilities.items() if key[0] in retained}
+        self._warmup.retain(retained)
         self._one_by_one &= retained
         self._evict_unneeded()
 
@@ -295,12 +264,12 @@ class ImageEngine:
         self._dispatch()
 
     def _record_speed(self, run: Run) -> None:
-        if run.resident.warmed_up and run.row.job.id.startswith(TRIAL):
-            return  # small pictures in two steps: most of their time is not that of steps
-        # A CPU's warmup picture is so small that one-time work takes longer than its steps: count its last step alone.
-        by_whole_run = run.resident.warmed_up or self.device.type != "cpu"
-        elapsed_s = run.turn.device_s if by_whole_run else run.forward_s * run.steps
-        self._speeds.record(run.row.job.checkpoint, run.row.units(), elapsed_s)
+        job = run.row.job
+        if job.id.startswith(TRIAL):
+            self._warmup.record_trial(run)
+        else:
+            self._speeds.record(job.checkpoint, run.row.units(), run.turn.device_s)
+            self._warmup.record_speed(job.checkpoint)
 
     def _recover(self, run: Run, error: BaseException) -> None:
         """Fail its job. But a run out of memory is first retried with the device to itself."""
@@ -371,6 +340,8 @@ class ImageEngine:
         return active if active and not active.done else None
 
     def _fail(self, active: EngineJob, error: BaseException) -> None:
+        if active.job.id.startswith(TRIAL):
+            self._warmup.record_failure(active.job.id, error)
         self._drop(active)
         active.emit(to_failed(error, active.job))
 
@@ -389,8 +360,3 @@ class ImageEngine:
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(call, *arguments)
-
-
-def _because(abilities: Abilities) -> str:
-    reasons = [str(withdrawn) for withdrawn in abilities.withdrawn if withdrawn.what == TWO_PASSES]
-    return f" ({reasons[0]})" if reasons else ""

@@ -62,18 +62,29 @@ class Prober:
         reference = await self.draw(small.job) if warmup_native else drawn
         if isinstance(reference, str):
             raise CheckpointError(f"{self.spec.path} loads and does not draw {small.job.width_px} px: {reference}")
-        for other in self._others(small):
+        abilities, short = await self._try_one_step(abilities, small.job)
+        for other in self._others(small, short):
             if other.name != probe.name and other.needs(abilities):
                 drawn = await self.draw(other.job)
                 failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
                 if failed is not None:
                     abilities = _withdraw(abilities, other, failed)
         abilities = await self._try_two(abilities, small.job, reference[0])
-        abilities = await self._try_adapters(await self._try_schedulers(abilities, small.job), small.job)
+        abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
         return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
 
     def _job_with(self, way: ControlledWith) -> ImageJob:
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask")
+
+    async def _try_one_step(self, abilities: Abilities, job: ImageJob) -> tuple[Abilities, ImageJob]:
+        """Another number of steps than the first picture's, and the job for what one step shows as well as two: the
+        same in one step, if it is drawn so."""
+        one, three = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in (1, 3))
+        if not isinstance(await self.draw(one), str):
+            return abilities, one
+        if isinstance(failed := await self.draw(three), str):
+            abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
+        return abilities, job
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be nearer to what it is alone than to the other:
@@ -119,6 +130,11 @@ class Prober:
         withdrawn = (*abilities.withdrawn, *(Withdrawn(f"the adapter {name}", why) for name, why in failures.items()))
         return replace(abilities, unfit_adapters=tuple(failures), withdrawn=withdrawn)
 
+    def first_picture(self, abilities: Abilities, *, native: bool) -> ImageJob | None:
+        """The one that begins, from what has these abilities. None if there is none."""
+        first = self._first(abilities, native=native)
+        return first.job if first is not None else None
+
     def compiled_shapes(self, abilities: Abilities, *, refined: bool) -> Iterator[ImageJob]:
         """Pictures whose shapes would each be compiled while calls wait: at the native size, of one row and of two
         (more rows take the code of two), and with the second pass if its models have one.
@@ -141,21 +157,20 @@ class Prober:
             return Probe("a mask", self._job(side_px, references=1, mask=True), {"mask": False})
         return None
 
-    def _others(self, first: Probe) -> Iterator[Probe]:
-        side_px, job, sampling = self._side_px, first.job, first.job.sampling
-        one, two = (self._job(side_px, references=count) for count in (1, 2))
-        masked = self._job(side_px, references=1, mask=True)
+    def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
+        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: some use it in some steps."""
+        side_px, sampling, steps = self._side_px, first.job.sampling, short.sampling.steps
+        one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
+        masked = self._job(side_px, references=1, mask=True, steps=steps)
         yield Probe("a reference", one, {"references": 0}, lambda has: has.references > 0)
         yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
         yield Probe("a mask", masked, {"mask": False}, lambda has: has.mask)
-        yield Probe("a picture that is no square", self._wide(job), {"any_ratio": False})
-        blurred = replace(job, sampling=replace(sampling, negative_prompt="blurred"))
+        yield Probe("a picture that is no square", self._wide(short), {"any_ratio": False})
+        blurred = replace(short, sampling=replace(short.sampling, negative_prompt="blurred"))
         yield Probe("a negative prompt", blurred, {"negative_prompt": False}, lambda has: has.negative_prompt)
-        guided = replace(job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))
+        guided = replace(first.job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))
         yield Probe("guidance", guided, {"guidance": False}, lambda has: has.guidance, _differs)
-        three_steps = replace(job, sampling=replace(sampling, steps=3))
-        yield Probe("another number of steps", three_steps, {"any_steps": False})
-        yield Probe(TWO_PASSES, self._two_passes(job), {"second_pass": False}, lambda has: has.second_pass)
+        yield Probe(TWO_PASSES, self._two_passes(short), {"second_pass": False}, lambda has: has.second_pass)
 
     @property
     def _native_px(self) -> int:
@@ -181,13 +196,13 @@ class Prober:
             width_px += self.multiple_px
         return replace(shown, checkpoint=checkpoint, width_px=width_px)
 
-    def _job(self, side_px: int, *, references: int = 0, mask: bool = False) -> ImageJob:
-        """A square in two steps; the first one includes what is built and allocated only once."""
+    def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = 2) -> ImageJob:
+        """A square. The first of its steps includes what is built and allocated only once."""
         return ImageJob(
             id="probe",
             checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
             prompt=PROMPT,
-            sampling=self.spec.sampling.resolve(steps=2),
+            sampling=self.spec.sampling.resolve(steps=steps),
             width_px=side_px,
             height_px=side_px,
             n=1,

@@ -36,7 +36,8 @@ class Run:
         self.resident = resident
         self.cancelled = False
         self.step = 0
-        self.forward_s = 0.0  # duration of the latest forward pass; on a CPU alone, where kernels run synchronously
+        self.last_step_s = 0.0  # device time of the latest step; on a CPU alone, where kernels run synchronously
+        self._stepped_s = 0.0  # device time up to its end
         self._estimate_s = row.turn.remaining_s
         self._first_step_s = 0.0  # device time up to the end of the first step
         self._scheduler = scheduler
@@ -47,6 +48,11 @@ class Run:
         self.steps = self._pipeline.steps
         self.turn = row.turn
         self.turn.shape = first_shape(row, resident.checkpoint)
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether it has a second pass."""
+        return self._pipeline.plan.finish == "refine"
 
     def execute(self) -> Pixels:
         """The picture. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
@@ -65,9 +71,9 @@ class Run:
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1
-        now = time.monotonic()
-        self.forward_s = now - self.turn.since
-        self.turn.remaining_s = self._remaining_s(self.turn.device_s_at(now))
+        device_s = self.turn.device_s_at(time.monotonic())
+        self.last_step_s, self._stepped_s = device_s - self._stepped_s, device_s
+        self.turn.remaining_s = self._remaining_s(device_s)
         self._check_cancelled()
         number = due_preview(self.row.job, self.step, self.steps)
         if number is not None and (pixels := preview()) is not None:

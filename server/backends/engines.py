@@ -83,7 +83,7 @@ def _member(
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
     options += [f"--others-bytes={others_bytes}", f"--image-workers={len(layout.images)}"]
-    options += [f"--kernel-cache={settings.home / 'kernels'}"]
+    options += [f"--kernel-cache={settings.home / 'kernels'}", f"--probes={settings.home / 'probes'}"]
     host = EngineHost(
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
         launcher=ChildProcess("image", options, slot.environment), name=slot.name,

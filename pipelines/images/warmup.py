@@ -1,0 +1,198 @@
+"""What a checkpoint draws before it serves, for nobody: pictures that build kernels, measure its speed and show what it
+can do. Where that is on disk already (pipelines.images.probe_records), one picture is enough.
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
+from pipelines.catalog.weights import WeightsKey, weights_key
+from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
+from pipelines.images.probe_records import ProbeRecords, Subject, describe, list_files
+from pipelines.images.probes import TWO_PASSES, Prober
+from pipelines.images.residency import Resident
+from pipelines.images.run import Run
+from pipelines.protocol.images import CheckpointSpec, Conditioning, EncodedImage, Event, Failed, Finished, ImageJob
+from pipelines.protocol.messages import Abilities, Withdrawn
+
+TRIAL = "trial-"  # ids of these pictures
+TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
+SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
+
+Submit = Callable[[ImageJob], AsyncGenerator[Event, None]]
+AbilitiesKey = tuple[WeightsKey, Conditioning, int, tuple[str, ...]]  # what they follow from
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a checkpoint can do, and as what it is on disk, if it is."""
+
+    abilities: Abilities
+    subject: Subject | None = None
+
+
+class Warmup:
+    """The engine's, on its event loop. `submit` draws; without `records` nothing is kept."""
+
+    def __init__(
+        self, device: torch.device, submit: Submit, speeds: Speeds, records: ProbeRecords | None = None
+    ) -> None:
+        self._device = device
+        self._submit = submit
+        self._speeds = speeds
+        self._records = records
+        self._found: dict[AbilitiesKey, _Found] = {}
+        self._errors: dict[str, BaseException] = {}  # of trials, until they are told
+        self._timings: dict[WeightsKey, list[Timing]] = {}  # of trials
+        self._writes: set[asyncio.Task[None]] = set()
+
+    async def list_files(self, spec: CheckpointSpec) -> Sequence[str]:
+        """For `run`, before the checkpoint is loaded."""
+        return () if self._records is None else await asyncio.to_thread(list_files, spec)
+
+    async def run(self, spec: CheckpointSpec, resident: Resident, files: Sequence[str]) -> Abilities:
+        """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
+        checkpoint = resident.checkpoint
+        trials = _Trials(self._submit, self._errors)
+        prober = Prober(spec, checkpoint.multiple_px, trials.draw)
+        if _key(spec) not in self._found:
+            subject = await self._describe(spec, resident, files)
+            found = await self._remembered(prober, resident, subject)
+            if found is None:
+                found = await self._try(prober, resident)
+                if subject is not None and not trials.passing:
+                    await self._write(subject, found)
+                else:
+                    subject = None
+            self._found[_key(spec)] = _Found(found, subject)
+        abilities = self._found[_key(spec)].abilities
+        if spec.refined and not abilities.second_pass:
+            raise CheckpointError(
+                f"{spec.path}: {checkpoint.pipeline_class.__name__} can't redraw a part of a picture, which its models "
+                'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
+                f"{_because(abilities)}"
+            )
+        if checkpoint.runtime.compile and not resident.compiled_shapes:
+            for job in prober.compiled_shapes(abilities, refined=spec.refined):
+                await trials.draw(job)
+            resident.compiled_shapes = True
+        return abilities
+
+    async def _describe(self, spec: CheckpointSpec, resident: Resident, files: Sequence[str]) -> Subject | None:
+        """None without records, and for files that have changed while they were read: what is loaded is neither."""
+        if self._records is None:
+            return None
+        subject = await asyncio.to_thread(describe, spec, resident.checkpoint.runtime, self._device)
+        return subject if subject.facts["files"] == list(files) else None
+
+    async def _remembered(self, prober: Prober, resident: Resident, subject: Subject | None) -> Abilities | None:
+        """What was found before, once it has drawn a picture here too."""
+        if self._records is None or subject is None:
+            return None
+        found = await asyncio.to_thread(self._records.read, subject)
+        if found is None:
+            return None
+        first = prober.first_picture(found, native=self._warms_native(resident))
+        if not resident.warmed_up and (first is None or isinstance(await prober.draw(first), str)):
+            return None
+        if found.unit_s is not None:
+            self._speeds.begin_with(prober.spec, found.unit_s, guessed=False)
+        return found
+
+    async def _try(self, prober: Prober, resident: Resident) -> Abilities:
+        checkpoint = resident.checkpoint
+        self._timings[weights_key(prober.spec)] = []
+        native = self._warms_native(resident)
+        found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+        if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
+            found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
+        again = prober.first_picture(found, native=True)
+        if self._on_gpu and again is not None:
+            await prober.draw(again)  # for the time alone: its kernels are there now
+        timings = self._timings.pop(weights_key(prober.spec))
+        picture = prober.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
+        if (unit_s := unit_s_at(timings, picture)) is not None:
+            self._speeds.begin_with(prober.spec, unit_s, guessed=True)
+        return replace(found, unit_s=self._speeds.unit_s(prober.spec))
+
+    async def _write(self, subject: Subject, found: Abilities) -> None:
+        if self._records is not None:
+            await asyncio.to_thread(self._records.write, subject, found)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self._device.type != "cpu"
+
+    def _warms_native(self, resident: Resident) -> bool:
+        """A GPU's kernels are built for sizes; on a CPU a smaller picture is enough."""
+        return self._on_gpu and not resident.warmed_up
+
+    def record_failure(self, job_id: str, error: BaseException) -> None:
+        """A trial has failed."""
+        self._errors[job_id] = error
+
+    def record_trial(self, run: Run) -> None:
+        """A trial was drawn. On a CPU its last step alone is timed: the rest of so small a picture takes longer."""
+        timings = self._timings.get(weights_key(run.row.job.checkpoint))
+        if timings is None or run.row.job.n > 1 or run.is_refined:
+            return
+        units = run.row.units()
+        timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
+
+    def record_speed(self, spec: CheckpointSpec) -> None:
+        """A picture that somebody asked for has changed the checkpoint's speed: the next start goes by it."""
+        found, unit_s = self._found.get(_key(spec)), self._speeds.unit_s(spec)
+        if found is None or found.subject is None:
+            return
+        kept = found.abilities.unit_s
+        if kept is None or abs(unit_s - kept) > SPEED_CHANGE * kept:
+            found.abilities = replace(found.abilities, unit_s=unit_s)
+            task = asyncio.create_task(self._write(found.subject, found.abilities))
+            self._writes.add(task)
+            task.add_done_callback(self._writes.discard)
+
+    def retain(self, keys: Iterable[WeightsKey]) -> None:
+        """Forget all others, as far as they are not on disk."""
+        retained = set(keys)
+        self._found = {key: found for key, found in self._found.items() if key[0] in retained}
+
+
+class _Trials:
+    """The pictures of one checkpoint. `errors` are of those that have failed, by job."""
+
+    def __init__(self, submit: Submit, errors: dict[str, BaseException]) -> None:
+        self._submit = submit
+        self._errors = errors
+        self.passing = False  # one failed for a reason of the moment, which the next time need not have
+
+    async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
+        """The pictures, or why they fail, in one line."""
+        job = replace(job, id=f"{TRIAL}{uuid.uuid4().hex}")
+        async with contextlib.aclosing(self._submit(job)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    return event.images
+                if isinstance(event, Failed):
+                    self.passing |= _is_passing(self._errors.pop(job.id))
+                    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
+        return "the engine ended without a picture"
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether it is of the moment, not of the checkpoint."""
+    return isinstance(error, Cancelled | OutOfTime) or is_out_of_memory(error) or is_device_error(error)
+
+
+def _key(spec: CheckpointSpec) -> AbilitiesKey:
+    return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers
+
+
+def _because(abilities: Abilities) -> str:
+    reasons = [str(withdrawn) for withdrawn in abilities.withdrawn if withdrawn.what == TWO_PASSES]
+    return f" ({reasons[0]})" if reasons else ""
