@@ -2,6 +2,7 @@
 
 The starters are so small that a swap of them is all Python. So the checkpoint here is a UNet of a few hundred megabytes
 with random weights, in the dtype that the device computes in. Its files are dropped from the page cache before both.
+The first swap of a checkpoint tries all that it can do; later ones draw one picture.
 """
 
 import os
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -41,17 +43,28 @@ def large_checkpoint(model: ImageModel) -> Iterator[Path]:
         yield folder
 
 
-def swap_times(server: Server, model: ImageModel, folder: Path) -> tuple[float, float, float]:
-    """Median seconds to read the files, and to swap them in, and their megabytes."""
+@dataclass(frozen=True, slots=True)
+class SwapTimes:
+    """Seconds: medians of reading the files and of later swaps, and the first swap. `megabytes` are of the files."""
+
+    read_s: float
+    first_s: float
+    again_s: float
+    megabytes: float
+
+
+def swap_times(server: Server, model: ImageModel, folder: Path) -> SwapTimes:
+    """The server has the model's own checkpoint afterwards."""
     files = sorted(folder.rglob("*.safetensors"))
     reads, swaps = [], []
-    for _ in range(ROUNDS):
+    for _ in range(1 + ROUNDS):
         _drop_from_page_cache(files)
         reads.append(timed(lambda: [file.read_bytes() for file in files]))
         _drop_from_page_cache(files)
         swaps.append(timed(lambda: _darkroom(server, "swap", model.name, str(folder))))
         _darkroom(server, "swap", model.name, str(model.checkpoint.path))
-    return statistics.median(reads), statistics.median(swaps), sum(file.stat().st_size for file in files) / 1e6
+    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    return SwapTimes(statistics.median(reads), swaps[0], statistics.median(swaps[1:]), megabytes)
 
 
 def _drop_from_page_cache(files: list[Path]) -> None:

@@ -88,6 +88,12 @@ class ControlProber:
         return replace(job, controls=tuple(ControlInput(each.name, squares, each.strength) for each in controls))
 
 
+def is_plain(picture: EncodedImage) -> bool:
+    """Whether it has one colour."""
+    lows_and_highs = Image.open(io.BytesIO(picture.data)).convert("RGB").getextrema()
+    return all(low == high for low, high in lows_and_highs)
+
+
 def difference(one: EncodedImage, other: EncodedImage) -> float:
     """The mean difference of the channels, 0 to 255."""
     first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))

@@ -5,6 +5,7 @@ A record is of exactly what was tried: the files (by size, times and, of small o
 the versions of the libraries and the code here. Anything else is tried anew.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -96,7 +97,8 @@ class ProbeRecords:
             part.replace(path)
             self._drop_oldest()
         except OSError as error:  # such as a full disk
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink()
             print(f"{path} can't be written: {error}", file=sys.stderr, flush=True)
 
     def _path(self, subject: Subject) -> Path:

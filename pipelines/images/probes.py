@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import plan_picture
-from pipelines.images.control_probes import ControlProber, Draw, difference
+from pipelines.images.control_probes import ControlProber, Draw, difference, is_plain
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Encoding, ImageJob, Picture
 from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 
@@ -78,9 +78,10 @@ class Prober:
 
     async def _try_one_step(self, abilities: Abilities, job: ImageJob) -> tuple[Abilities, ImageJob]:
         """Another number of steps than the first picture's, and the job for what one step shows as well as two: the
-        same in one step, if it is drawn so."""
+        same in one step, if that gives a picture: some schedules divide by zero in it."""
         one, three = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in (1, 3))
-        if not isinstance(await self.draw(one), str):
+        drawn = await self.draw(one)
+        if not isinstance(drawn, str) and not is_plain(drawn[0]):
             return abilities, one
         if isinstance(failed := await self.draw(three), str):
             abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
@@ -158,7 +159,7 @@ class Prober:
         return None
 
     def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
-        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: some use it in some steps."""
+        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: it may act in one alone."""
         side_px, sampling, steps = self._side_px, first.job.sampling, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)

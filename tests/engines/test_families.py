@@ -121,13 +121,3 @@ async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
     make_family("instruct-pix2pix", tmp_path / "instruct-pix2pix")
     with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of a picture"):
         await ImageEngine(CPU).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
-
-
-async def test_the_speed_is_that_of_the_first_picture_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are small pictures in few steps, most of whose time is not that of steps."""
-    engine = ImageEngine(CPU)
-    measured: list[float] = []
-    monkeypatch.setattr(engine._speeds, "record", lambda _, units, __: measured.append(units))
-    make_family("sd15", tmp_path / "sd15")
-    await engine.prepare(family_spec("sd15", tmp_path, "img2img"))
-    assert len(measured) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.estimate import Speeds, work_units
+from pipelines.catalog.estimate import Speeds, Timing, unit_s_at, work_units
 from pipelines.images.batching import Row, start_order
 from pipelines.images.fairness import in_order
 from pipelines.images.scheduler import DeviceTurn
@@ -97,3 +97,35 @@ def test_a_first_picture_that_compiled_does_not_make_the_next_ones_look_slow() -
     assert speeds.unit_s(ALPHA) == 1
     speeds.record(ALPHA, units=1, elapsed_s=2)
     assert 1 < speeds.unit_s(ALPHA) < 2
+
+
+def test_a_guess_lasts_until_something_is_measured() -> None:
+    speeds = Speeds()
+    speeds.begin_with(ALPHA, 9.0, guessed=True)
+    assert speeds.unit_s(ALPHA) == 9.0
+    speeds.record(ALPHA, units=1, elapsed_s=10)
+    assert speeds.unit_s(ALPHA) == 10.0
+    speeds.begin_with(ALPHA, 1.0, guessed=True)
+    assert speeds.unit_s(ALPHA) == 10.0
+    speeds.begin_with(BETA, 2.0, guessed=False)
+    speeds.record(BETA, units=1, elapsed_s=3)
+    assert 2 < speeds.unit_s(BETA) < 3
+
+
+@pytest.mark.parametrize(
+    ("timings", "expected"),
+    [
+        ([(0.0625, 0.35), (0.125, 0.40), (0.0625, 0.30)], 0.3 - 0.1 + 1.6),  # 0.2 s, and 1.6 s a unit
+        ([(0.0625, 0.30), (0.125, 0.60)], 4.8),  # nothing fixed
+        ([(0.0625, 0.30), (0.125, 0.20)], 0.2),  # nothing but
+        ([(0.125, 0.30)], 2.4),
+    ],
+)
+def test_the_speed_of_a_picture_is_guessed_from_smaller_ones(
+    timings: list[tuple[float, float]], expected: float
+) -> None:
+    assert unit_s_at([Timing(*each) for each in timings], 1.0) == pytest.approx(expected)
+
+
+def test_nothing_is_guessed_from_nothing() -> None:
+    assert unit_s_at([], 1.0) is None

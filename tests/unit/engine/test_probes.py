@@ -20,10 +20,11 @@ ALL = Abilities(
 
 
 class Engine:
-    """Draws a plain colour that depends on the guidance, and fails where it is told so."""
+    """Draws a colour that depends on the guidance, with a white pixel, and fails where it is told so."""
 
     def __init__(self, fails: Any = lambda _: None, colour: Any = lambda job: int(job.sampling.guidance * 10)) -> None:
         self.fails, self.colour = fails, colour
+        self.plain_in: int | None = None  # steps
         self.jobs: list[ImageJob] = []
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
@@ -31,7 +32,10 @@ class Engine:
         if (failed := self.fails(job)) is not None:
             return str(failed)
         file = io.BytesIO()
-        Image.new("L", (job.width_px, job.height_px), self.colour(job)).save(file, "PNG")
+        image = Image.new("L", (job.width_px, job.height_px), self.colour(job))
+        if job.sampling.steps != self.plain_in:
+            image.putpixel((0, 0), 255)
+        image.save(file, "PNG")
         return (EncodedImage(file.getvalue(), "image/png", job.width_px, job.height_px, job.seed),) * job.n
 
 
@@ -90,9 +94,11 @@ async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colo
 
 
 async def test_what_does_not_draw_in_one_step_is_tried_in_two() -> None:
-    engine = Engine(lambda job: "no" if job.sampling.steps == 1 else None)
-    assert await find(engine) == ALL
-    assert [job.sampling.steps for job in engine.jobs].count(1) == 1
+    failing, blank = Engine(lambda job: "no" if job.sampling.steps == 1 else None), Engine()
+    blank.plain_in = 1
+    for engine in (failing, blank):
+        assert await find(engine) == ALL
+        assert [job.sampling.steps for job in engine.jobs].count(1) == 1
 
 
 async def test_guidance_that_changes_nothing_is_withdrawn() -> None:

@@ -1,0 +1,215 @@
+"""Warmup and what it keeps: a checkpoint that was tried once draws one picture, unless anything of it has changed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipelines.catalog.estimate import Timing
+from pipelines.images import probe_records, run, warmup
+from pipelines.images.engine import ImageEngine
+from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.warmup import TRIAL
+from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
+from pipelines.protocol.messages import Abilities
+from tests.support.polling import eventually
+
+Spec = Callable[[str], CheckpointSpec]
+Job = Callable[..., ImageJob]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def copied(spec: Spec, tmp_path: Path) -> CheckpointSpec:
+    """A checkpoint that a test may change."""
+    return replace(spec("sd"), path=Path(shutil.copytree(spec("sd").path, tmp_path / "copied")))
+
+
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[CheckpointSpec], Any]:
+    """Prepare a checkpoint in an engine of its own, as a new worker does: its abilities and how many pictures were
+    tried."""
+
+    async def in_new_engine(spec: CheckpointSpec) -> tuple[Abilities, int]:
+        engine = ImageEngine(CPU, probes=tmp_path / "probes")
+        tried: list[str] = []
+        submit = engine._warmup._submit
+        monkeypatch.setattr(engine._warmup, "_submit", lambda job: tried.append(job.id) or submit(job))
+        abilities = await engine.prepare(spec)
+        assert all(name.startswith(TRIAL) for name in tried)
+        return abilities, len(tried)
+
+    return in_new_engine
+
+
+class Failing(PicturePipeline):
+    """Fails to repaint under a mask."""
+
+    error: Exception
+
+    def draw(self) -> Any:
+        if self.job.mask is not None:
+            raise self.error
+        return super().draw()
+
+
+async def test_what_was_tried_once_is_not_tried_again(copied: CheckpointSpec, prepare: Any) -> None:
+    first, tried = await prepare(copied)
+    assert tried > 8
+    again, one = await prepare(replace(copied, name="other name"))
+    assert one == 1
+    assert replace(again, unit_s=None) == replace(first, unit_s=None)
+    assert again.unit_s == pytest.approx(first.unit_s)
+
+
+async def change_a_config(spec: CheckpointSpec) -> CheckpointSpec:
+    """With the size and the time that it had."""
+    config = spec.path / "unet" / "config.json"
+    before, text = config.stat(), config.read_text()
+    config.write_text(text.replace('"_class_name"', '"_class_nam3"', 1))
+    config.write_text(text.replace("\n", " ", 1))
+    os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return spec
+
+
+async def change_weights(spec: CheckpointSpec) -> CheckpointSpec:
+    """A copy over them keeps the size and the time."""
+    weights = next((spec.path / "vae").glob("*.safetensors"))
+    shutil.copy2(shutil.copy2(weights, spec.path.parent / "aside"), weights)
+    return spec
+
+
+async def change_an_option(spec: CheckpointSpec) -> CheckpointSpec:
+    return replace(spec, runtime=Runtime(vae_tiling=True))
+
+
+async def change_sampling(spec: CheckpointSpec) -> CheckpointSpec:
+    return replace(spec, sampling=replace(spec.sampling, guidance=1.5))
+
+
+@pytest.mark.parametrize("change", [change_a_config, change_weights, change_an_option, change_sampling])
+async def test_a_changed_file_or_option_is_tried_anew(change: Any, copied: CheckpointSpec, prepare: Any) -> None:
+    _, tried = await prepare(copied)
+    assert (await prepare(await change(copied)))[1] == tried
+
+
+async def test_another_library_or_other_code_here_is_tried_anew(
+    copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, tried = await prepare(copied)
+    monkeypatch.setattr(probe_records, "_version", lambda name: "0.37.0" if name == "diffusers" else "1")
+    assert (await prepare(copied))[1] == tried
+    monkeypatch.setattr(probe_records, "_code", lambda: "other code")
+    assert (await prepare(copied))[1] == tried
+
+
+@pytest.mark.parametrize(
+    ("error", "tries_again"),
+    [
+        (RuntimeError("no kernel for masks"), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("CUDA error: invalid configuration argument"), True),
+    ],
+    ids=str,
+)
+async def test_a_failure_is_kept_with_its_reason_unless_it_was_of_the_moment(
+    error: Exception, tries_again: bool, copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Failing, "error", error, raising=False)
+    with monkeypatch.context() as broken:
+        broken.setattr(run, "PicturePipeline", Failing)
+        failed, _ = await prepare(copied)
+    assert not failed.mask
+    assert [each.what for each in failed.withdrawn] == ["a mask"]
+    assert failed.withdrawn[0].why.endswith(str(error))
+    again, tried = await prepare(copied)
+    assert again.mask == tries_again
+    assert (tried > 1) == tries_again
+    assert again.withdrawn == (() if tries_again else failed.withdrawn)
+
+
+async def test_what_no_longer_draws_is_tried_anew(
+    copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept outcomes are of another process: they count once a picture was drawn in this one."""
+
+    class Once(PicturePipeline):
+        drawn = 0
+
+        def draw(self) -> Any:
+            Once.drawn += 1
+            if Once.drawn == 1:
+                raise RuntimeError("no kernel")
+            return super().draw()
+
+    _, tried = await prepare(copied)
+    monkeypatch.setattr(run, "PicturePipeline", Once)
+    assert (await prepare(copied))[1] == tried + 1
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"abilities": {"text": true}}', "[]"])
+async def test_a_record_that_cannot_be_read_is_written_anew(
+    content: str, copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, tried = await prepare(copied)
+    (record,) = (tmp_path / "probes").iterdir()
+    record.write_text(content)
+    assert (await prepare(copied))[1] == tried
+    assert "can't be read, so the checkpoint is tried anew" in capfd.readouterr().err
+    assert json.loads(record.read_text())["abilities"]["text"] is True
+    assert (await prepare(copied))[1] == 1
+
+
+async def test_a_folder_that_cannot_be_written_fails_nothing(
+    copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "probes").write_text("a file in its place")
+    assert (await prepare(copied))[0].text
+    assert "can't be" in capfd.readouterr().err
+
+
+async def finish(engine: ImageEngine, job: ImageJob) -> Finished:
+    last = [event async for event in engine.submit(job)][-1]
+    assert isinstance(last, Finished), last
+    return last
+
+
+async def test_the_speed_of_the_last_run_is_known_at_the_next_start(
+    copied: CheckpointSpec, job: Job, tmp_path: Path
+) -> None:
+    engine = ImageEngine(CPU, probes=tmp_path / "probes")
+    first = await engine.prepare(copied)
+    (record,) = (tmp_path / "probes").iterdir()
+    assert first.unit_s is not None
+    engine._speeds.begin_with(copied, 9.0, guessed=True)  # a later guess changes nothing
+    assert (await engine.prepare(copied)).unit_s == first.unit_s
+    engine._speeds._unit_s = dict.fromkeys(engine._speeds._unit_s, 1000.0)  # as if the machine had been that slow
+    measured = (await finish(engine, job("sd", checkpoint=copied, id="one"))).unit_s
+    await eventually(lambda: json.loads(record.read_text())["abilities"]["unit_s"] == measured, 60)
+    again = await ImageEngine(CPU, probes=tmp_path / "probes").prepare(copied)
+    assert again.unit_s == measured
+    assert again.mask
+
+
+async def test_the_first_guess_is_from_steps_of_several_sizes(
+    copied: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Timing] = []
+
+    def guess(timings: Iterable[Timing], units: float) -> float:
+        seen.extend(timings)
+        assert units == copied.native_area_px / 1e6
+        return 7.5
+
+    monkeypatch.setattr(warmup, "unit_s_at", guess)
+    engine = ImageEngine(CPU)
+    assert (await engine.prepare(copied)).unit_s == 7.5
+    areas = {round(timing.units * 1e6) for timing in seen}
+    assert areas == {32 * 32, 32 * 48}, "of one step each, without those of two passes"
+    assert all(timing.seconds > 0 for timing in seen)
