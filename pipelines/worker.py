@@ -140,11 +140,12 @@ def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]
     quiet_libraries()
 
     from pipelines.device.choice import choose_device, describe
+    from pipelines.device.failures import watch_device
     from pipelines.device.memory import measure_memory
 
     device = choose_device(options.device)
     ready = Ready(describe(device), is_gpu=device.type == "cuda")
-    return Hosted(_create_engine(options, device, send), ready, partial(measure_memory, device))
+    return Hosted(_create_engine(options, device, send), ready, partial(watch_device, device, measure_memory, device))
 
 
 def _create_engine(
@@ -191,7 +192,8 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
 def _set_environment(kernel_cache: Path | None) -> None:
     """What torch reads when it is imported, and when it first uses a GPU; the operator's own values stay."""
     # Pictures come in many sizes: without this, blocks of memory that fit none of the later ones are kept
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # Tensors of many megabytes are allocated anew in every forward pass on a CPU: huge pages are faster to map
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if kernel_cache is not None:

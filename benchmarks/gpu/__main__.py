@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 
-os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 from pipelines.device.offline import quiet_libraries
 

@@ -22,10 +22,15 @@ async def ceilings(machine: Machine, report: Report) -> None:
         scale = torch.ones(side, 1, device=machine.device)
         narrow, turned = one.to(torch.float8_e4m3fn), other.to(torch.float8_e4m3fn).t()
 
-        def multiply() -> None:
-            torch._scaled_mm(narrow, turned, scale, scale.reshape(1, side), out_dtype=torch.bfloat16)
+        for fast in (False, True):  # sums in fewer bits than float32
 
-        report.add("matrix product in float8, by rows", flop / machine.timed(multiply, 20) / 1e12, "TFLOP/s")
+            def multiply(fast: bool = fast) -> None:
+                torch._scaled_mm(
+                    narrow, turned, scale, scale.reshape(1, side), out_dtype=torch.bfloat16, use_fast_accum=fast
+                )
+
+            speed = flop / machine.timed(multiply, 20) / 1e12
+            report.add("matrix product in float8, by rows", speed, "TFLOP/s", fast_accumulation=fast)
     _attention(machine, report)
     size = 2**20 if machine.tiny else 2**30
     for pinned in (False, True) if machine.is_gpu else (False,):

@@ -34,6 +34,15 @@ def find_snapshot(path: Path) -> Path:
     return next((folder for folder in [*named, *sorted((path / "snapshots").iterdir())] if folder.is_dir()), path)
 
 
+def files_version(path: Path) -> int:
+    """The newest mtime of a checkpoint's files, in ns; 0 if there are none, or none that can be read."""
+    try:
+        files = path.rglob("*") if path.is_dir() else [path]
+        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    except OSError:  # such as a name that is too long: check_files says so
+        return 0
+
+
 def check_files(spec: CheckpointSpec) -> Path:
     """The folder with model_index.json, after the checks that need no loading. Raises CheckpointError."""
     try:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pipelines.catalog.checkpoint_files import find_snapshot
+from pipelines.catalog.checkpoint_files import files_version, find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
 from pipelines.catalog.schema import CheckpointTable, RuntimeTable, UpstreamTable
@@ -114,15 +114,6 @@ def with_weights(
         return changed
     two_passes = needs_two_passes(max(areas), changed.native_area_px, changed.max_area_px)
     return replace(changed, refined=two_passes and changed.enlarge == "redraw")
-
-
-def files_version(path: Path) -> int:
-    """The newest mtime of a checkpoint's files, in ns; 0 if there are none, or none that can be read."""
-    try:
-        files = path.rglob("*") if path.is_dir() else [path]
-        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
-    except OSError:  # such as a name that is too long: check_files says so
-        return 0
 
 
 def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:

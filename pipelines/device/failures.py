@@ -14,7 +14,9 @@ from pipelines.protocol.messages import LOST_DEVICE_EXIT
 NO_MEMORY = re.compile(
     r"out of memory|_STATUS_ALLOC_FAILED|ERROR_OUT_OF_MEMORY|can(no|')t allocate memory", re.IGNORECASE
 )
-DEVICE_ERROR = re.compile(r"\b(CUDA|HIP) error|\b(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_\w+|device-side assert|NCCL")
+DEVICE_ERROR = re.compile(
+    r"\b(CUDA|HIP)( driver)? error|Triton Error|\b(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_\w+|device-side assert|NCCL"
+)
 
 Result = TypeVar("Result")
 

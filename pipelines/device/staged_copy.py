@@ -32,6 +32,7 @@ class StagedCopy:
 
     def move(self, module: nn.Module) -> None:
         """All parameters and buffers of a module that are elsewhere, in place; tied ones stay tied. Blocks."""
+        self._wait_for_kernels()
         copies: dict[int, torch.Tensor] = {}
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.device.type != self._target.type or self._gpu is None:
@@ -103,6 +104,11 @@ class StagedCopy:
         if self._stream is not None:
             event = self._events[self._next] = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
+
+    def _wait_for_kernels(self) -> None:
+        """Those queued now may still write what is copied from the GPU, such as weights that were just quantized."""
+        if self._stream is not None and self._leaves_gpu:
+            self._stream.wait_stream(torch.cuda.default_stream(self._gpu))
 
     def _wait_for_stream(self) -> None:
         if self._stream is not None:

@@ -31,6 +31,7 @@ from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
 from pipelines.images import runtime_options
+from pipelines.images.compilation import raise_recompile_limit
 from pipelines.images.controls import Controls, load_controls, takes_adapter
 from pipelines.images.families import UnsupportedTask, controlnet_class, task_classes
 from pipelines.images.merging import ForwardMerger, Sharing
@@ -178,8 +179,11 @@ class Checkpoint:
         return sizes_of(part for part in self.components.values() if part is not self.denoiser)
 
     def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
-        """Before a run: reset its step caches, and activate the catalog's adapters and the requested ones."""
+        """Before a run, on its thread: reset its step caches, and activate the catalog's adapters and the requested
+        ones."""
         runtime = self.spec.runtime
+        if runtime.compile:
+            raise_recompile_limit()
         if self.step_caches is not None:
             self.step_caches.begin_run()
         if self.spec.controls:

@@ -14,9 +14,13 @@ FUSED: Final = {
 }
 
 
+def raise_recompile_limit() -> None:
+    """For the calling thread: torch keeps settings by thread, and a run compiles on its own."""
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+
+
 def compile_denoiser(denoiser: Any) -> None:
     """Compile it at its next calls, for any size."""
-    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     if getattr(denoiser, "_repeated_blocks", None):
         denoiser.compile_repeated_blocks(dynamic=True)
     else:

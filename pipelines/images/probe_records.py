@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from pydantic import TypeAdapter
 
 import pipelines
 from pipelines.protocol.images import CheckpointSpec, Runtime
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Abilities, Withdrawn
 
 # What draws, or computes a part of it where it is installed
 LIBRARIES: Final = (
@@ -32,8 +31,6 @@ LIBRARIES: Final = (
 CONTENT_BYTES: Final = 2**20  # up to which a file that has no weights counts by its content too
 WEIGHTS: Final = (".safetensors", ".gguf")
 MOST_RECORDS: Final = 500
-
-_ABILITIES: Final = TypeAdapter(Abilities)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +76,7 @@ class ProbeRecords:
         """What was found, `unit_s` included. None if there is no record that can be read."""
         path = self._path(subject)
         try:
-            found: Abilities = _ABILITIES.validate_python(json.loads(path.read_text())["abilities"])
+            found = _to_abilities(json.loads(path.read_text())["abilities"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -108,6 +105,15 @@ class ProbeRecords:
         written = [(file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json")]
         for _, file in sorted(written)[: max(0, len(written) - MOST_RECORDS)]:
             file.unlink(missing_ok=True)
+
+
+def _to_abilities(record: dict[str, Any]) -> Abilities:
+    """From JSON, which has lists for tuples. Raises TypeError and KeyError for anything else than was written."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
+    return Abilities(**values)
 
 
 def _lines(source: Path) -> Iterator[str]:

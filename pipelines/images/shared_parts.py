@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.checkpoint_files import denoiser_name
-from pipelines.catalog.specs import files_version
+from pipelines.catalog.checkpoint_files import denoiser_name, files_version
 from pipelines.protocol.images import CheckpointSpec
 
 Key = tuple[Path, int, str, torch.dtype, str, bool]  # folder, its version, component, dtype, device, vae_tiling

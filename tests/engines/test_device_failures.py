@@ -30,6 +30,8 @@ NO_MEMORY = [
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("CUDA driver error: out of memory"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory: you tried to"),
 ]
 DEVICE = [
@@ -38,6 +40,8 @@ DEVICE = [
     RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("CUDA driver error: an illegal memory access was encountered"),  # of expandable segments
+    RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"),  # of compiled kernels
 ]
 NEITHER = [RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), ValueError("CUDA error"), OSError()]
 

@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images import residency
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.compilation import fuse_projections
+from pipelines.images.compilation import RECOMPILE_LIMIT, fuse_projections
 from pipelines.images.engine import ImageEngine
 from pipelines.images.fp8 import Fp8Linear, quantize_linears
 from pipelines.images.pipeline import PicturePipeline
@@ -194,6 +194,22 @@ async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
         ended = [event async for event in engine.submit(job("sd3", checkpoint=compiled, **fields))][-1]
         assert isinstance(ended, Finished)
         assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs, fields
+
+
+async def test_the_thread_that_compiles_may_compile_as_many_shapes_as_are_served(
+    spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch keeps settings by thread: one that the loader has set says nothing to a run."""
+    limits: list[int] = []
+
+    def compile_denoiser(denoiser: Any) -> None:
+        denoiser.register_forward_pre_hook(lambda *_: limits.append(torch._dynamo.config.recompile_limit))
+
+    monkeypatch.setattr("pipelines.images.runtime_options.compile_denoiser", compile_denoiser)
+    compiled = job("sd", checkpoint=replace(spec("sd"), runtime=Runtime(compile=True)))
+    assert isinstance([event async for event in ImageEngine(CPU).submit(compiled)][-1], Finished)
+    assert limits
+    assert set(limits) == {RECOMPILE_LIMIT}
 
 
 async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_another(

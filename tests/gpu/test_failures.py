@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -48,13 +49,16 @@ async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: Ch
 
 
 async def test_a_job_that_never_fits_fails_alone_and_the_device_recovers(flux: CheckpointSpec) -> None:
+    """In one pass: what the allocator keeps would do for a small picture."""
     engine = ImageEngine(GPU)
     job = image_job(flux)
     (before,) = await draw(engine, job)
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(1e-6)
     try:
-        events = [event async for event in engine.submit(image_job(flux, id="large", width_px=96, height_px=96))]
+        spec = replace(flux, native_area_px=1024**2, max_area_px=1024**2)
+        large = image_job(spec, id="large", width_px=1024, height_px=1024, time_limit_s=600)
+        events = [event async for event in engine.submit(large)]
         assert getattr(events[-1], "code", None) == "out_of_memory", events[-1]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

@@ -78,7 +78,9 @@ def test_tensors_larger_than_the_buffers_arrive_whole_while_kernels_run() -> Non
     copied = copier.copy(source)
     copier.finish()
     assert torch.equal(copied.cpu(), source)
-    back = StagedCopy(HOST, GPU, buffer_bytes=4096).copy(copied)
+    returning = StagedCopy(HOST, GPU, buffer_bytes=4096)
+    back = returning.copy(copied)
+    returning.finish()
     assert torch.equal(back, source)
 
 
