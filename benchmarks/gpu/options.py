@@ -70,7 +70,10 @@ async def _try(
     machine: Machine, report: Report, name: str, exact: Pixels, plain_s: float, *, goal: str = "", warm: bool = False,
     **runtime: Any,
 ) -> None:  # fmt: skip
-    """One set of options on fresh weights; what is refused is reported with the reason."""
+    """One set of options on fresh weights; what is refused is reported with the reason, as is what finds no time."""
+    if not report.has_time:
+        report.add(name, "none", why="the part's ten minutes are over")
+        return
     machine.reset_peak()
     pipeline = flux_pipeline(machine)
     try:

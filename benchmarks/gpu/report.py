@@ -2,8 +2,11 @@
 
 import json
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any
+
+PART_S = 600  # that a part may take
 
 
 @dataclass(slots=True)
@@ -12,6 +15,12 @@ class Report:
 
     part: str
     figures: list[dict[str, Any]] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the part may begin with something else that takes up to two minutes."""
+        return time.perf_counter() - self.began < PART_S - 120
 
     def add(self, what: str, value: object, unit: str = "", *, goal: str = "", **facts: object) -> None:
         """`goal` is what the value should be, for people."""

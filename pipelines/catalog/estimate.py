@@ -65,7 +65,7 @@ def unit_s_at(timings: Iterable[Timing], units: float) -> float | None:
     larger ones have too, but once. None without timings.
 
     The line goes through the shortest times of the smallest and of the largest pictures: longer ones include what ran
-    beside them.
+    beside them. No unit takes longer than the fastest one that was seen.
     """
     shortest: dict[float, float] = {}
     for timing in timings:
@@ -76,7 +76,8 @@ def unit_s_at(timings: Iterable[Timing], units: float) -> float | None:
     grown_s = max(0.0, shortest[large] - shortest[small])
     slope_s = grown_s / (large - small) if large > small else shortest[large] / large
     fixed_s = max(0.0, shortest[large] - slope_s * large)
-    return (fixed_s + slope_s * units) / units
+    fastest_s = min(seconds / units for units, seconds in shortest.items())
+    return min(fastest_s, (fixed_s + slope_s * units) / units)
 
 
 class Speeds:

@@ -1,4 +1,7 @@
-"""Between two steps, Darkroom reads nothing from the device: a read makes the host wait until the GPU has caught up."""
+"""Between two steps, Darkroom reads nothing from the device: a read makes the host wait until the GPU has caught up.
+
+A picture that is drawn is finished after its turn, while the device serves others.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -6,14 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint, load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.engine import ImageEngine
+from pipelines.images.pipeline import Drawn, PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import PreviewFn
-from pipelines.protocol.images import CheckpointSpec, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
 
 Job = Callable[..., ImageJob]
 # What a GPU can't do without the host waiting: reading a number, and shapes that depend on values.
@@ -33,6 +38,23 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Copies(TorchFunctionMode):
+    """Counts the calls that copy a tensor to the host: on a CPU they do nothing, so that no operation is dispatched."""
+
+    METHODS = ("cpu", "numpy", "tolist", "item", "__array__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        to_host = name == "to" and any(str(value) == "cpu" for value in (*args[1:], *(kwargs or {}).values()))
+        if to_host or name in self.METHODS:
+            self.names[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.fixture(scope="module")
 def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]:
     made: dict[str, Checkpoint] = {}
@@ -42,7 +64,7 @@ def loaded(spec: Callable[[str], CheckpointSpec]) -> Callable[[str], Checkpoint]
 def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = False) -> Counter[str]:
     """What a picture reads, with a preview after each step or none."""
     checkpoint.prompts.clear()  # each call encodes its prompt
-    reads = Reads()
+    reads, copies = Reads(), Copies()
     maps = PreviewMap()
     maps.update(torch.rand(4, 8, 8), torch.randint(0, 255, (64, 64, 3), dtype=torch.uint8).numpy())
 
@@ -51,20 +73,20 @@ def reads_of_a_call(checkpoint: Checkpoint, job: ImageJob, *, preview: bool = Fa
             show()
 
     pipeline = PicturePipeline(checkpoint, Row(job, 0, 0.0), on_step, maps)
-    with reads:
+    with reads, copies:
         pipeline.draw()
-    return reads.names
+    return reads.names + copies.names
 
 
 def bare_reads(checkpoint: Checkpoint, job: ImageJob) -> Counter[str]:
     """What the library's own call reads, without a callback."""
-    reads = Reads()
-    with reads, torch.inference_mode():
+    reads, copies = Reads(), Copies()
+    with reads, copies, torch.inference_mode():
         checkpoint.pipeline()(
             prompt=job.prompt, width=64, height=64, num_inference_steps=job.sampling.steps, output_type="pt",
             guidance_scale=job.sampling.guidance, generator=torch.Generator("cpu").manual_seed(5),
         )  # fmt: skip
-    return reads.names
+    return reads.names + copies.names
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
@@ -81,3 +103,19 @@ def test_a_preview_is_seen_by_the_counter(loaded: Callable[[str], Checkpoint], j
     asked = job("sd3", steps=6)
     shown = reads_of_a_call(loaded("sd3"), asked, preview=True) - reads_of_a_call(loaded("sd3"), asked)
     assert shown.total() > 0
+    assert shown["cpu"] >= 6, "the latents of each"
+
+
+async def test_a_picture_is_finished_after_its_turn(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ImageEngine(torch.device("cpu"))
+    turns: list[object] = []
+    drawn = Drawn.image
+
+    def image(self: Drawn, preview_map: PreviewMap) -> Any:
+        turns.append(engine._scheduler.current)
+        return drawn(self, preview_map)
+
+    monkeypatch.setattr(Drawn, "image", image)
+    ended = [event async for event in engine.submit(job("sd", n=2))][-1]
+    assert isinstance(ended, Finished), ended
+    assert turns == [None, None]

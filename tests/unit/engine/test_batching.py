@@ -119,6 +119,7 @@ def test_a_guess_lasts_until_something_is_measured() -> None:
         ([(0.0625, 0.30), (0.125, 0.60)], 4.8),  # nothing fixed
         ([(0.0625, 0.30), (0.125, 0.20)], 0.2),  # nothing but
         ([(0.125, 0.30)], 2.4),
+        ([(0.0625, 0.02), (0.125, 0.90)], 0.32),  # the larger one was disturbed
     ],
 )
 def test_the_speed_of_a_picture_is_guessed_from_smaller_ones(
