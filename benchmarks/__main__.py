@@ -11,12 +11,14 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 
 from benchmarks.bare import DEVICE
 from benchmarks.calls import DRAFT, concurrency, fairness, first_picture, overhead
-from benchmarks.joining import mixed_trace, percentile, staggered
+from benchmarks.joining import TRACE_SIDES, mixed_trace, newcomers, percentile, staggered
+from benchmarks.random_weights import even_pipeline, random_model, wide_pipeline
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
 from pipelines.catalog.images import Catalog, load_catalog
@@ -24,6 +26,7 @@ from server.settings import Settings
 from tests.support.harness import Server
 
 JOINING_PX = 1024  # below it, a starter's step is too short to be measured
+NEWCOMERS_PX = 96  # few tokens in a wide network: steps are long, and a CPU gains from batches
 
 
 def main() -> None:
@@ -73,10 +76,20 @@ def measure(server: Server, catalog: Catalog, report: Callable[[str], None]) -> 
     ratios += [
         Ratio("(f) a bare step of 4 pictures / 4 steps", step_s[4], 4 * step_s[1]),
         Ratio("(f) 4 staggered calls / best bare batch", joined.all_s, joined.bare.best_s(), target=1.05),
-        Ratio("(f) a newcomer's first step / a bare step that it shares", *joined.slowest_join, target=1.5),
+    ]
+    report("calls that join one with long steps")
+    with random_model(draft, wide_pipeline(), NEWCOMERS_PX) as wide:
+        join = newcomers(wide, NEWCOMERS_PX)
+    pair_s = join.bare.step_s[2]
+    ratios += [
+        Ratio("(f) long steps: a bare step of 2 pictures / 2 steps", pair_s, 2 * join.bare.step_s[1]),
+        Ratio(
+            "(f) long steps: arrival to end of first step / a bare step of 2", median(join.first_step_s), pair_s, 1.5
+        ),
     ]
     report("a mix of long and short calls")
-    in_order, scheduled = mixed_trace(draft)
+    with random_model(draft, even_pipeline(), TRACE_SIDES[-1]) as even:
+        in_order, scheduled = mixed_trace(even)
     for percent in (50, 99):
         name = f"(g) short calls, p{percent} / in order of arrival"
         ratios.append(Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25))

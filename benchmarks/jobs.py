@@ -1,13 +1,10 @@
-"""The image job of the benchmarks, on the starters of the catalog."""
+"""The image job of the benchmarks."""
 
-from pipelines.catalog.images import load_catalog
+from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import Encoding, ImageJob
-from server.settings import Settings
 
 
-def bench_job(model_name: str, width_px: int, height_px: int, steps: int | None = None) -> ImageJob:
-    settings = Settings()
-    model = load_catalog(settings.model_configs, settings.weights).models[model_name]
+def bench_job(model: ImageModel, width_px: int, height_px: int, steps: int | None = None) -> ImageJob:
     return ImageJob(
         id="bench",
         checkpoint=model.checkpoint,

@@ -2,6 +2,7 @@
 newcomer draws, and what a mix of long and short calls waits."""
 
 import asyncio
+import contextlib
 import random
 import statistics
 import time
@@ -17,6 +18,8 @@ from pipelines.protocol.images import Failed, ImageJob, Progress
 
 STEPS = (4, 8, 12, 20)  # of four callers that arrive half a step apart
 BARE_STEPS = (4, 20)
+NEWCOMERS = 6  # the first of which does not count
+HOST_STEPS = 60  # of the call that they join; they have more
 TRACE_CALLS = 40
 TRACE_SIDES = (512, 768, 1024, 1344)
 TRACE_STEPS = (4, 40)
@@ -40,30 +43,31 @@ class BareSteps:
 
 @dataclass(frozen=True, slots=True)
 class Staggered:
-    """Seconds of the four callers together, and from each one's arrival to its first step, in order of arrival."""
+    """Seconds of the four callers together."""
 
     bare: BareSteps
     all_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Seconds from each newcomer's arrival to the end of its first step, and of the bare step of two pictures."""
+
+    bare: BareSteps
     first_step_s: list[float]
 
-    @property
-    def slowest_join(self) -> tuple[float, float]:
-        """A newcomer's time to its first step and the bare step that it shares, where their ratio is largest."""
-        joins = [(self.first_step_s[rows - 1], self.bare.step_s[rows]) for rows in (2, 3, 4)]
-        return max(joins, key=lambda join: join[0] / join[1])
 
-
-def measure_bare_steps(model: ImageModel, side_px: int) -> BareSteps:
+def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int = 4) -> BareSteps:
     """Of a bare pipeline, from the difference of pictures of few and of many steps."""
     pipeline = bare_pipeline(model.checkpoint.path)
     seconds: dict[tuple[int, int], float] = {}
-    for rows in (1, 2, 3, 4):
+    for rows in range(1, most_rows + 1):
         draw(pipeline, replace(model, steps=1), (side_px, side_px), rows)
         for steps in BARE_STEPS:
             call = partial(draw, pipeline, replace(model, steps=steps), (side_px, side_px), rows)
             seconds[rows, steps] = min(timed(call) for _ in range(3))
     few, many = BARE_STEPS
-    step_s = {rows: (seconds[rows, many] - seconds[rows, few]) / (many - few) for rows in (1, 2, 3, 4)}
+    step_s = {rows: (seconds[rows, many] - seconds[rows, few]) / (many - few) for rows in range(1, most_rows + 1)}
     return BareSteps(step_s, seconds[1, few] - few * step_s[1])
 
 
@@ -72,20 +76,60 @@ def staggered(model: ImageModel, side_px: int) -> Staggered:
     counts; those before it learn the limits."""
     bare = measure_bare_steps(model, side_px)
 
-    async def measure() -> tuple[float, list[float]]:
+    async def measure() -> float:
         engine = ImageEngine(DEVICE)
-        jobs = [_drawn_at_its_size(bench_job(model.name, side_px, side_px, steps)) for steps in STEPS]
+        jobs = [_drawn_at_its_size(bench_job(model, side_px, side_px, steps)) for steps in STEPS]
         for _ in range(3):
             began = time.perf_counter()
             calls = []
             for number, job in enumerate(jobs):
                 calls.append(asyncio.create_task(_follow(engine, replace(job, id=str(number)))))
                 await asyncio.sleep(bare.step_s[1] / 2)
-            first_step_s = await asyncio.gather(*calls)
+            await asyncio.gather(*calls)
             all_s = time.perf_counter() - began
-        return all_s, first_step_s
+        return all_s
 
-    return Staggered(bare, *asyncio.run(measure()))
+    return Staggered(bare, asyncio.run(measure()))
+
+
+def newcomers(model: ImageModel, side_px: int) -> Joined:
+    """Calls that come one after another, each half a step into a pass of one that runs, with more to do than it has.
+    They leave after their first step."""
+    bare = measure_bare_steps(model, side_px, most_rows=2)
+    job = bench_job(model, side_px, side_px, 2 * HOST_STEPS)
+
+    async def first_step(engine: ImageEngine, number: int) -> float:
+        arrived = time.perf_counter()
+        async with contextlib.aclosing(engine.submit(replace(job, id=f"newcomer {number}"))) as events:
+            async for event in events:
+                assert not isinstance(event, Failed), event.detail
+                if isinstance(event, Progress):
+                    break
+        return time.perf_counter() - arrived
+
+    async def measure() -> list[float]:
+        engine, steps = ImageEngine(DEVICE), asyncio.Queue[Progress]()
+        host = replace(job, id="host", sampling=replace(job.sampling, steps=HOST_STEPS))
+
+        async def draw_host() -> None:
+            async for event in engine.submit(host):
+                assert not isinstance(event, Failed), event.detail
+                if isinstance(event, Progress):
+                    steps.put_nowait(event)
+
+        drawing = asyncio.create_task(draw_host())
+        first_step_s = []
+        for number in range(NEWCOMERS):
+            for _ in range(steps.qsize() + 3):  # the last newcomer has left
+                await steps.get()
+            await asyncio.sleep(bare.step_s[1] / 2)
+            first_step_s.append(await first_step(engine, number))
+        engine.cancel(host.id)
+        with contextlib.suppress(AssertionError):
+            await drawing
+        return first_step_s[1:]
+
+    return Joined(bare, asyncio.run(measure()))
 
 
 def _drawn_at_its_size(job: ImageJob) -> ImageJob:
@@ -95,13 +139,11 @@ def _drawn_at_its_size(job: ImageJob) -> ImageJob:
 
 def mixed_trace(model: ImageModel) -> tuple[list[float], list[float]]:
     """Waiting times of the short half of 40 calls that come at once, long ones first: in order, and as they are
-    scheduled. Seconds from arrival to the picture."""
+    scheduled. Seconds from arrival to the picture. `model` must draw each at its size."""
     chooser = random.Random(7)
     sizes = [(chooser.choice(TRACE_SIDES), chooser.randint(*TRACE_STEPS)) for _ in range(TRACE_CALLS)]
     sizes.sort(key=lambda size: -(size[0] ** 2 * size[1]))
-    jobs = [
-        replace(bench_job(model.name, side, side, steps), id=str(number)) for number, (side, steps) in enumerate(sizes)
-    ]
+    jobs = [replace(bench_job(model, side, side, steps), id=str(number)) for number, (side, steps) in enumerate(sizes)]
     short = {job.id for job in jobs[int(len(jobs) * (1 - SHORT_SHARE)) :]}
 
     async def one_by_one(engine: ImageEngine, job: ImageJob, turn: asyncio.Lock, began: float) -> float:
@@ -131,11 +173,7 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
     return statistics.quantiles(seconds, n=100, method="inclusive")[percent - 1]
 
 
-async def _follow(engine: ImageEngine, job: ImageJob) -> float:
-    """Draw a picture. Returns the seconds from its arrival to the end of its first step."""
-    arrived, first_step_s = time.perf_counter(), 0.0
+async def _follow(engine: ImageEngine, job: ImageJob) -> None:
+    """Draw a picture."""
     async for event in engine.submit(job):
-        if isinstance(event, Progress) and not first_step_s:
-            first_step_s = time.perf_counter() - arrived
         assert not isinstance(event, Failed), event.detail
-    return first_step_s

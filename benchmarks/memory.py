@@ -40,11 +40,14 @@ async def draw(family: str, tier: str) -> None:
     import torch
 
     from benchmarks.jobs import bench_job
+    from pipelines.catalog.images import load_catalog
     from pipelines.images.engine import ImageEngine
     from pipelines.protocol.images import Finished
+    from server.settings import Settings
 
-    engine = ImageEngine(torch.device("cpu"))
-    job = bench_job(MODELS[family], *SIZES[tier], steps=4)
+    engine, settings = ImageEngine(torch.device("cpu")), Settings()
+    model = load_catalog(settings.model_configs, settings.weights).models[MODELS[family]]
+    job = bench_job(model, *SIZES[tier], steps=4)
     await engine.load(job.checkpoint)
     loaded = peak_mib()
     events = [event async for event in engine.submit(job)]

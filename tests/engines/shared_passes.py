@@ -4,12 +4,16 @@ import asyncio
 import io
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from pipelines.images.engine import ImageEngine
-from pipelines.images.scheduler import DeviceTurn
+from pipelines.images.merging import ForwardMerger
+from pipelines.images.row_limits import RowLimits
+from pipelines.images.scheduler import DeviceTurn, ForwardRequest
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import Event, Finished, ImageJob
 from tests.support.polling import eventually
@@ -53,3 +57,24 @@ def difference(event: Event, alone: list[Pixels]) -> int:
     assert isinstance(event, Finished), event
     pictures = [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
     return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(pictures, alone, strict=True))
+
+
+class Passes:
+    """Counts forward passes by the pictures in them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shared: list[int] = []
+        self.alone = 0
+        in_one_pass, run_alone = ForwardMerger._in_one_pass, ForwardMerger._run_alone
+
+        def count_shared(merger: ForwardMerger, requests: list[ForwardRequest]) -> list[Any]:
+            self.shared.append(len(requests))
+            return in_one_pass(merger, requests)
+
+        def count_alone(merger: ForwardMerger, *arguments: Any) -> None:
+            self.alone += 1
+            run_alone(merger, *arguments)
+
+        monkeypatch.setattr(ForwardMerger, "_in_one_pass", count_shared)
+        monkeypatch.setattr(ForwardMerger, "_run_alone", count_alone)
+        monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # limits by size alone, whatever is measured here

@@ -11,13 +11,12 @@ import torch
 
 from pipelines.images.engine import ImageEngine
 from pipelines.images.merging import ForwardMerger
-from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run
 from pipelines.images.scheduler import ForwardRequest
 from pipelines.images.step_observer import PreviewFn
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
 from tests.engines.conftest import left_half, plain_picture
-from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
+from tests.engines.shared_passes import Passes, difference, drawn, drawn_together, last_event
 
 Job = Callable[..., ImageJob]
 CALLERS = [(12, "a cat"), (5, "a blue house"), (9, "x"), (12, "a red boat at sea")]  # steps and prompt
@@ -27,27 +26,6 @@ STARTS: dict[str, dict[str, object]] = {
     "mask": {"references": (plain_picture(),), "mask": left_half(), "strength": 0.9},
     "two passes": {"width_px": 160, "height_px": 96},
 }
-
-
-class Passes:
-    """Counts forward passes by the pictures in them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shared: list[int] = []
-        self.alone = 0
-        in_one_pass, run_alone = ForwardMerger._in_one_pass, ForwardMerger._run_alone
-
-        def count_shared(merger: ForwardMerger, requests: list[ForwardRequest]) -> list[Any]:
-            self.shared.append(len(requests))
-            return in_one_pass(merger, requests)
-
-        def count_alone(merger: ForwardMerger, *arguments: Any) -> None:
-            self.alone += 1
-            run_alone(merger, *arguments)
-
-        monkeypatch.setattr(ForwardMerger, "_in_one_pass", count_shared)
-        monkeypatch.setattr(ForwardMerger, "_run_alone", count_alone)
-        monkeypatch.setattr(RowLimits, "record", lambda *_: None)  # limits by size alone, whatever is measured here
 
 
 @pytest.fixture
