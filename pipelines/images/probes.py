@@ -159,14 +159,15 @@ class Prober:
         return None
 
     def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
-        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: it may act in one alone."""
+        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: it may act in one alone. So
+        has the other shape: its second step is timed."""
         side_px, sampling, steps = self._side_px, first.job.sampling, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)
         yield Probe("a reference", one, {"references": 0}, lambda has: has.references > 0)
         yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
         yield Probe("a mask", masked, {"mask": False}, lambda has: has.mask)
-        yield Probe("a picture that is no square", self._wide(short), {"any_ratio": False})
+        yield Probe("a picture that is no square", self._wide(first.job), {"any_ratio": False})
         blurred = replace(short, sampling=replace(short.sampling, negative_prompt="blurred"))
         yield Probe("a negative prompt", blurred, {"negative_prompt": False}, lambda has: has.negative_prompt)
         guided = replace(first.job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))

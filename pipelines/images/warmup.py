@@ -138,9 +138,10 @@ class Warmup:
         self._errors[job_id] = error
 
     def record_trial(self, run: Run) -> None:
-        """A trial was drawn. On a CPU its last step alone is timed: the rest of so small a picture takes longer."""
+        """A trial was drawn. On a CPU its last step alone is timed, if it is not the first: the rest of so small a
+        picture takes longer."""
         timings = self._timings.get(weights_key(run.row.job.checkpoint))
-        if timings is None or run.row.job.n > 1 or run.is_refined:
+        if timings is None or run.row.job.n > 1 or run.is_refined or (run.steps < 2 and not self._on_gpu):
             return
         units = run.row.units()
         timings.append(Timing(units, run.turn.device_s) if self._on_gpu else Timing(units / run.steps, run.last_step_s))
