@@ -1,8 +1,10 @@
 """Arguments of diffusers' pipeline calls that differ between the families, by the signature and never by the name."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from PIL import Image
 
 from pipelines.protocol.images import ImageJob
 
@@ -18,6 +20,12 @@ def max_sequence_length(pipeline: Any) -> dict[str, int]:
     if lengths is None or not isinstance(lengths.default, int) or limit is None or hasattr(pipeline, "tokenizer_2"):
         return {}
     return {"max_sequence_length": min(lengths.default, limit)}
+
+
+def references(accepted: Mapping[str, Any], first: Image.Image, others: Sequence[Image.Image]) -> Any:
+    """The references of a native pipeline: a list where its call takes one, which some need, else the picture."""
+    takes_list = "list" in str(accepted["image"].annotation).lower()
+    return [first, *others] if others or takes_list else first
 
 
 def guidance(accepted: Mapping[str, Any], job: ImageJob) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from pipelines.images.merging import ForwardMerger, Sharing
 from pipelines.images.prompt_cache import PromptCache
 from pipelines.images.shared_parts import SharedParts, Sizes, sizes_of
 from pipelines.images.single_files import load_denoiser
+from pipelines.images.size_multiple import size_multiple
 from pipelines.images.step_caches import StepCaches
 from pipelines.protocol.images import (
     CheckpointSpec,
@@ -72,7 +73,7 @@ class Checkpoint:
     config: dict[str, Any]  # further constructor arguments, such as is_distilled
     device: torch.device
     step_caches: StepCaches | None
-    multiple_px: int  # of both sides of what a pipeline draws: a latent, or a patch of 2 x 2 latents
+    multiple_px: int  # of both sides of what a pipeline draws: a latent, a patch of 2 x 2, or what it asks for
     notes: tuple[str, ...] = ()  # on how it was loaded, for the operator
     controls: Controls = field(default_factory=Controls)
     prompts: PromptCache = field(default_factory=PromptCache)
@@ -280,7 +281,7 @@ def load_checkpoint(
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
     scale = int(getattr(pipeline, "vae_scale_factor", 8))
-    multiple = scale if hasattr(pipeline, "unet") else 2 * scale
+    multiple = size_multiple(pipeline, scale if hasattr(pipeline, "unet") else 2 * scale)
     tasks = task_classes(pipeline_class)
     components = dict(pipeline.components)
     controls = load_controls(spec, pipeline_class, device, dtype)

@@ -17,7 +17,7 @@ from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.images.batching import Row
-from pipelines.images.call_arguments import guidance, max_sequence_length
+from pipelines.images.call_arguments import guidance, max_sequence_length, references
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.finish import (
@@ -133,7 +133,8 @@ class PicturePipeline:
                     first = align_reference(first, job, size)
                 else:  # it draws in the size of the reference
                     first = ImageOps.fit(first, size, Image.Resampling.LANCZOS)
-                images = [first, *others] if others else first  # some take a list only for two or more
+                accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
+                images = references(accepted, first, others)
                 return self._call(Task.NATIVE, seed, size, observer, image=images)
             case Task.REDRAW:
                 if len(job.references) > 1:

@@ -184,8 +184,8 @@ class Prober:
         return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
 
     def _wide(self, job: ImageJob) -> ImageJob:
-        """Wider by half, in the same area as far as the plan goes."""
-        width_px = job.width_px + self.multiple_px * max(1, job.width_px // self.multiple_px // 2)
+        """Wider by half, to an odd number of multiples, in the same area as far as the plan goes."""
+        width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)
         area_px = width_px * job.height_px
         checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
         return replace(job, checkpoint=checkpoint, width_px=width_px)

@@ -21,7 +21,7 @@ def glm_image() -> Any:
             "rope_parameters": {"mrope_section": (4, 2, 2), "rope_type": "default", "rope_theta": 10000.0},
         },
         vision_config={
-            "depth": 1, "hidden_size": 32, "num_heads": 2, "image_size": 32, "patch_size": 8, "intermediate_size": 32,
+            "depth": 1, "hidden_size": 32, "num_heads": 2, "image_size": 64, "patch_size": 16, "intermediate_size": 32,
         },
         vq_config={"embed_dim": 32, "num_embeddings": VISION_VOCABULARY, "latent_channels": 32},
     )  # fmt: skip
@@ -33,11 +33,11 @@ def glm_image() -> Any:
             "grid_bos_token": "<|im_start|>", "grid_eos_token": "<|im_end|>", "image_token": "<|image|>",
         },
     )  # fmt: skip
-    tokenizer.chat_template = qwen_tokenizer().chat_template
+    tokenizer.chat_template = (qwen_tokenizer().chat_template or "").replace("<|image_pad|>", "<|image|>")
     return diffusers.GlmImagePipeline(
         tokenizer=t5_tokenizer(2048),
         processor=transformers.GlmImageProcessor(
-            image_processor=transformers.GlmImageImageProcessor(patch_size=8),
+            image_processor=transformers.GlmImageImageProcessor(patch_size=16, temporal_patch_size=1, merge_size=1),
             tokenizer=tokenizer,
             chat_template=tokenizer.chat_template,
         ),
