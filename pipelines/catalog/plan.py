@@ -8,10 +8,10 @@ tile is a native-sized picture, so memory does not grow with the picture.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.images import CheckpointSpec, Sampling
 
 MIN_NATIVE_SHARE = 0.5  # of the native area: a checkpoint draws smaller sizes badly, so they are downscaled instead
 MAX_UPSCALE = 1.85e6 / 2**20  # of the area, in one pass: from a native megapixel to the largest 1K picture
@@ -100,6 +100,12 @@ def partial(steps: int, strength: float) -> Partial:
         if steps * (run / steps) == run:
             return Partial(steps, run / steps, run)
         steps += 1  # rare, such as for 1 of 49: one more step of the schedule
+
+
+def in_own_steps(sampling: Sampling) -> Sampling:
+    """For a checkpoint that draws in no other number of steps: the second pass runs one of these, if its strength is
+    less than one, instead of one of a longer schedule."""
+    return replace(sampling, refine_strength=max(sampling.refine_strength, 1 / max(2, sampling.steps)))
 
 
 def _starts(length: int, tile: int) -> Sequence[int]:

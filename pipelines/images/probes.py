@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.plan import in_own_steps, plan_picture
 from pipelines.images.control_probes import ControlProber, Draw, difference, is_plain
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Encoding, ImageJob, Picture
 from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
@@ -69,6 +69,7 @@ class Prober:
                 failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
                 if failed is not None:
                     abilities = _withdraw(abilities, other, failed)
+        abilities = await self._try_two_passes(abilities, short)
         abilities = await self._try_two(abilities, small.job, reference[0])
         abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
         return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
@@ -86,6 +87,12 @@ class Prober:
         if isinstance(failed := await self.draw(three), str):
             abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
         return abilities, job
+
+    async def _try_two_passes(self, abilities: Abilities, job: ImageJob) -> Abilities:
+        """A larger picture, whose second pass takes some of a checkpoint's own steps if it can't take others."""
+        probe = Probe(TWO_PASSES, self._two_passes(abilities, job), {"second_pass": False})
+        drawn = await self.draw(probe.job) if abilities.second_pass else ()
+        return _withdraw(abilities, probe, drawn) if isinstance(drawn, str) else abilities
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be nearer to what it is alone than to the other:
@@ -146,7 +153,7 @@ class Prober:
         yield first.job
         yield replace(first.job, n=2)
         if refined and abilities.second_pass:
-            yield self._two_passes(first.job)
+            yield self._two_passes(abilities, first.job)
 
     def _first(self, abilities: Abilities, *, native: bool) -> Probe | None:
         side_px = self._native_px if native else self._side_px
@@ -172,7 +179,6 @@ class Prober:
         yield Probe("a negative prompt", blurred, {"negative_prompt": False}, lambda has: has.negative_prompt)
         guided = replace(first.job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))
         yield Probe("guidance", guided, {"guidance": False}, lambda has: has.guidance, _differs)
-        yield Probe(TWO_PASSES, self._two_passes(short), {"second_pass": False}, lambda has: has.second_pass)
 
     @property
     def _native_px(self) -> int:
@@ -190,13 +196,15 @@ class Prober:
         checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
         return replace(job, checkpoint=checkpoint, width_px=width_px)
 
-    def _two_passes(self, shown: ImageJob) -> ImageJob:
-        """The smallest picture with a second pass, when its height is the native side."""
+    def _two_passes(self, abilities: Abilities, shown: ImageJob) -> ImageJob:
+        """The smallest picture with a second pass, when its height is the native side. Also of a checkpoint whose
+        larger pictures are only scaled: abilities are those of its weights."""
         height_px = width_px = shown.height_px
-        checkpoint = replace(shown.checkpoint, max_area_px=height_px**2)
+        checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
         while plan_picture(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
             width_px += self.multiple_px
-        return replace(shown, checkpoint=checkpoint, width_px=width_px)
+        sampling = shown.sampling if abilities.any_steps else in_own_steps(shown.sampling)
+        return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
 
     def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = 2) -> ImageJob:
         """A square. The first of its steps includes what is built and allocated only once."""

@@ -26,6 +26,7 @@ from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
 CPU = torch.device("cpu")
+KIND = gguf.GGMLQuantizationType
 Weights = dict[str, torch.Tensor]
 
 
@@ -70,18 +71,40 @@ def scaled_float8(weights: Weights, path: Path) -> None:
     save_file(saved, path)
 
 
-def quantized(weights: Weights, path: Path) -> None:
-    """GGUF: Q8_0 where rows are blocks of 32, else F32."""
-    writer = gguf.GGUFWriter(path, "flux")
+def scaled_float8_by_row(weights: Weights, path: Path) -> None:
+    """As some quantizers name and shape them: `weight_scale`, one for each row, and scales of the inputs beside it."""
+    saved = {}
     for name, weight in weights.items():
-        rows = weight.numpy().astype(np.float32)
-        kind = gguf.GGMLQuantizationType.Q8_0 if rows.ndim == 2 and rows.shape[1] % 32 == 0 else None
-        data = gguf.quants.quantize(rows, kind) if kind is not None else rows
-        writer.add_tensor(name, data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        if name.endswith(".weight") and weight.dim() == 2:
+            scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-9) / 448
+            saved |= {name: (weight / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+            saved[name.replace(".weight", ".input_scale")] = torch.ones(1)
+        else:
+            saved[name] = weight
+    save_file(saved, path)
+
+
+def float8_e5m2(weights: Weights, path: Path) -> None:
+    save_file({name: weight.to(torch.float8_e5m2) for name, weight in weights.items()}, path)
+
+
+def quantized(kind: gguf.GGMLQuantizationType) -> Callable[[Weights, Path], None]:
+    """GGUF: of this type where rows are blocks of 32, else F32."""
+
+    def save(weights: Weights, path: Path) -> None:
+        writer = gguf.GGUFWriter(path, "flux")
+        for name, weight in weights.items():
+            rows = weight.numpy().astype(np.float32)
+            if rows.ndim == 2 and rows.shape[1] % 32 == 0:
+                writer.add_tensor(name, gguf.quants.quantize(rows, kind), raw_dtype=kind)
+            else:
+                writer.add_tensor(name, rows)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    return save
 
 
 def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -94,9 +117,16 @@ def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
     [
         (plain, "plain.safetensors", 0),
         (prefixed, "prefixed.safetensors", 0),
-        (float8, "float8.safetensors", 40),
-        (scaled_float8, "scaled.safetensors", 40),
-        (quantized, "quantized.gguf", 10),
+        (float8, "float8.safetensors", 3),
+        (float8_e5m2, "e5m2.safetensors", 5),
+        (scaled_float8, "scaled.safetensors", 3),
+        (scaled_float8_by_row, "by-row.safetensors", 3),
+        (quantized(KIND.BF16), "bf16.gguf", 0.5),
+        (quantized(KIND.Q8_0), "q8_0.gguf", 1),
+        (quantized(KIND.Q5_1), "q5_1.gguf", 3),
+        (quantized(KIND.Q5_0), "q5_0.gguf", 3),
+        (quantized(KIND.Q4_1), "q4_1.gguf", 5),
+        (quantized(KIND.Q4_0), "q4_0.gguf", 5),
     ],
 )
 def test_a_denoiser_alone_draws_what_its_weights_draw(
@@ -108,6 +138,14 @@ def test_a_denoiser_alone_draws_what_its_weights_draw(
     assert np.abs(draw(spec) - of_folder).mean() <= difference
     checkpoint = load_checkpoint(spec, CPU)
     assert estimate_bytes(spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
+
+
+def test_other_weights_draw_a_picture_that_is_further_away(base: Path, tmp_path: Path) -> None:
+    """Than quantized ones, so that the bounds above say something."""
+    plain({name: weight * 0.5 for name, weight in weights_of(base).items()}, tmp_path / "other.safetensors")
+    spec = single_file(base, tmp_path / "other.safetensors")
+    of_folder = draw(replace(spec, path=base, base=None)).astype(int)
+    assert np.abs(draw(spec) - of_folder).mean() > 10
 
 
 def test_float8_files_stay_small_and_scaled_ones_are_multiplied_out(base: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pipelines.catalog.conditioning import Task, find_task
 from pipelines.catalog.images import MAX_REFERENCES, ImageModel
+from pipelines.catalog.plan import in_own_steps
 from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities, ControlledWith
@@ -106,6 +107,13 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
     if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
+    strength = request.sampling.strength
+    if strength is not None and not abilities.any_steps and strength * model.steps < 1:
+        least = f"{1 / model.steps:.2g}"
+        message = (
+            f"Model `{model.name}` redraws in whole steps of its {model.steps}: use a strength of at least {least}."
+        )
+        raise BadRequest(message, param="strength", code="decimal_below_min_value")
     if unfit := [name for name in request.sampling.loras if name in abilities.unfit_adapters]:
         message = f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out."
         raise BadRequest(message, param="loras", code="unsupported_value")
@@ -193,6 +201,8 @@ def build_job(
     if abilities is not None and not abilities.any_ratio and size.width_px != size.height_px:
         raise BadImageRequest(f"Model `{model.name}` draws squares only: use the ratio 1:1.", param="size")
     sampling = _resolve_sampling(request, model)
+    if abilities is not None and not abilities.any_steps:
+        sampling = in_own_steps(sampling)
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise:
         used["strength"] = None

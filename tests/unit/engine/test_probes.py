@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.plan import in_own_steps, partial, plan_picture
 from pipelines.images.probes import Prober
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
@@ -74,6 +75,28 @@ async def test_what_fails_is_withdrawn_with_its_reason(fails: Any, withdrawn: di
 async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() -> None:
     found = await find(Engine(lambda job: "another shape" if job.width_px != job.height_px else None))
     assert (found.any_ratio, found.second_pass) == (False, False)
+
+
+async def test_the_second_pass_is_tried_where_larger_pictures_are_only_scaled() -> None:
+    """The abilities are those of the weights, which another catalog file may serve with two passes."""
+    engine = Engine()
+    assert await find(engine, spec=replace(SPEC, enlarge="resize")) == ALL
+    assert any(two_passes(job) for job in engine.jobs)
+
+
+async def test_a_checkpoint_of_fixed_steps_refines_in_some_of_them() -> None:
+    """The default strength of a second pass is less than one of two steps."""
+    assert in_own_steps(SPEC.sampling.resolve(steps=2)).refine_strength == 0.5
+
+    def fails(job: ImageJob) -> str | None:
+        strength = job.sampling.refine_strength if two_passes(job) else 1.0
+        return None if partial(job.sampling.steps, strength).steps == 2 else "two steps alone"
+
+    assert replace(await find(Engine(fails)), withdrawn=()) == replace(ALL, any_steps=False)
+
+
+def two_passes(job: ImageJob) -> bool:
+    return plan_picture(job.checkpoint, job.width_px, job.height_px, 16).finish == "refine"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,24 @@ def test_other_shapes_than_squares_are_refused_where_they_cannot_be_drawn(beta: 
     assert build_job(replace(request, size="1:1"), beta, "job", "key", (), None, 60, square).width_px == 1024
 
 
+def test_a_model_of_fixed_steps_redraws_in_whole_steps(beta: ImageModel) -> None:
+    redrawing = replace(beta, checkpoint=replace(beta.checkpoint, conditioning="img2img"), steps=2)
+    fixed = replace(ALL, any_steps=False)
+    request = ImageRequest(
+        endpoint="images.edits", prompt="a boat", references=(b"x",), sampling=SamplingOptions(strength=0.3)
+    )
+    with pytest.raises(BadRequest, match=r"use a strength of at least 0\.5") as refused:
+        check_options(request, redrawing, 10, fixed)
+    assert refused.value.param == "strength"
+    check_options(request, redrawing, 10, ALL)
+    allowed = replace(request, sampling=SamplingOptions(strength=0.5))
+    check_options(allowed, redrawing, 10, fixed)
+    pictures = (DecodedPicture(Picture(512, 512, "RGB", bytes(3 * 512**2)), 512, 512),)
+    job = build_job(allowed, redrawing, "job", "key", pictures, None, 60, fixed)
+    assert (job.sampling.strength, job.sampling.refine_strength) == (0.5, 0.5)
+    assert build_job(allowed, redrawing, "job", "key", pictures, None, 60, ALL).sampling.refine_strength < 0.5
+
+
 def test_a_scheduler_is_one_that_the_file_allows_and_that_has_drawn(beta: ImageModel) -> None:
     allowed = replace(beta, checkpoint=replace(beta.checkpoint, schedulers=("AScheduler", "BScheduler")))
     some = replace(ALL, unfit_schedulers=("BScheduler",))

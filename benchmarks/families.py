@@ -1,0 +1,113 @@
+"""`make families`: every family of tiny checkpoints through a real server, over HTTP. Writes the table of
+docs/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly refused.
+
+    python -m benchmarks.families [NAME ...] [--pictures FOLDER]
+
+With names, only those are driven and no page is written. `--pictures` keeps what was drawn, to look at.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; the server has the other core
+
+from tests.support.family_drive import Driven, drive
+from tests.support.harness import REPOSITORY, Server, assert_clean
+from tests.support.tiny_families import FAMILIES, make_family
+from tests.support.tiny_server import tiny_server
+
+PAGE = REPOSITORY / "docs" / "families.md"
+BEGIN, END = "<!-- make families writes this table -->\n", "<!-- end of it -->\n"
+COLUMNS = {  # of the table -> of what was seen
+    "from text": "from text",
+    "references": "references",
+    "mask": "mask",
+    "2K and 4K": "2K",
+    "negative prompt": "negative_prompt",
+    "guidance": "guidance",
+    "any steps": "steps",
+    "n = 2": "n = 2",
+    "previews": "previews",
+}
+
+
+def families_server(folder: Path) -> Server:
+    """A server with one tiny model, not yet started, whose weights folder gets the families."""
+    return tiny_server(folder)
+
+
+def drive_family(server: Server, name: str) -> Driven:
+    """Make the checkpoint, if it is not there, and drive it."""
+    folder = server.weights / name
+    if not folder.exists():
+        make_family(name, folder)
+    class_name = json.loads((folder / "model_index.json").read_text())["_class_name"]
+    return drive(server, name, class_name)
+
+
+def row(driven: Driven) -> str:
+    """Its line of the table."""
+    cells = [driven.name, f"`{driven.class_name}`", *(driven.cells.get(seen, "-") for seen in COLUMNS.values())]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def table(found: Sequence[Driven]) -> str:
+    """The table, and how long it took from an unknown folder to a picture."""
+    head = ["checkpoint", "class", *COLUMNS]
+    first = sorted(driven.first_picture_s for driven in found)
+    times = f"{first[0]:.0f} to {first[-1]:.0f} s, {statistics.median(first):.0f} s in the median"
+    return (
+        f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n{''.join(map(row, found))}\n"
+        f"From an unknown folder to its first picture, by adding it, a reload and a call: {times}, on two cores.\n"
+        "Nearly all of it is the warmup, which tries what is in this table.\n"
+    )
+
+
+def write_page(found: Sequence[Driven]) -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}{table(found)}{END}{after}")
+
+
+def keep_pictures(driven: Driven, folder: Path) -> None:
+    for what, picture in driven.pictures.items():
+        path = folder / driven.name / f"{what.replace(' ', '-').replace(':', 'x')}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture.astype(np.uint8)).save(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", choices=[*FAMILIES, []])
+    parser.add_argument("--pictures", type=Path)
+    options = parser.parse_args()
+    found: list[Driven] = []
+    with tempfile.TemporaryDirectory() as folder:
+        server = families_server(Path(folder)).start()
+        try:
+            for name in options.names or FAMILIES:
+                driven = drive_family(server, name)
+                found.append(driven)
+                print(row(driven).strip(), f"{driven.first_picture_s:.1f} s", *driven.faults, sep="\n  ", flush=True)
+                if options.pictures is not None:
+                    keep_pictures(driven, options.pictures)
+            assert_clean(server)
+        finally:
+            server.stop()
+    if not options.names:
+        write_page(found)
+    if faults := sum(len(driven.faults) for driven in found):
+        sys.exit(f"{faults} faults")
+
+
+if __name__ == "__main__":
+    main()
