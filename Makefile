@@ -7,10 +7,12 @@ EXTRAS ?=
 # A bundle's wheels are used without an index, and without the settings of pip that this user may have
 PIP    := $(BIN)/pip $(if $(wildcard wheels/*.whl),--isolated) --quiet --disable-pip-version-check
 INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links wheels) --constraint constraints.txt
+# A folder with torchvision, where the installed torch has none: some families need it
+VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -55,15 +57,18 @@ test: check clients ## every test, real server and SDK included
 	@$(BIN)/pytest tests/starters tests/e2e tests/engines tests/gpu --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
-	@$(BIN)/pytest tests -m nightly --ignore tests/engines/test_families.py
+	@PYTHONPATH=$$($(VISION)) $(BIN)/pytest tests -m nightly --ignore tests/engines/test_families.py
 	@for wanted in '==0.38.0' ''; do \
 		folder=.nightly/diffusers$$wanted; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $$folder "diffusers$$wanted"; \
 		echo "diffusers $$(PYTHONPATH=$$folder $(BIN)/python -c 'import diffusers; print(diffusers.__version__)')"; \
-		PYTHONPATH=$$folder $(BIN)/pytest tests/engines/test_families.py tests/engines/test_single_files.py \
+		PYTHONPATH=$$folder:$$($(VISION)) $(BIN)/pytest tests/engines/test_families.py tests/engines/test_single_files.py \
 			tests/engines/test_picture_sizes.py tests/engines/test_pipelines.py tests/engines/test_controls.py \
 			tests/engines/test_late_start.py -m 'nightly or not nightly' || exit 1; \
 	done
+
+families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/families.md
+	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
 
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
 

@@ -40,11 +40,6 @@ COLUMNS = {  # of the table -> of what was seen
 }
 
 
-def families_server(folder: Path) -> Server:
-    """A server with one tiny model, not yet started, whose weights folder gets the families."""
-    return tiny_server(folder)
-
-
 def drive_family(server: Server, name: str) -> Driven:
     """Make the checkpoint, if it is not there, and drive it."""
     folder = server.weights / name
@@ -92,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     found: list[Driven] = []
     with tempfile.TemporaryDirectory() as folder:
-        server = families_server(Path(folder)).start()
+        server = tiny_server(Path(folder)).start()
         try:
             for name in options.names or FAMILIES:
                 driven = drive_family(server, name)

@@ -226,7 +226,9 @@ def _add_models(
             message = f"got {model.tier!r}, expected {expected!r} for {model.name!r} ({rule})"
             errors.append(error_at(path, ("models", index, "tier"), message))
         if model.name in models:
-            errors.append(error_at(path, ("models", index, "name"), f"{model.name!r} is served by another file too"))
+            source = models[model.name].source
+            where = "is there twice" if source == path else f"is served by {source.name} too"
+            errors.append(error_at(path, ("models", index, "name"), f"{model.name!r} {where}"))
         models[model.name] = ImageModel(
             name=model.name,
             tier=model.tier,
@@ -272,7 +274,9 @@ def _alias_errors(path: Path, shared: CatalogFile, models: Mapping[str, ImageMod
         if alias.model not in models
     ]
     errors += [
-        error_at(path, ("aliases", alias), "is a model of its own") for alias in shared.aliases if alias in models
+        error_at(path, ("aliases", alias), f"is the name of a model too, in {models[alias].source.name}")
+        for alias in shared.aliases
+        if alias in models
     ]
     if shared.default not in models:
         errors.append(error_at(path, ("default",), f"{shared.default!r} is not a model; expected one of {known}"))

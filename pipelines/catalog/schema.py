@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import ServerUrl, Strict
@@ -12,7 +13,15 @@ from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offlo
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
-ControlName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+ControlName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,
+        description="a name of letters, digits, '.', '_' and '-'",
+    ),
+]
+AreaPx = Annotated[int, Field(ge=4096, description="an area in pixels, such as 1048576 for 1024 x 1024")]
 QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
 LOCAL_KEYS = (
     "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
@@ -53,7 +62,7 @@ class SamplingTable(Strict):
 class LoraTable(Strict):
     """An adapter that every job uses."""
 
-    path: Annotated[str, Field(pattern=r"\.safetensors$")]
+    path: Annotated[str, Field(pattern=r"\.safetensors$", description="a .safetensors file")]
     weight: float = 1.0
 
 
@@ -83,6 +92,15 @@ class RuntimeTable(Strict):
     attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
 
 
+def _runtime(value: Any) -> "RuntimeTable | Literal['auto']":
+    """A table or one word, whose errors name the table's keys alone."""
+    if value == "auto" or isinstance(value, RuntimeTable):
+        return cast(RuntimeTable | Literal["auto"], value)
+    if not isinstance(value, dict):
+        raise PydanticCustomError("runtime", "'auto', or a table [runtime]")
+    return RuntimeTable.model_validate(value)
+
+
 class UpstreamTable(Strict):
     """[upstream]: `pipelines.protocol.upstream.ImageUpstream`."""
 
@@ -108,7 +126,7 @@ class IPAdapterTable(Strict):
     """[[ip_adapters]]: `pipelines.protocol.images.Control`."""
 
     name: ControlName
-    checkpoint: Annotated[str, Field(pattern=r"\.safetensors$")]
+    checkpoint: Annotated[str, Field(pattern=r"\.safetensors$", description="a .safetensors file")]
     image_encoder: Annotated[str, Field(min_length=1)]
     strength: Annotated[float, Field(gt=0, le=2)] = 1.0
 
@@ -116,9 +134,12 @@ class IPAdapterTable(Strict):
 class ModelTable(Strict):
     """One served name."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="a name of letters, digits, '.', '_', '-' and '/'"),
+    ]
     tier: Tier
-    price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$")]
+    price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$", description='CNY a call, in quotes: "0.10"')]
     ratios: Annotated[list[str], Field(min_length=1)] | None = None
 
 
@@ -133,12 +154,14 @@ class CheckpointTable(Strict):
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
     sheet: bool = False
     enlarge: Enlarge = "redraw"
-    schedulers: list[Annotated[str, Field(pattern=r"^[A-Z]\w+Scheduler$")]] = Field(default_factory=list)
-    native_area_px: Annotated[int, Field(ge=4096)] = 1024 * 1024
-    max_area_px: Annotated[int, Field(ge=4096)] = 1_850_000
+    schedulers: list[Annotated[str, Field(pattern=r"^[A-Z]\w+Scheduler$")]] = Field(
+        default_factory=list, description="a diffusers class, such as 'EulerDiscreteScheduler'"
+    )
+    native_area_px: AreaPx = 1024 * 1024
+    max_area_px: AreaPx = 1_850_000
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
     sampling: SamplingTable = SamplingTable()
-    runtime: RuntimeTable | Literal["auto"] = RuntimeTable()
+    runtime: Annotated[RuntimeTable | Literal["auto"], PlainValidator(_runtime)] = RuntimeTable()
     controlnets: list[ControlNetTable] = Field(default_factory=list)
     ip_adapters: list[IPAdapterTable] = Field(default_factory=list)
 

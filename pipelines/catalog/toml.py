@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
+
+from pipelines.catalog.toml_messages import message_of, syntax_message
 
 Shape = TypeVar("Shape", bound=BaseModel)
 KeyPath = tuple[str | int, ...]  # keys and list indices, from the top of the file
@@ -28,7 +30,11 @@ def _check_url(text: str) -> str:
     return text
 
 
-ServerUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$"), AfterValidator(_check_url)]
+ServerUrl = Annotated[
+    str,
+    Field(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$", description="an address, such as 'http://10.0.0.5:8000/v1'"),
+    AfterValidator(_check_url),
+]
 
 
 class Strict(BaseModel):
@@ -39,14 +45,16 @@ class Strict(BaseModel):
 
 def read_toml(path: Path, shape: type[Shape], errors: list[str]) -> Shape | None:
     """The file's value; None if it has errors, which are appended to `errors`, one line each."""
+    text = ""
     try:
-        return shape.model_validate(tomllib.loads(path.read_text()))
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a mark before the first character
+        return shape.model_validate(tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
         errors.append(f"{path}: can't be read: {error}")
     except tomllib.TOMLDecodeError as error:
-        errors.append(f"{path}: not valid TOML: {error}")
+        errors.append(f"{path}: {syntax_message(error, text)}")
     except ValidationError as error:
-        errors.extend(error_at(path, each["loc"], _message(each)) for each in error.errors())
+        errors.extend(error_at(path, each["loc"], message_of(each, shape)) for each in error.errors())
     return None
 
 
@@ -88,14 +96,3 @@ def _table_path(names: list[str], lists: dict[KeyPath, int], *, in_array: bool) 
 
 def _names(key: str) -> list[str]:
     return [name.strip("\"'") for name in re.findall(NAME, key)]
-
-
-def _message(error: ErrorDetails) -> str:
-    match error["type"]:
-        case "missing":
-            return "missing"
-        case "extra_forbidden":
-            return "unknown key"
-        case "literal_error":
-            return f"got {error['input']!r}, expected {error['ctx']['expected']}"
-    return f"got {error['input']!r}; {error['msg'][0].lower()}{error['msg'][1:]}"

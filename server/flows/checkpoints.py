@@ -82,6 +82,9 @@ class CheckpointManager:
             NewModel(name_for(stem, tier), tier, price or _price_of(catalog, family, tier))
             for tier in dict.fromkeys(tiers)
         ]
+        if taken := [catalog.models[model.name] for model in models if model.name in catalog.models]:
+            message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
+            raise BadRequest(message, param="name")
         path = self._locate(checkpoint, "checkpoint")
         base_name = self._name(inspection.folder) if path.is_file() else None
         text = catalog_text(self._name(path), base_name, family, suggestion, models)
@@ -96,7 +99,8 @@ class CheckpointManager:
         if inspection.problems:
             return []  # loading it will fail, and say more
         old = inspect_checkpoint(model.checkpoint.path, model.checkpoint.base)
-        fitted = {} if old.problems else suggest(old).values
+        before = None if old.problems else suggest(old)
+        fitted = before.values if before is not None else {}
         spec = model.checkpoint
         current = {
             "conditioning": spec.conditioning,
@@ -110,8 +114,8 @@ class CheckpointManager:
         base = self._name(inspection.folder) if inspection.folder and inspection.path.is_file() else None
         changes = {key: value for key, value in suggestion.values.items() if fitted.get(key) != value}
         wanted: dict[str, float | str | None] = {**changes, "base": base}
-        if spec.refined and suggestion.enlarge == "resize":
-            wanted["enlarge"] = "resize"  # its 2K and 4K models have no second pass
+        if suggestion.enlarge == "resize" or (before is not None and before.enlarge == "resize"):
+            wanted["enlarge"] = suggestion.enlarge  # one of the two has no second pass
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
 
     def list_all(self) -> list[Found]:

@@ -14,7 +14,7 @@ from server.settings import REPOSITORY
 from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job
-from tests.support.tiny_families import make_family
+from tests.support.tiny_families import NEED_TORCHVISION, make_family
 
 CPU = torch.device("cpu")
 # text, references, mask, second pass, negative prompt, guidance, any number of steps
@@ -52,7 +52,6 @@ NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, 
     "qwen-edit-plus": ("native", (False, 16, False, False, True, True, True)),
 }
 YES_OR_NO = {True: "yes", False: "no"}
-NEED_TORCHVISION = {"flux2", "qwen-edit", "qwen-edit-plus"}
 DRAWN_APART = {"hidream"}  # its rows differ in a shared pass, which the engine finds at the first one
 ONE_BY_ONE = {"glm-image"}  # its tokens are drawn by torch's global generator, which all runs share
 WITHDRAWN = {

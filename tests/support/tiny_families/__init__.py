@@ -13,6 +13,7 @@ from tests.support.tiny_families.glm import glm_image
 Maker = Callable[[], Any]
 
 FAMILIES: Mapping[str, Maker] = {**unets.MAKERS, **flow_models.MAKERS, **references.MAKERS, "glm-image": glm_image}
+NEED_TORCHVISION = {"flux2", "qwen-edit", "qwen-edit-plus"}
 
 
 def make_family(name: str, folder: Path) -> Path:

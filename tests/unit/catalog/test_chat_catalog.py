@@ -96,9 +96,9 @@ def test_two_names_of_one_folder_share_its_weights(tmp_path: Path) -> None:
 BROKEN = [
     ('checkpoint = "small-folder"', 'folder = "small-folder"', "models[0].folder", "unknown key"),
     ('checkpoint = "small-folder"\n', "", "models[0].checkpoint", "either a checkpoint or an upstream"),
-    ("context = 4096", "context = 2", "models[0].context", "greater than or equal to 16"),
-    ("tools = true", 'tools = "yes"', "models[0].tools", "boolean"),
-    ("http://10", "ftp://10", "models[1].upstream", "match pattern"),
+    ("context = 4096", "context = 2", "models[0].context", "at least 16"),
+    ("tools = true", 'tools = "yes"', "models[0].tools", "true or false"),
+    ("http://10", "ftp://10", "models[1].upstream", "http://10.0.0.5:8000/v1"),
     (":8000/v1/", ":99999/v1/", "models[1].upstream", "invalid port number"),
     ('upstream_model = "qwen/large"', "vision = true", "models[1].vision", "a checkpoint"),
     ("tools = true", 'api_key_env = "KEY"', "models[0].api_key_env", "an upstream"),

@@ -74,7 +74,7 @@ def test_a_denoiser_alone_gets_its_base(manager: CheckpointManager, folders: tup
         ("flux", {"family": "gamma", "price": "1.00"}, None, "expected one of alpha, beta"),
         ("flux", {"family": "gamma"}, "price", "send 'price'"),
         ("flux", {"name": "catalog"}, "name", "is there already"),
-        ("flux", {"name": "beta-3-pro-image-count"}, None, "is served by another file too"),
+        ("flux", {"name": "beta-3-pro-image-count"}, "name", "is served already, by beta-3-pro.toml"),
         ("odd.gguf", {}, "checkpoint", "neither a diffusers folder"),
     ],
 )

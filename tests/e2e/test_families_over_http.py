@@ -1,0 +1,33 @@
+"""Every family of tiny checkpoints as operators and clients meet it: no 500, no spoiled picture, no wrong refusal, and
+what docs/families.md says. `make families` drives the same and writes that page."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.families import PAGE, drive_family, row
+from tests.support.harness import Server, assert_clean
+from tests.support.tiny_families import FAMILIES, NEED_TORCHVISION
+from tests.support.tiny_server import tiny_server
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = tiny_server(tmp_path_factory.mktemp("families")).start()
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_does_over_http_what_the_page_says(server: Server, name: str) -> None:
+    if name in NEED_TORCHVISION:
+        pytest.importorskip("torchvision")
+    driven = drive_family(server, name)
+    assert driven.faults == []
+    assert row(driven).replace("exact", "±1") in PAGE.read_text().replace("exact", "±1")  # rounding, by the machine
+
+
+def test_nothing_was_charged_twice_or_for_nothing(server: Server) -> None:
+    assert_clean(server)
