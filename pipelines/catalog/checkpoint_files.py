@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload
 
-PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
 SINGLE_FILES = (".safetensors", ".gguf")
-HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
 # Of a weight, with its share of the scales; of fp8 also with the layers that are left out.
 QUANTIZED_BYTES = {"fp8": 1.1, "float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}
 SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
@@ -52,13 +51,15 @@ def check_files(spec: CheckpointSpec) -> Path:
     except OSError as error:  # such as a name that is too long, or a folder that may not be entered
         raise CheckpointError(f"{str(spec.path)[:200]}: {error.strerror}") from error
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config
+    if spec.path.is_file() and any(spec.path.match(pattern) for pattern in PICKLES):
+        raise CheckpointError(f"{spec.path}: a pickle, which can run code; convert the checkpoint to safetensors")
     if folder is None or (spec.path.is_file() and spec.path.suffix not in SINGLE_FILES):
         raise CheckpointError(
             f"{spec.path}: neither a diffusers folder, nor a .safetensors or .gguf file with `base` (the folder that "
             "has the other parts), nor a whole .safetensors file with `config`"
         )
     if not (folder / "model_index.json").is_file():
-        raise CheckpointError(f"{folder}: no model_index.json, so this is no diffusers folder")
+        raise CheckpointError(other_kind(folder))
     if code := next(folder.rglob("*.py"), None):
         raise CheckpointError(f"{code}: checkpoints may not bring code; remove it if the pipeline works without")
     if spec.path.is_dir() and not any(folder.rglob("*.safetensors")):
@@ -99,7 +100,11 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     parts = [part for part in component_names(index) if part not in denoiser]
     if missing := [part for part in parts if not (folder / part).is_dir()]:
         raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
-    return denoiser | {part: files for part in parts if (files := default_variant(folder / part))}
+    found = {part: default_variant(folder / part) for part in parts}
+    for part, files in found.items():
+        if problem := next(part_problems(folder / part, str(index[part][1]), files), None):
+            raise CheckpointError(problem)
+    return denoiser | {part: files for part, files in found.items() if files}
 
 
 def find_variant(spec: CheckpointSpec) -> str | None:

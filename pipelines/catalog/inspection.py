@@ -21,7 +21,6 @@ from pipelines.catalog.call_signature import (
     takes_negative_prompt,
 )
 from pipelines.catalog.checkpoint_files import (
-    PICKLES,
     SINGLE_FILES,
     WEIGHTS,
     CheckpointError,
@@ -33,6 +32,7 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Conditioning
 from pipelines.protocol.messages import Abilities
@@ -94,7 +94,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSou
         spec = CheckpointSpec(path.name, path, None, "", "img2img", 1, base=base)
         index = model_index(check_files(spec))
     except CheckpointError as error:
-        problems.append(_other_kind(path) or str(error))
+        problems.append(str(error))
     parts = tuple(_parts(path, folder, index, problems))
     class_name = index.get("_class_name")
     signature = source.parameters(class_name) if class_name else None
@@ -143,18 +143,6 @@ def _denoiser_weights(folder: Path) -> int:
         return 0
 
 
-def _other_kind(path: Path) -> str | None:
-    """What a folder without model_index.json is, if that can be said."""
-    if not path.is_dir() or (path / "model_index.json").is_file():
-        return None
-    if "architectures" in _json(path / "config.json"):
-        return f"{path}: a chat model or classifier of transformers: name it in chat.toml or the moderation policy"
-    if (path / "adapter_config.json").is_file():
-        return f"{path}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
-    inside = sorted(each.parent for each in path.glob("*/model_index.json"))
-    return f"{path}: no model_index.json; {inside[0]} has one" if inside else None
-
-
 def _parts(path: Path, folder: Path | None, index: dict[str, Any], problems: list[str]) -> Iterator[Part]:
     denoiser = denoiser_name(index)
     if path.suffix in SINGLE_FILES and path.is_file():
@@ -171,8 +159,9 @@ def _parts(path: Path, folder: Path | None, index: dict[str, Any], problems: lis
             problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
             continue
         files = default_variant(folder / name)
-        problems += _missing_files(folder / name, files)
-        yield _part(name, _class_of(index[name]), _read(files, problems))
+        class_name = _class_of(index[name])
+        problems += part_problems(folder / name, class_name, files)
+        yield _part(name, class_name, _read(files, problems))
 
 
 def _read(files: Iterable[Path], problems: list[str]) -> list[Tensor]:
@@ -194,20 +183,6 @@ def _part(name: str, class_name: str, tensors: list[Tensor]) -> Part:
         dtypes=tuple(sorted({tensor.dtype for tensor in tensors})),
         largest_weights=max((tensor.weights for tensor in tensors), default=0),
     )
-
-
-def _missing_files(part: Path, files: list[Path]) -> Iterator[str]:
-    """A model's folder has config.json, and its weights; an index of shards names them all."""
-    if not (part / "config.json").is_file():
-        return
-    present = {file.name for file in files}
-    for index in part.glob("*.safetensors.index*.json"):
-        shards = set(_json(index).get("weight_map", {}).values())
-        if (missing := sorted(shards - present)) and (shards & present or not present):
-            yield f"{part / missing[0]}: missing, {index.name} names it"
-    if not files and not any(part.glob("*.safetensors.index*.json")):
-        pickled = next((file.name for pattern in PICKLES for file in part.glob(pattern)), None)
-        yield f"{part}: no weights" + (f" but {pickled}, which can run code: convert it" if pickled else "")
 
 
 def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: PipelineSource) -> Iterator[str]:

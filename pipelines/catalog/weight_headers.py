@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 MAX_HEADER_BYTES: Final = 100_000_000  # safetensors' own limit
+LFS_POINTER: Final = b"version https://git-lfs"
 GGUF_ALIGNMENT: Final = 32  # unless the file says otherwise
 # GGUF's types of tensors (ggml.h): name, weights in a block, bytes of a block
 GGML_TYPES: Final[Mapping[int, tuple[str, int, int]]] = {
@@ -56,10 +57,21 @@ def read_header(file: Path) -> Header:
             header, expected_bytes = read(stream)
             size_bytes = stream.seek(0, io.SEEK_END)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, struct.error) as error:
-        raise BrokenFile(f"{file}: not a {file.suffix[1:]} file, or a broken one") from error
+        raise BrokenFile(f"{file}: {_other_content(file)}") from error
     if size_bytes < expected_bytes:
         raise BrokenFile(f"{file}: truncated, it has {size_bytes:,} of {expected_bytes:,} bytes")
     return header
+
+
+def _other_content(file: Path) -> str:
+    """What a file is that no header can be read from."""
+    if not file.exists():
+        return "a link to a file that is missing, so the download or the copy is not whole"
+    with file.open("rb") as stream:
+        begin = stream.read(len(LFS_POINTER))
+    if begin == LFS_POINTER:
+        return "a pointer of git-lfs in place of the weights: `git lfs pull` brings them"
+    return f"not a {file.suffix[1:]} file, or a broken one"
 
 
 def _read_safetensors(stream: BinaryIO) -> tuple[Header, int]:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
-from pipelines.catalog.checkpoint_files import PICKLES, CheckpointError
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.folder_problems import PICKLES
 from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapter
-from pipelines.catalog.checkpoint_files import HUB_CACHE, SINGLE_FILES
+from pipelines.catalog.checkpoint_files import SINGLE_FILES
+from pipelines.catalog.folder_problems import HUB_CACHE
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest

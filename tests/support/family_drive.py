@@ -27,8 +27,8 @@ PROMPT: Final = "a red house"
 ONE, TWO = 1, 2
 # By what families may lack, the request for it; its 400 names that field
 LACKING: Final[Mapping[str, dict[str, Any]]] = {
-    "negative_prompt": {"negative_prompt": "blurred"},
     "guidance": {"guidance": 2.5},
+    "negative_prompt": {"negative_prompt": "blurred", "guidance": 2.5},  # at 1, there is nothing to guide away from
     "steps": {"steps": 7},
 }
 WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
@@ -172,12 +172,14 @@ class _Family:
         self._draw_two(inputs, first)
         self._draw_references()
         self._draw_with_mask()
+        before = first
         for name, request in LACKING.items():
             drawn = self.draw(name, **inputs, fields=request)
             self._announced(name, drawn, {name})
             cells[name] = _yes(drawn)
-            if name != "steps" and isinstance(drawn, list) and not _difference(drawn[0], first[0]):
+            if name != "steps" and isinstance(drawn, list) and not _difference(drawn[0], before[0]):
                 self.fault(f"{name} changes nothing")
+            before = drawn if name == "guidance" and isinstance(drawn, list) else first
         self._draw_previews(inputs)
 
     def _inputs(self) -> dict[str, Any]:

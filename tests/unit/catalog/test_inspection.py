@@ -1,19 +1,23 @@
 """What is found in a checkpoint without loading it, and the values that are suggested for it."""
 
 import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines.catalog.checkpoint_files import find_snapshot
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes, find_snapshot
 from pipelines.catalog.inspection import find_bases, inspect_checkpoint
 from pipelines.catalog.suggestion import suggest
 from pipelines.catalog.weight_headers import BrokenFile, read_header
+from pipelines.protocol.images import CheckpointSpec
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+WEIGHTS = "transformer/diffusion_pytorch_model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -188,3 +192,39 @@ def test_the_native_area_is_what_the_class_draws_without_a_size(
 ) -> None:
     folder = flux_folder(tmp_path / "flux", index={**INDEX, "_class_name": class_name}, **configs)
     assert suggest(inspect_checkpoint(folder)).native_area_px.value == side_px**2
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "transformer/config.json").unlink(), "transformer/config.json: missing"),
+        (lambda folder: (folder / "transformer/config.json").write_text("{"), "config.json: not valid JSON"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "transformer: no weights"),
+        (lambda folder: (folder / WEIGHTS).rename(folder / "transformer/a.bin"), "no weights but a.bin, which can run"),
+        (
+            lambda folder: (folder / WEIGHTS).write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
+            "git lfs pull",
+        ),
+        (lambda folder: relink(folder / WEIGHTS), "a link to a file that is missing"),
+        (lambda folder: relink(folder / "model_index.json"), "a link to a file that is missing"),
+    ],
+)
+def test_loading_says_what_inspecting_says(tmp_path: Path, damage: Callable[[Path], Any], said: str) -> None:
+    folder = flux_folder(tmp_path / "flux")
+    damage(folder)
+    assert said in "; ".join(inspect_checkpoint(folder).problems)
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        estimate_bytes(CheckpointSpec("flux", folder, None, "alpha", "img2img", 1), 4)
+
+
+def test_pickles_in_one_file_and_downloads_without_a_snapshot_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.ckpt").write_bytes(b"x")
+    assert "a pickle, which can run code" in inspect_checkpoint(tmp_path / "model.ckpt").problems[0]
+    (tmp_path / "models--a--b" / "snapshots").mkdir(parents=True)
+    assert "a download without a snapshot" in inspect_checkpoint(tmp_path / "models--a--b").problems[0]
+
+
+def relink(file: Path) -> None:
+    """As a snapshot whose blobs were not copied."""
+    file.unlink()
+    file.symlink_to("nowhere")

@@ -1,0 +1,61 @@
+"""What is wrong with a checkpoint's folder, by looking at its files: for inspecting it, and before it is loaded."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PICKLES = ("*.bin", "*.ckpt", "*.pt", "*.pth", "*.pkl")
+HUB_CACHE = "models--"  # how the folder of a repository begins in the cache of huggingface_hub
+WITHOUT_WEIGHTS = re.compile(r"Tokenizer|Processor|Scheduler|FeatureExtractor")  # classes of components
+
+
+def other_kind(folder: Path) -> str:
+    """What a folder without model_index.json is instead."""
+    index = folder / "model_index.json"
+    if index.is_symlink():
+        return f"{index}: a link to a file that is missing, so the download or the copy is not whole"
+    if folder.name.startswith(HUB_CACHE):
+        return f"{folder}: a download without a snapshot, so it is not whole"
+    if '"architectures"' in _text(folder / "config.json"):
+        return f"{folder}: a chat model or classifier of transformers: name it in chat.toml or the moderation policy"
+    if (folder / "adapter_config.json").is_file():
+        return f"{folder}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
+    inside = sorted(each.parent for each in folder.glob("*/model_index.json"))
+    return f"{folder}: no model_index.json{f'; {inside[0]} has one' if inside else ', so this is no diffusers folder'}"
+
+
+def part_problems(part: Path, class_name: str, files: Sequence[Path]) -> Iterator[str]:
+    """Of a component's folder. `files` are those with weights that would be loaded; an index of shards names them."""
+    if WITHOUT_WEIGHTS.search(class_name):
+        return
+    if (config := part / "config.json").is_file():
+        try:
+            json.loads(_text(config))
+        except ValueError:
+            yield f"{config}: not valid JSON"
+    else:
+        yield f"{config}: missing"
+    present = {file.name for file in files}
+    indices = list(part.glob("*.safetensors.index*.json"))
+    for index in indices:
+        shards = _named_shards(index)
+        if (missing := sorted(shards - present)) and (shards & present or not present):
+            yield f"{part / missing[0]}: missing, {index.name} names it"
+    if not files and not indices:
+        pickled = next((file.name for pattern in PICKLES for file in part.glob(pattern)), None)
+        yield f"{part}: no weights" + (f" but {pickled}, which can run code: convert it" if pickled else "")
+
+
+def _named_shards(index: Path) -> set[str]:
+    try:
+        return set(json.loads(_text(index))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return set()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
