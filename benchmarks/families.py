@@ -3,7 +3,7 @@ docs/families.md from what was seen, and ends with an error if anything was spoi
 
     python -m benchmarks.families [NAME ...] [--pictures FOLDER]
 
-With names, only those are driven and no page is written. `--pictures` keeps what was drawn, to look at.
+With names, only those are driven, and only their rows are written. `--pictures` keeps what was drawn, to look at.
 """
 
 import argparse
@@ -55,22 +55,17 @@ def row(driven: Driven) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def table(found: Sequence[Driven]) -> str:
-    """The table, and how long it took from an unknown folder to a picture."""
-    head = ["checkpoint", "class", *COLUMNS]
-    first = sorted(driven.first_picture_s for driven in found)
-    times = f"{first[0]:.0f} to {first[-1]:.0f} s, {statistics.median(first):.0f} s in the median"
-    return (
-        f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n{''.join(map(row, found))}\n"
-        f"From an unknown folder to its first picture, by adding it, a reload and a call: {times}, on two cores.\n"
-        "Nearly all of it is the warmup, which tries what is in this table.\n"
-    )
-
-
 def write_page(found: Sequence[Driven]) -> None:
+    """The rows of these families; others stay as they are."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}{table(found)}{END}{after}")
+    kept, _, after = rest.partition(END)
+    rows = {line.split("|")[1].strip(): f"{line}\n" for line in kept.splitlines()[2:]}
+    rows |= {driven.name: row(driven) for driven in found}
+    head = ["checkpoint", "class", *COLUMNS]
+    table = (
+        f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n{''.join(rows[name] for name in FAMILIES if name in rows)}"
+    )
+    PAGE.write_text(f"{before}{BEGIN}{table}{END}{after}")
 
 
 def keep_pictures(driven: Driven, folder: Path) -> None:
@@ -98,8 +93,10 @@ def main() -> None:
             assert_clean(server)
         finally:
             server.stop()
-    if not options.names:
-        write_page(found)
+    write_page([driven for driven in found if not driven.faults])
+    times = sorted(driven.first_picture_s for driven in found)
+    median = statistics.median(times)
+    print(f"From a folder to its first picture: {times[0]:.1f} to {times[-1]:.1f} s, median {median:.1f}")
     if faults := sum(len(driven.faults) for driven in found):
         sys.exit(f"{faults} faults")
 

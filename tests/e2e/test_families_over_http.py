@@ -26,7 +26,21 @@ def test_a_family_does_over_http_what_the_page_says(server: Server, name: str) -
         pytest.importorskip("torchvision")
     driven = drive_family(server, name)
     assert driven.faults == []
-    assert row(driven).replace("exact", "±1") in PAGE.read_text().replace("exact", "±1")  # rounding, by the machine
+    assert [cell for cell in zip(cells(row(driven)), cells(documented(name)), strict=True) if differ(*cell)] == []
+
+
+def documented(name: str) -> str:
+    return next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |"))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def differ(seen: str, written: str) -> bool:
+    """But for what no run has written yet, and for rounding, which depends on the machine."""
+    same = {"exact", "±1", "±2"}
+    return written not in {"-", seen} and not {seen, written} <= same
 
 
 def test_nothing_was_charged_twice_or_for_nothing(server: Server) -> None:
