@@ -95,8 +95,8 @@ class Prober:
         return _withdraw(abilities, probe, drawn) if isinstance(drawn, str) else abilities
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
-        """Two pictures at once, which share forward passes. Each must be nearer to what it is alone than to the other:
-        a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone` is the
+        """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the
+        other: a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone` is the
         job's picture. An error need not be the same again, so it counts too.
         """
         probe = Probe(AT_ONCE, job, {"at_once": False})
@@ -108,7 +108,7 @@ class Prober:
             return _withdraw(abilities, probe, both)
         pairs = zip(both, (alone, other[0]), strict=True)
         apart = max(difference(one, expected) for one, expected in pairs)
-        if apart > max(ROUNDING, difference(alone, other[0]) / 2):
+        if apart > max(ROUNDING, difference(alone, other[0]) / 4):
             return _withdraw(abilities, probe, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return abilities
 

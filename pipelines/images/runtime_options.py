@@ -123,9 +123,16 @@ def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
             str(lora.path.parent), weight_name=lora.path.name, adapter_name=name, local_files_only=True
         )
     except Exception as error:  # the libraries raise anything for an adapter of another model
-        raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: {error}") from error
+        raise CheckpointError(
+            f"runtime.loras: {lora.path} does not fit this checkpoint: {_last_line(error)}"
+        ) from error
     if not any(name in names for names in pipeline.get_list_adapters().values()):
         raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: no layer of it is in there")
+
+
+def _last_line(error: Exception) -> str:
+    """Of a text with a line for every layer."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
 def _cache(denoiser: Any, cache: StepCache) -> None:
