@@ -96,8 +96,8 @@ class Prober:
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the
-        other: a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone` is the
-        job's picture. An error need not be the same again, so it counts too.
+        other: a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone`
+        is the job's picture. An error need not be the same again, so it counts too.
         """
         probe = Probe(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
