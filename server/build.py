@@ -78,6 +78,7 @@ from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
+from server.state.running_chats import RunningChats
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
@@ -126,9 +127,11 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         base.image_engine.unit_s,
         lambda: len(base.image_engine.alive),
     )
+    running_chats = RunningChats()
     limiter = RateLimiter(
         base.active_calls,
         base.active_responses,
+        running_chats,
         backlog,
         base.chat_engine,
         settings.max_running_per_key,
@@ -165,7 +168,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
     job_queue = JobQueue(
         base.active_calls,
         base.active_responses,
-        active_chats,
+        running_chats,
         backlog,
         base.database,
         base.drain,

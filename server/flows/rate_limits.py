@@ -27,6 +27,7 @@ from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
 from server.state.image_backlog import Backlog
+from server.state.running_chats import RunningChat, RunningChats
 
 Item = TypeVar("Item")
 
@@ -38,6 +39,7 @@ class RateLimiter:
         self,
         calls: ActiveCalls,
         responses: ActiveResponses,
+        chats: RunningChats,
         backlog: Backlog,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         max_running_per_key: int,
@@ -46,6 +48,7 @@ class RateLimiter:
     ) -> None:
         self._calls = calls
         self._responses = responses
+        self._running_chats = chats
         self._backlog = backlog
         self._chat_engine = chat_engine
         self._max_running_per_key = max_running_per_key
@@ -105,11 +108,17 @@ class RateLimiter:
             async with self.claimed(key, CallId(f"slot_{uuid.uuid4().hex}", key.id, "chat", "", None)):
                 yield
 
-    async def with_slot(self, key: Key, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-        """The items, while a slot is held until the last of them. Raises RateLimited before the first."""
+    async def run_chat(
+        self, key: Key, model: str, endpoint: str, items: AsyncGenerator[Item, None]
+    ) -> AsyncGenerator[Item, None]:
+        """The items of a chat, which has a slot and is listed until the last of them. Raises RateLimited before the
+        first, and Cancelled."""
         async with aclosing(items), self.slot(key):
-            async for item in items:
-                yield item
+            chat = RunningChat(key.id, model, endpoint)
+            with self._running_chats.listed(chat):
+                async with aclosing(chat.follow(items)) as followed:
+                    async for item in followed:
+                        yield item
 
     def max_running(self, key: Key) -> int:
         """How many calls this key may have at once."""

@@ -197,6 +197,7 @@ QUEUE_EVENTS: Examples = {
                 "step": 3,
                 "steps": 8,
                 "size": "1024x1024",
+                "tokens": None,
             }
         ],
         "workers": [],

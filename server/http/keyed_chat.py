@@ -28,6 +28,7 @@ from server.http.delivery import CancelOnDisconnect, KeepAliveJson
 from server.http.deps import ignored_header, read_retry_info, wants_keepalive
 from server.http.sse import chat_events, event_stream
 from server.services import Services
+from server.state.active_chats import ENDPOINT
 
 Admit = Callable[[], None]
 
@@ -75,7 +76,8 @@ async def _local_items(
 ) -> AsyncGenerator[Json, None]:
     """What is sent of a chat on a local model."""
     head = new_completion_head(model.name, spec)
-    running = services.limiter.with_slot(key, services.chat_completions.stream(chat, model, spec, head, key))
+    answer = services.chat_completions.stream(chat, model, spec, head, key)
+    running = services.limiter.run_chat(key, model.name, ENDPOINT, answer)
     async with aclosing(running) as events:
         await anext(events)
         admit()
@@ -93,16 +95,14 @@ async def _upstream_items(
 ) -> AsyncGenerator[Json, None]:
     """The same of a chat on another server. Its refusals are raised."""
     await check_upstream_chat(services.moderator, key, model, values)
-    usage = UsageContext(key, model.name)
-    if values.get("stream") is not True:
-        async with services.limiter.slot(key):
-            yield _accepted(await services.upstream_chat.ask(upstream, values, usage))
-        return
-    running = services.limiter.with_slot(key, services.upstream_chat.stream(upstream, values, usage))
-    async with aclosing(running) as items:
+    streams = values.get("stream") is True
+    send = services.upstream_chat.stream if streams else services.upstream_chat.answer
+    sent = send(upstream, values, UsageContext(key, model.name))
+    async with aclosing(services.limiter.run_chat(key, model.name, ENDPOINT, sent)) as items:
         async for item in items:
+            accepted = _accepted(item) if isinstance(item, UpstreamResponse) else item
             admit()
-            yield _accepted(item) if isinstance(item, UpstreamResponse) else item
+            yield accepted
 
 
 def _accepted(answer: UpstreamResponse) -> Json:

@@ -1,4 +1,4 @@
-"""/v1/darkroom: what a key may know of itself: its limits and money, its usage, its calls."""
+"""/v1/darkroom: what a key may know of itself: its limits and money, its usage, its calls, what it has running."""
 
 from collections.abc import AsyncIterator
 
@@ -28,6 +28,7 @@ from server.http.queries import (
     wants_csv,
 )
 from server.schemas.keys import OwnKey
+from server.schemas.queue import CancelledJob, QueuedJobList
 from server.schemas.usage import CallDetails, CallEntry, CallList, UsageReport
 from server.schemas.validation import one_of
 from server.services import Services
@@ -127,6 +128,38 @@ async def own_calls(
 async def own_call(call_id: str, key: Caller, services: ServicesDep) -> CallDetails:
     """One call."""
     return await find_call(services, call_id, key.id)
+
+
+@router.get(
+    "/jobs",
+    **openapi(
+        "List the key's jobs",
+        "Lists the key's image calls, responses and chats that run or wait on this server.",
+        success=answer("The jobs.", QueuedJobList),
+        errors=[401, 500, 503],
+    ),
+)
+async def own_jobs(key: Caller, services: ServicesDep) -> QueuedJobList:
+    """What the key has running."""
+    jobs = await services.job_queue.jobs_of(key.id)
+    return QueuedJobList.of(jobs, len(jobs))
+
+
+@router.delete(
+    "/jobs/{job_id}",
+    **openapi(
+        "Cancel one of the key's jobs",
+        "Ends a job of the key that runs or waits on this server: a chat by the `x-request-id` of its answer too. What "
+        "it has not been charged for yet, it is not.",
+        parameters=[parameter("path", "job_id", "The job's id.")],
+        success=answer("The job has ended.", CancelledJob),
+        errors=[401, 404, 500, 503],
+    ),
+)
+async def cancel_own_job(job_id: str, key: Caller, services: ServicesDep) -> CancelledJob:
+    """End one of the key's jobs."""
+    await services.job_queue.cancel_own(job_id, key.id)
+    return CancelledJob(id=job_id)
 
 
 async def find_call(services: Services, call_id: str, key_id: str | None) -> CallDetails:

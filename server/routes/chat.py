@@ -46,6 +46,7 @@ from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
 from server.schemas.errors import ErrorBody
 from server.schemas.local_models import ignored_options
 from server.services import Services
+from server.state.active_chats import ENDPOINT
 
 router = APIRouter(prefix="/v1/chat/completions")
 TEMPLATE_FIELDS = {
@@ -103,7 +104,8 @@ async def _respond(
 ) -> ASGIApp:
     """The response of a local model. It may begin once the engine has admitted the job. Raises ApiError before that."""
     head, keepalive_s = new_completion_head(model.name, spec), services.settings.keepalive_s
-    running = services.limiter.with_slot(key, services.chat_completions.stream(chat, model, spec, head, key))
+    answer = services.chat_completions.stream(chat, model, spec, head, key)
+    running = services.limiter.run_chat(key, model.name, ENDPOINT, answer)
     events = await stack.enter_async_context(aclosing(running))
     first = await anext(events)
     if isinstance(first, Admitted):
@@ -125,18 +127,20 @@ async def _respond(
 
 
 async def _respond_upstream(
-    services: Services, upstream: Upstream, values: Json, usage: UsageContext, _: AsyncExitStack
+    services: Services, upstream: Upstream, values: Json, usage: UsageContext, stack: AsyncExitStack
 ) -> Response:
-    async with services.limiter.slot(usage.key):
-        answer = await services.upstream_chat.ask(upstream, values, usage)
-        return _forwarded(answer, services.limiter.headers(usage.key))
+    answered = services.upstream_chat.answer(upstream, values, usage)
+    running = services.limiter.run_chat(usage.key, usage.model, ENDPOINT, answered)
+    answer = await anext(await stack.enter_async_context(aclosing(running)))
+    return _forwarded(answer, services.limiter.headers(usage.key))
 
 
 async def _respond_upstream_stream(
     services: Services, upstream: Upstream, values: Json, usage: UsageContext, stack: AsyncExitStack
 ) -> Response:
     """The upstream's stream once its first chunk is there, or the answer that came instead. Raises ApiError before."""
-    running = services.limiter.with_slot(usage.key, services.upstream_chat.stream(upstream, values, usage))
+    streamed = services.upstream_chat.stream(upstream, values, usage)
+    running = services.limiter.run_chat(usage.key, usage.model, ENDPOINT, streamed)
     items = await stack.enter_async_context(aclosing(running))
     first = await anext(items, None)
     if first is None:

@@ -46,6 +46,7 @@ from server.services import Services
 
 router = APIRouter(prefix="/v1beta/models")
 ENDPOINT = "gemini.images"
+CHAT_ENDPOINT = "gemini.chat"
 MODEL = parameter("path", "model", "The name of a model, or an alias.")
 BODY = json_body(GenerateBody, examples.GENERATE)
 PICTURE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
@@ -193,7 +194,7 @@ async def _generate(
         raise
     chat = await asyncio.to_thread(to_chat, body, model.name)
     stops = tuple(body.generation_config.stop_sequences)
-    events = partial(services.any_model_chat.events, key, model, chat, stops)
+    events = partial(services.any_model_chat.events, key, model, CHAT_ENDPOINT, chat, stops)
     protocol = write(CompletionHead.of_call(model.name), 1)
     return chat_response(request, key, services, events, protocol, ignored_header(ignored(values)), stream=stream)
 

@@ -36,6 +36,7 @@ from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 
 router = APIRouter(prefix="/v1/messages")
+ENDPOINT = "messages"
 Body = TypeVar("Body", bound=CountBody)
 
 
@@ -60,7 +61,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     chat = await asyncio.to_thread(to_chat, body)
     written = partial(message_events, f"msg_{uuid.uuid4().hex}", model.name)
     protocol = Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
-    events = partial(services.any_model_chat.events, key, model, chat, tuple(body.stop_sequences))
+    events = partial(services.any_model_chat.events, key, model, ENDPOINT, chat, tuple(body.stop_sequences))
     headers = ignored_header(ignored_fields(MessagesBody, values))
     return chat_response(request, key, services, events, protocol, headers, stream=body.stream)
 

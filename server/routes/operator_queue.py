@@ -28,7 +28,7 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
     "/jobs",
     **openapi(
         "List jobs",
-        "Lists the image calls, the responses, and the chats with an Idempotency-Key that run or wait on this server.",
+        "Lists the image calls, the responses and the chats that run or wait on this server.",
         success=answer("The jobs.", QueuedJobList),
         errors=[401, 500, 503],
         security="admin_key",

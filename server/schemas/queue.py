@@ -8,7 +8,8 @@ from server.schemas.listing import Listed, Listing
 
 class QueuedJob(Listed):
     """A job that runs or waits. `position` is 0 on the device, else its place in the queue; `estimated_s` until it
-    ends. What is not known is null."""
+    ends. A chat is queued until its model takes it, or until the first of its answer comes from another server;
+    `tokens` are what it has written so far, where a piece of several counts once. What is not known is null."""
 
     object: Literal["job"] = "job"
     kind: Literal["image", "response", "chat"]
@@ -23,6 +24,7 @@ class QueuedJob(Listed):
     step: int | None = None
     steps: int | None = None
     size: str | None = None
+    tokens: int | None = None
 
 
 class QueuedJobList(Listing[QueuedJob]):

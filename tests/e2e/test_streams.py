@@ -51,6 +51,28 @@ def test_the_sdk_iterates_an_edit(server: Server) -> None:
     assert Image.open(io.BytesIO(base64.b64decode(last.b64_json))).size == (320, 256)
 
 
+def test_a_call_in_the_background_shows_its_newest_preview(server: Server) -> None:
+    """Of the picture as it is drawn; then it is cancelled."""
+    body = {**SLOW, "stream": False, "size": SMALL, "background": True, "partial_images": 3}
+    with server.http() as client:
+        job = client.post("/v1/images/generations", json=body).json()
+        route = f"/v1/images/jobs/{job['id']}"
+        state: dict[str, Any] = {}
+
+        def is_seen() -> bool:
+            state.update(client.get(f"{route}?previews=true").json())
+            return bool(state["previews"])
+
+        until(is_seen)
+        (preview,) = state["previews"]
+        shown = Image.open(io.BytesIO(base64.b64decode(preview["b64_json"])))
+        assert (state["state"], shown.format, shown.size) == ("running", "PNG", (256, 256))
+        assert preview["image_index"] == 0
+        assert state["progress"]["steps"] == 200
+        assert "previews" not in client.get(route).json()
+        assert client.post(f"{route}/cancel").json()["state"] == "cancelled"
+
+
 def test_n_pictures_are_n_completed_events_whose_usage_adds_up(server: Server) -> None:
     body = {"prompt": "a star", "size": SMALL, "n": 2, "seed": 5, "model": "alpha-image-2-count"}
     with server.http() as client:

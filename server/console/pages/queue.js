@@ -19,6 +19,7 @@ function useSnapshot() {
 function stateOf(job) {
   if (job.position) return t("Waiting, place {position}", job);
   if (job.step != null) return t("Step {step} of {steps}", job);
+  if (job.tokens) return t("{tokens} tokens written", job);
   return job.state === "running" ? t("Running") : t("Queued");
 }
 

@@ -44,7 +44,7 @@ class AnyModelChat:
         self._drain = drain
 
     async def events(
-        self, key: Key, model: ChatModel, values: Json, stops: tuple[str, ...]
+        self, key: Key, model: ChatModel, endpoint: str, values: Json, stops: tuple[str, ...] = ()
     ) -> AsyncGenerator[PicturedEvent, None]:
         """The chat's events, from its `Admitted` on, within the key's limits. `values` is the body of a chat
         completion without `stop`: of stop strings, other protocols take more. Raises ApiError, also between events."""
@@ -57,7 +57,7 @@ class AnyModelChat:
             request = replace(await asyncio.to_thread(parse_chat, values), stop=stops)
             head = new_completion_head(model.name, model.source)
             events = self._completions.stream(request, model, model.source, head, key)
-        async with aclosing(self._limiter.with_slot(key, events)) as running:
+        async with aclosing(self._limiter.run_chat(key, model.name, endpoint, events)) as running:
             async for event in running:
                 yield event
 

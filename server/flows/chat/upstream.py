@@ -32,6 +32,12 @@ class UpstreamChat:
             await self._record_usage(usage, answer.body.get("usage"))
         return answer
 
+    async def answer(
+        self, upstream: Upstream, values: Json, usage: UsageContext
+    ) -> AsyncGenerator[UpstreamResponse, None]:
+        """The same as the only item of a chat."""
+        yield await self.ask(upstream, values, usage)
+
     async def stream(
         self, upstream: Upstream, values: Json, usage: UsageContext
     ) -> AsyncGenerator[UpstreamResponse | Json, None]:

@@ -1,4 +1,4 @@
-"""What runs and waits on this server, for operators: listed, watched, cancelled."""
+"""What runs and waits on this server, for operators and for its keys: listed, watched, cancelled."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -11,24 +11,24 @@ from server.errors import NotFound
 from server.flows.operators.reports import key_names
 from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall, ActiveCalls
-from server.state.active_chats import ActiveChats
-from server.state.active_job import ActiveJob
 from server.state.active_responses import ActiveResponse, ActiveResponses
 from server.state.drain import Drain
 from server.state.image_backlog import Backlog
+from server.state.running_chats import RunningChat, RunningChats
 
 WATCH_S = 0.5  # between two looks at the queue
 
+Job = ActiveCall | ActiveResponse | RunningChat
+
 
 class JobQueue:
-    """Image calls, responses, and chats with an Idempotency-Key. Chats without one are among the workers' jobs alone:
-    they end with their connection."""
+    """Image calls, responses and chats."""
 
     def __init__(
         self,
         calls: ActiveCalls,
         responses: ActiveResponses,
-        chats: ActiveChats,
+        chats: RunningChats,
         backlog: Backlog,
         database: Database,
         drain: Drain,
@@ -57,29 +57,46 @@ class JobQueue:
                 shown = snapshot
             await asyncio.sleep(WATCH_S)
 
+    async def jobs_of(self, key_id: str) -> list[QueuedJob]:
+        """The jobs of one key, as it sees them itself."""
+        return [job for job in (await self.snapshot()).jobs if job.key_id == key_id]
+
     async def cancel(self, job_id: str, *, by: str) -> None:
         """End a job; it is not charged, unless it was already. Raises NotFound."""
-        job = next((job for job in self._running() if job.call.id == job_id), None)
-        if job is None:
-            message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
-            raise NotFound(message, param="id", code="job_not_found")
-        job.cancel()
-        await job.wait_done()
-        details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
+        job = self._find(job_id)
+        key_id, endpoint = _origin(job)
+        await _end(job)
+        details = {"key_id": key_id, "endpoint": endpoint}
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 
-    def _running(self) -> list[ActiveJob[Any]]:
-        jobs: list[ActiveJob[Any]] = [*self._calls.all(), *self._responses.all(), *self._chats.all()]
+    async def cancel_own(self, job_id: str, key_id: str) -> None:
+        """The same by the key whose job it is."""
+        await _end(self._find(job_id, key_id))
+
+    def _find(self, job_id: str, key_id: str | None = None) -> Job:
+        running = {_id(job): job for job in self._running()}
+        job = running.get(job_id)
+        if job is None or key_id not in {None, _origin(job)[0]}:
+            message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
+            raise NotFound(message, param="id", code="job_not_found")
+        return job
+
+    def _running(self) -> list[Job]:
+        jobs: list[Job] = [*self._calls.all(), *self._responses.all(), *self._chats.all()]
         return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
 
-    def _describe(self, job: ActiveJob[Any], names: Mapping[str, str]) -> QueuedJob:
+    def _describe(self, job: Job, names: Mapping[str, str]) -> QueuedJob:
+        key_id, endpoint = _origin(job)
         common = {
-            "id": job.call.id,
-            "key_id": job.call.key_id,
-            "key_name": names.get(job.call.key_id, ""),
-            "endpoint": job.call.endpoint,
+            "id": _id(job),
+            "key_id": key_id,
+            "key_name": names.get(key_id, ""),
+            "endpoint": endpoint,
             "created_at": job.created_at,
         }
+        if isinstance(job, RunningChat):
+            state = "running" if job.admitted else "queued"
+            return QueuedJob(**common, kind="chat", model=job.model, state=state, tokens=job.tokens)
         if isinstance(job, ActiveCall):
             outlook = self._backlog.outlook(job.call.id)
             return QueuedJob(
@@ -93,11 +110,26 @@ class JobQueue:
                 steps=job.progress.steps if job.progress else None,
                 size=job.shape.size if job.shape else None,
             )
-        if isinstance(job, ActiveResponse):
-            model = job.record.echo.get("model")
-            state = "queued" if job.status == "queued" else "running"
-            return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
-        return QueuedJob(**common, kind="chat", model=None, state="running" if job.admitted else "queued")
+        model = job.record.echo.get("model")
+        state = "queued" if job.status == "queued" else "running"
+        return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
+
+
+def _id(job: Job) -> str:
+    return job.id if isinstance(job, RunningChat) else job.call.id
+
+
+def _origin(job: Job) -> tuple[str, str]:
+    """The id of its key, and its endpoint."""
+    return (job.key_id, job.endpoint) if isinstance(job, RunningChat) else (job.call.key_id, job.call.endpoint)
+
+
+async def _end(job: Job) -> None:
+    if isinstance(job, RunningChat):
+        await job.cancel()
+        return
+    job.cancel()
+    await job.wait_done()
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:

@@ -19,6 +19,7 @@ from server.schemas.response_object import Json, usage_object
 from server.schemas.responses import CompactBody
 from server.state.served_catalog import ServedCatalog
 
+ENDPOINT = "responses.compact"
 SUMMARY_TOKENS = 512
 TASK = (
     "Below is a conversation between a user and an assistant. Write a summary from which the assistant can go on: what "
@@ -62,7 +63,7 @@ class Compactor:
             values = {"messages": messages, "max_tokens": SUMMARY_TOKENS, "temperature": 0}
             texts, usage = [], ChatUsage(0, 0)
             try:
-                async for event in self._chat.events(key, model, values, ()):
+                async for event in self._chat.events(key, model, ENDPOINT, values):
                     if isinstance(event, TextDelta):
                         texts.append(event.text)
                     if isinstance(event, ChatFinished):
