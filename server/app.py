@@ -54,6 +54,7 @@ from server.telemetry.engine_metrics import EngineReport
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
+MISPLACED = {"images", "chat", "responses", "conversations", "messages", "models"}  # first parts of URLs without /v1
 EXPOSED_HEADERS = [
     "x-request-id",
     "request-id",
@@ -231,7 +232,7 @@ def _handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
             url = await forwarder.find_url(request.scope, error)
             if url is not None:
                 return forwarder.answer(request.scope, error, url)
-        api_error = error if isinstance(error, ApiError) else _translate(error)
+        api_error = error if isinstance(error, ApiError) else _translate(error, request.url.path)
         note_error(request.scope, api_error)
         status, body = error_answer(request.url.path, api_error)
         return JSONResponse(body, status_code=status, headers=api_error.headers)
@@ -241,9 +242,9 @@ def _handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _translate(error: Exception) -> ApiError:
+def _translate(error: Exception, path: str) -> ApiError:
     if isinstance(error, HTTPException) and error.status_code == 404:
-        return NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
+        return NotFound(f"Unknown request URL. {_advice(path)}", code="unknown_url")
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})
@@ -252,6 +253,17 @@ def _translate(error: Exception) -> ApiError:
     if isinstance(error, RequestValidationError):
         return _bad_parameter(error)
     return BadRequest("The request could not be read: the client closed its connection.")
+
+
+def _advice(path: str) -> str:
+    """What to do about a URL that is not served: a client's base URL is the part that people get wrong."""
+    first, _, rest = path.lstrip("/").partition("/")
+    if first in MISPLACED or (first == "v1" and rest.startswith("v1")):
+        return (
+            "URLs begin with /v1 once: the base URL of OpenAI's clients ends in /v1, that of Anthropic's and Google's "
+            "does not."
+        )
+    return "The routes are listed at /openapi.json."
 
 
 def _bad_parameter(error: RequestValidationError) -> ApiError:

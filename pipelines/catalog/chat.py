@@ -78,6 +78,11 @@ class ChatCatalog:
         sources = (model.source for model in self.models.values())
         return tuple(dict.fromkeys(source for source in sources if isinstance(source, Upstream)))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a call may name."""
+        return (*self.models, *self.aliases)
+
     def find(self, name: str | None) -> ChatModel | None:
         """By name or alias; the default, if there is one, when there is no name."""
         name = name or self.default

@@ -148,6 +148,11 @@ class Catalog:
         }
         return replace(self, models={**self.models, **changed})
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a call may name."""
+        return (*self.models, *self.aliases)
+
     def find(self, name: str | None) -> ImageModel | None:
         """By name or alias; the default when there is no name."""
         name = name or self.default

@@ -1,5 +1,7 @@
 """Which model a request names, and whether its key may use it."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TypeVar
 
 from pipelines.catalog.chat import ChatModel
@@ -9,9 +11,16 @@ from server.errors import BadRequest, Forbidden, NotFound
 ServedModel = TypeVar("ServedModel", ImageModel, ChatModel)
 
 
+def unknown_model(name: str | None, known: Iterable[str]) -> str:
+    """What is said of a name that no model has: with the known name that it is probably meant to be."""
+    near = get_close_matches(name or "", known, n=1, cutoff=0.75)
+    meant = f" Did you mean `{near[0]}`?" if near else ""
+    return f"The model `{name}` does not exist or you do not have access to it.{meant}"
+
+
 def find_image_model(catalog: Catalog, name: str | None, groups: frozenset[str]) -> ImageModel:
     """The image model of a name or an alias; without a name, the default. Raises NotFound or Forbidden."""
-    message = f"The model `{name}` does not exist or you do not have access to it."
+    message = unknown_model(name, catalog.names)
     return _check_served(catalog.find(name), groups, f"{message} Image models here: {', '.join(catalog.models)}.")
 
 
@@ -23,7 +32,7 @@ def find_chat_model(catalog: Catalog, name: str | None, groups: frozenset[str]) 
     if name is None and chat.default is None:
         message = f"Missing required parameter: 'model'. {known}"
         raise BadRequest(message, param="model", code="missing_required_parameter")
-    message = f"The model `{name}` does not exist or you do not have access to it."
+    message = unknown_model(name, chat.names)
     if name in catalog.models:
         message = f"The model `{name}` draws pictures and does not chat."
     return _check_served(chat.find(name), groups, f"{message} {known}")

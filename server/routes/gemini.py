@@ -21,7 +21,7 @@ from server.errors import ApiError, BadRequest, ModerationBlocked, NotFound
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.completion import CompletionHead
 from server.flows.chat.picture import PicturedEvent
-from server.flows.models import find_chat_model
+from server.flows.models import find_chat_model, unknown_model
 from server.http import dialect_examples as examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Json, Protocol, chat_response
@@ -159,7 +159,7 @@ async def show_model(model: str, _: Caller, services: ServicesDep) -> Json:
     catalog = services.catalog.current
     found = catalog.find(model) or catalog.chat.find(model)
     if found is None:
-        message = f"The model `{model}` does not exist or you do not have access to it."
+        message = unknown_model(model, (*catalog.names, *catalog.chat.names))
         raise NotFound(message, param="model", code="model_not_found")
     return _card(found)
 

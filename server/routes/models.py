@@ -15,6 +15,7 @@ from server.accounts.money import format_money
 from server.errors import NotFound
 from server.flows.images.controls import offered_controls
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
+from server.flows.models import unknown_model
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import answer, openapi, parameter, schema_of
 from server.schemas.images import MAX_PROMPT, MAX_STEPS
@@ -63,7 +64,7 @@ async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard |
     chat = catalog.chat.find(name)
     if chat is not None:
         return _chat_card(chat, services)
-    message = f"The model `{name}` does not exist or you do not have access to it."
+    message = unknown_model(name, (*catalog.names, *catalog.chat.names))
     raise NotFound(message, param="model", code="model_not_found")
 
 

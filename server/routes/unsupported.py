@@ -23,7 +23,6 @@ OF_OPENAI_AND_ANTHROPIC = {
     "videos": "Videos are",
     "realtime": "The realtime endpoint is",
     "completions": "Legacy completions are",
-    "images/variations": "Image variations are",
     "chat/completions/{id}": "Stored chat completions are",
     "containers": "Containers are",
     "evals": "Evals are",
@@ -63,6 +62,12 @@ SERVED = (
     "It serves /v1/images, /v1/chat/completions, /v1/responses, /v1/conversations, /v1/messages, /v1/models and "
     "/v1beta/models."
 )
+OF_PICTURES = {
+    "variations": "Image variations are not supported by this server: send the picture to /v1/images/edits, with a "
+    "prompt and a `strength`.",
+    "upscale": "Upscaling alone is not supported by this server: a 2K or 4K model redraws a picture larger, at "
+    "/v1/images/edits with a `size`, and a low `strength` to stay close to it.",
+}
 SERVED_BY_MODELS = "Models here take generateContent, streamGenerateContent and countTokens."
 
 
@@ -83,3 +88,5 @@ for _action in ACTIONS:
     for _prefix in ("/v1", "/v1beta"):
         _path = f"{_prefix}/models/{{model:path}}:{_action}"
         router.add_api_route(_path, _refuse, methods=["POST"], include_in_schema=False)
+for _endpoint, _message in OF_PICTURES.items():
+    router.add_api_route(f"/v1/images/{_endpoint}", _refusal(_message), methods=METHODS, include_in_schema=False)

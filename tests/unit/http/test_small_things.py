@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from tests.support.in_process import InProcess, in_process
 
+SAID = {"role": "user", "content": "a boat"}
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a boat", "size": "256x256", "response_format": "url"}
@@ -119,6 +120,44 @@ async def test_the_key_may_come_in_other_headers(running: InProcess, name: str) 
 async def test_endpoints_of_the_family_that_are_not_served_say_so(running: InProcess, path: str) -> None:
     refused = await running.client.get(f"/v1/{path}")
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unsupported_endpoint")
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("chat/completions", "ends in /v1"),
+        ("images/generations", "ends in /v1"),
+        ("v1/v1/messages", "Anthropic"),
+        ("v1/image/generations", "/openapi.json"),
+        ("nothing", "/openapi.json"),
+    ],
+)
+async def test_a_wrong_base_url_is_told_apart_from_a_wrong_route(running: InProcess, path: str, advice: str) -> None:
+    error = (await running.client.post(f"/{path}", json={})).json()["error"]
+    assert error["code"] == "unknown_url"
+    assert advice in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "meant"),
+    [
+        ("/v1/images/generations", {"model": "alpha-image-3-count", "prompt": "a boat"}, "alpha-image-2-count"),
+        ("/v1/images/generations", {"model": "dalle-3", "prompt": "a boat"}, "dall-e-3"),
+        (
+            "/v1/chat/completions",
+            {"model": "starter_chat", "messages": [{"role": "user", "content": "a"}]},
+            "starter-chat",
+        ),
+    ],
+)
+async def test_a_mistyped_model_is_answered_with_the_one_that_is_meant(
+    running: InProcess, path: str, body: dict[str, Any], meant: str
+) -> None:
+    error = (await running.client.post(path, json=body)).json()["error"]
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert f"Did you mean `{meant}`?" in error["message"]
+    other = (await running.client.post(path, json={**body, "model": "zzz"})).json()["error"]
+    assert "Did you mean" not in other["message"]
 
 
 @pytest.mark.parametrize(
