@@ -26,6 +26,7 @@ from server.schemas.hosted_fields import refuse_unsupported
 Json = dict[str, Any]
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 FIELDS = {  # a chat completion's -> those of Messages
+    "messages": "messages",  # without a path: a system prompt is the first of a chat completion's
     "response_format": "output_config.format",
     "stop": "stop_sequences",
     "reasoning_effort": "output_config.effort",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.catalog.chat import ChatModel
-from pipelines.protocol.chat import ChatEvent
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatSpec
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.errors import ApiError, EngineFailure
@@ -16,6 +16,7 @@ from server.flows.chat.complete import ChatCompletions, new_completion_head, new
 from server.flows.chat.moderation import chat_moderation_context, check_upstream_chat
 from server.flows.chat.parse import parse_chat
 from server.flows.chat.picture import PicturedEvent
+from server.flows.chat.request import ChatRequest
 from server.flows.chat.run import UsageContext
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.chat.upstream_events import upstream_events, upstream_refusal
@@ -55,11 +56,22 @@ class AnyModelChat:
             events = self._upstream_events(key, model, model.source, body)
         else:
             request = replace(await asyncio.to_thread(parse_chat, values), stop=stops)
-            head = new_completion_head(model.name, model.source)
-            events = self._completions.stream(request, model, model.source, head, key)
+            events = self._local_events(key, model, model.source, request)
         async with aclosing(self._limiter.run_chat(key, model.name, endpoint, events)) as running:
             async for event in running:
                 yield event
+
+    async def _local_events(
+        self, key: Key, model: ChatModel, spec: ChatSpec, request: ChatRequest
+    ) -> AsyncGenerator[ChatEvent, None]:
+        request, unseen = self._completions.leave_out_unseen(request, spec)
+        head = new_completion_head(model.name, spec)
+        async with aclosing(self._completions.stream(request, model, spec, head, key)) as events:
+            async for event in events:
+                if unseen and isinstance(event, Admitted):  # other protocols count messages otherwise: no path is told
+                    yield replace(event, unused_options=(*event.unused_options, "messages"))
+                else:
+                    yield event
 
     async def _upstream_events(
         self, key: Key, model: ChatModel, upstream: Upstream, values: Json
@@ -79,6 +91,7 @@ class AnyModelChat:
         async with self._limiter.slot(key):
             if not isinstance(model.source, Upstream):
                 request = await asyncio.to_thread(parse_chat, values)
+                request, _ = self._completions.leave_out_unseen(request, model.source)
                 return await self._completions.count_tokens(request, model.source, key)
             await check_upstream_chat(self._moderator, key, model, values)
             body = {**values, "max_tokens": 1}

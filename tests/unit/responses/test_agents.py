@@ -17,6 +17,11 @@ PATCH = {
 }
 FILES = {"type": "namespace", "name": "files", "description": "of the project", "tools": [PATCH]}
 PICTURE = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+OF_ANTHROPIC = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png()).decode()},
+}
+OF_GOOGLE = {"inlineData": {"mimeType": "image/png", "data": base64.b64encode(png()).decode()}}
 LOOK = [
     {"role": "user", "content": [{"type": "input_text", "text": "Who?"}, {"type": "input_image", "image_url": PICTURE}]}
 ]
@@ -107,6 +112,38 @@ async def test_pictures_are_left_out_where_the_operator_allows_it(tmp_path: Path
             assert chat.status_code == 200
             assert chat.headers["x-darkroom-ignored"] == "messages[0].content[1].image_url"
             assert app.workers.jobs[-1].messages[0]["content"][1] == {"type": "text", "text": "[image]"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (
+            "/v1/messages",
+            {
+                "model": "starter-chat",
+                "max_tokens": 9,
+                "system": "Be kind.",
+                "messages": [{"role": "user", "content": [{"type": "text", "text": "Who?"}, OF_ANTHROPIC]}],
+            },
+            "messages",
+        ),
+        (
+            "/v1beta/models/starter-chat:generateContent",
+            {"contents": [{"role": "user", "parts": [{"text": "Who?"}, OF_GOOGLE]}]},
+            "contents",
+        ),
+    ],
+)
+async def test_other_protocols_leave_them_out_too(
+    tmp_path: Path, app: InProcess, path: str, body: dict[str, Any], field: str
+) -> None:
+    refused = await app.client.post(path, json=body)
+    assert refused.status_code == 400
+    assert f'"{field}"' in refused.text
+    async with in_process(tmp_path / "allowing", leave_out_pictures=True) as allowing:
+        answer = await allowing.client.post(path, json=body)
+        assert (answer.status_code, answer.headers["x-darkroom-ignored"]) == (200, field)
+        assert allowing.workers.jobs[-1].messages[-1]["content"][1] == {"type": "text", "text": "[image]"}
 
 
 async def test_fields_of_the_hosted_service_that_change_nothing_are_named(app: InProcess) -> None:
