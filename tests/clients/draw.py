@@ -11,6 +11,31 @@ SIZE = "256x256"
 PNG = b"\x89PNG"
 
 
+def by_openai() -> dict[str, object]:
+    """OpenAI's SDK in an older version than Darkroom's own tests have: whole, streamed and by the image tool."""
+    import openai
+
+    client = openai.OpenAI(max_retries=0)
+    results: dict[str, object] = {}
+    for name in ("gpt-image-1", "dall-e-3", "beta-3-pro-image-count"):
+        drawn = base64.b64decode(client.images.generate(model=name, prompt="a red boat", size=SIZE).data[0].b64_json)
+        edited = client.images.edit(model=name, prompt="make it blue", image=("boat.png", drawn, "image/png"))
+        results[name] = [drawn.startswith(PNG), base64.b64decode(edited.data[0].b64_json).startswith(PNG)]
+    stream = client.images.generate(model="gpt-image-1", prompt="a tree", size=SIZE, stream=True, partial_images=1)
+    results["stream"] = [base64.b64decode(event.b64_json).startswith(PNG) for event in stream]
+    tool = {"type": "image_generation", "size": SIZE}
+    call = {"model": "starter-chat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
+    first = client.responses.create(input="draw a red boat", max_output_tokens=64, **call)
+    second = client.responses.create(input="make it blue", max_output_tokens=64, previous_response_id=first.id, **call)
+    results["tool"] = _pictures(first, second)
+    return results
+
+
+def _pictures(*answers: object) -> list[bool]:
+    items = (item for answer in answers for item in answer.output)
+    return [base64.b64decode(item.result).startswith(PNG) for item in items if item.type == "image_generation_call"]
+
+
 def by_litellm() -> dict[str, object]:
     import litellm
 
@@ -26,12 +51,7 @@ def by_litellm() -> dict[str, object]:
     call = {"model": "openai/starter-chat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
     first = litellm.responses(input="draw a red boat", max_output_tokens=64, **call)
     second = litellm.responses(input="make it blue", max_output_tokens=64, previous_response_id=first.id, **call)
-    results["tool"] = [
-        base64.b64decode(item.result).startswith(PNG)
-        for answer in (first, second)
-        for item in answer.output
-        if item.type == "image_generation_call"
-    ]
+    results["tool"] = _pictures(first, second)
     return results
 
 
@@ -59,4 +79,4 @@ def by_langchain() -> dict[str, object]:
     return {"pictures": [base64.b64decode(picture).startswith(PNG) for picture in pictures]}
 
 
-print(json.dumps({"litellm": by_litellm, "langchain": by_langchain}[sys.argv[1]]()))
+print(json.dumps({"openai": by_openai, "litellm": by_litellm, "langchain": by_langchain}[sys.argv[1]]()))

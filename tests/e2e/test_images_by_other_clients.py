@@ -12,8 +12,9 @@ BOTH = [True, True]  # a picture drawn, a picture edited or continued
 
 
 @needs_python_clients
-def test_litellm_draws_edits_and_continues(responses_server: Server) -> None:
-    results = run(responses_server, PYTHON, SCRIPT, "litellm")
+@pytest.mark.parametrize("client", ["openai", "litellm"])
+def test_a_python_client_draws_edits_and_continues(responses_server: Server, client: str) -> None:
+    results = run(responses_server, PYTHON, SCRIPT, client)
     assert set(map(tuple, results.values())) == {tuple(BOTH)}, results
 
 
