@@ -5,8 +5,6 @@ that dies ends with its lease. Inserting a version is what decides: before that 
 every gateway must serve it.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from server.accounts.db import Database
 from server.accounts.store import Store
 from server.accounts.tables import CatalogRow, GatewayRow
 
+KNOWN_VERSIONS = 100
 TURN_LOCK = 0x6361746C6F6773  # any number that no other program's advisory locks have
 
 
@@ -38,10 +37,6 @@ class CatalogContent:
     files: Mapping[str, str]
     weights: Mapping[str, str]
     edits: tuple[Edit, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        return files_digest(self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +79,11 @@ class CatalogStore(Store):
                 session.add(row)
             return _version(row)
 
-    def knows(self, digest: str) -> bool:
-        """Whether some version had these files."""
+    def known_files(self) -> set[tuple[str, str]]:
+        """Names and texts of the files of the latest versions: what else a folder has, somebody has edited."""
         with self._database.read() as session:
-            return bool(session.scalar(select(exists().where(CatalogRow.digest == digest))))
+            latest = select(CatalogRow.files).order_by(CatalogRow.version.desc()).limit(KNOWN_VERSIONS)
+            return {file for files in session.scalars(latest) for file in files.items()}
 
     def take_turn(self, change: str) -> bool:
         """Begin to make a change for all gateways. False while another one does."""
@@ -135,16 +131,10 @@ class CatalogStore(Store):
             session.execute(select(func.pg_advisory_xact_lock(TURN_LOCK)))
 
 
-def files_digest(files: Mapping[str, str]) -> str:
-    """SHA-256 of a catalog's files."""
-    return hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
-
-
 def _row(version: int, content: CatalogContent, change: str) -> CatalogRow:
     return CatalogRow(
         version=version,
         files=dict(content.files),
-        digest=content.digest,
         weights=dict(content.weights),
         edits=[asdict(edit) for edit in content.edits],
         change=change,

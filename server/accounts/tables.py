@@ -170,15 +170,14 @@ class GatewayRow(Base):
 class CatalogRow(Base):
     """A catalog that several gateways served or serve: the newest is current.
 
-    `files`: the text of each file. `digest`: of all of them. `weights`: the SHA-256 of what they name, by its path.
-    `edits`: the swaps that can be undone, oldest first. `change` made it.
+    `files`: the text of each file. `weights`: the SHA-256 of what they name, by its path. `edits`: the swaps that can
+    be undone, oldest first. `change` made it.
     """
 
     __tablename__ = "catalogs"
 
     version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     files: Mapped[dict[str, str]] = mapped_column(JSON)
-    digest: Mapped[str] = mapped_column(String(64), index=True)
     weights: Mapped[dict[str, str]] = mapped_column(JSON)
     edits: Mapped[list[dict[str, str]]] = mapped_column(JSON)
     change: Mapped[str] = mapped_column(String(60))

@@ -71,12 +71,17 @@ def test_a_swap_and_its_undo_change_both_servers(pair: Pair) -> None:
 
 def test_files_that_were_edited_at_one_become_those_of_both(pair: Pair) -> None:
     file = pair.b.configs / FILE
-    file.write_text(file.read_text().replace('price = "0.10"', 'price = "0.20"'))
+    mine = file.read_text().replace('price = "0.10"', 'price = "0.20"')
+    file.write_text(mine)
+    assert swap(pair.a, "other").status_code == 200
+    assert [state[:2] for state in served(pair)] == [(["other"], 4)] * 2
+    assert file.read_text() == mine  # its log says so
+    assert admin(pair.a, "POST", "/admin/undo").status_code == 200
     reloaded = admin(pair.b, "POST", "/admin/reload", None, Prefer="respond-async")
     job = reloaded.headers["location"]
     until(lambda: admin(pair.a, "GET", job).json()["state"] == "succeeded")  # the other server tells of it too
     assert (pair.a.configs / FILE).read_text() == file.read_text()
-    assert served(pair) == both("tiny", 4)
+    assert served(pair) == both("tiny", 6)
     unknown = admin(pair.a, "GET", "/admin/swaps/swap_none")
     assert unknown.status_code == 404
 

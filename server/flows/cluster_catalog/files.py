@@ -1,7 +1,7 @@
 """A catalog as the texts of its files, and the sums of the weights that they name."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,17 +35,21 @@ def parse(files: Mapping[str, str], configs: Path, weights: Path) -> Catalog:
     return replace(catalog, models=models)
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Make the folder's catalog files these. A failure is logged: it may be read-only, or another gateway's too."""
+def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[str, str]]) -> list[str]:
+    """Make the folder's catalog files these, but for those whose name and text are not `known`: returns their names. A
+    failure is logged: the folder may be read-only, or another gateway's too."""
+    edited: list[str] = []
     try:
         present = read_files(folder)
-        for name, text in files.items():
-            if present.get(name) != text:
-                write_text(folder / name, text)
-        for name in present.keys() - files.keys():
+        edited += [name for name, text in present.items() if (name, text) not in known]
+        for name in files.keys() - set(edited):
+            if present.get(name) != files[name]:
+                write_text(folder / name, files[name])
+        for name in present.keys() - files.keys() - set(edited):
             (folder / name).unlink(missing_ok=True)
     except (OSError, CatalogError) as error:
         log.warning("the catalog's files can't be written", folder=str(folder), error=str(error))
+    return edited
 
 
 def weight_sums(catalog: Catalog, weights: Path, digests: Digests) -> dict[str, str]:

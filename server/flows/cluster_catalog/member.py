@@ -12,11 +12,11 @@ import structlog
 
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.images import Catalog, CatalogError
-from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit, files_digest
+from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
 from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog_update import refused
-from server.flows.cluster_catalog.files import compare_sums, parse, read_files, weight_sums, write_files
+from server.flows.cluster_catalog.files import compare_sums, parse, weight_sums, write_files
 from server.schemas.cluster import EditedFile, ProposedCatalog
 from server.state.served_catalog import ServedCatalog
 
@@ -110,7 +110,7 @@ class CatalogMember:
     async def _serve(self, current: CatalogVersion) -> CatalogDiff | None:
         proposal, prepared = self._prepared or (None, None)
         try:
-            if prepared is None or proposal is None or proposal.content.digest != current.content.digest:
+            if prepared is None or proposal is None or proposal.content.files != current.content.files:
                 self._drop()
                 prepared = await self._load(current.content)
         except ApiError as error:
@@ -142,16 +142,13 @@ class CatalogMember:
         return weight_sums(catalog, self._weights, self._digests)
 
     async def _note(self) -> None:
-        """In the database, what is served; in the catalog's folder its files, unless somebody has edited those."""
+        """In the database, what is served; in the catalog's folder its files, but for those that somebody edited."""
         await self._store.in_writer(self._store.serves, self.version)
         current = await self._store.in_reader(self._store.current)
         if current is not None and current.version == self.version:
-            own = await asyncio.to_thread(read_files, self._model_configs)
-            if await self._store.in_reader(self._store.knows, files_digest(own)):
-                await asyncio.to_thread(write_files, self._model_configs, current.content.files)
-            else:
-                log.warning(
-                    "the catalog's files here are not what the cluster serves; `darkroom reload` makes them that",
-                    folder=str(self._model_configs), version=self.version,
-                )  # fmt: skip
+            known = await self._store.in_reader(self._store.known_files)
+            edited = await asyncio.to_thread(write_files, self._model_configs, current.content.files, known)
+            if edited:
+                message = "catalog files here are not those that the cluster serves: `darkroom reload` makes them that"
+                log.warning(message, folder=str(self._model_configs), files=edited, version=self.version)
             self._noted = self.version

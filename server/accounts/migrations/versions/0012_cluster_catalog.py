@@ -15,7 +15,6 @@ def upgrade() -> None:
         "catalogs",
         sa.Column("version", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("files", sa.JSON(), nullable=False),
-        sa.Column("digest", sa.String(64), nullable=False, index=True),
         sa.Column("weights", sa.JSON(), nullable=False),
         sa.Column("edits", sa.JSON(), nullable=False),
         sa.Column("change", sa.String(60), nullable=False),
