@@ -108,16 +108,19 @@ async def run_maintenance(services: Services) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
         if services.catalog_member is not None:
-            tasks.create_task(_every(services.settings.lease_s / 3, services.catalog_member.settle))
+            settle = services.catalog_member.settle
+            tasks.create_task(_every(services.settings.lease_s / 3, settle, at_once=True))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":
             tasks.create_task(_every(WEBHOOKS_EVERY_S, services.webhooks.deliver_due))
 
 
-async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:
     """A failure is logged and tried again: a full disk must not end the renewals."""
+    pause_s = 0 if at_once else seconds
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(pause_s)
+        pause_s = seconds
         try:
             await work()
         except Exception:

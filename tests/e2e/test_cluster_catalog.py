@@ -1,4 +1,7 @@
-"""One catalog for two servers on one PostgreSQL: all swap or none, and one that was gone takes what the other has."""
+"""One catalog for two servers on one PostgreSQL: all swap or none, and one that was gone takes what the other has.
+
+The workers are plain ones, without torch; WORKERS=real has the server's.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import Pair, two_gateways
+from tests.support.gateways import QUICK, Pair, two_gateways
 from tests.support.harness import Server, frozen, until
 from tests.support.tiny_checkpoints import make_sd
 
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Each has its own catalog and weights. `other` is the same on both, `damaged` is not."""
     folder = tmp_path_factory.mktemp("catalogs")
-    with two_gateways(folder, own_files=True, chat=False) as pair:
+    with two_gateways(folder, QUICK, own_files=True, chat=False) as pair:
         for name in ("other", "damaged"):
             make_sd(pair.a.weights / name)
             shutil.copytree(pair.a.weights / name, pair.b.weights / name)
@@ -147,11 +150,15 @@ def test_a_browser_that_signs_in_at_one_server_is_known_at_the_other(pair: Pair)
 
 
 def test_operators_see_every_server_at_any_of_them(pair: Pair) -> None:
+    def cards(server: Server) -> dict[str, Any]:
+        return {card["url"]: card for card in admin(server, "GET", "/admin/gateways").json()["data"]}
+
+    until(lambda: all(card["catalog_version"] for card in cards(pair.a).values()))
     for asked, server in enumerate(pair.servers):
-        cards = {card["url"]: card for card in admin(server, "GET", "/admin/gateways").json()["data"]}
-        assert cards.keys() == {each.settings["gateway_url"] for each in pair.servers}
+        found = cards(server)
+        assert found.keys() == {each.settings["gateway_url"] for each in pair.servers}
         for number, other in enumerate(pair.servers):
-            card = cards[other.settings["gateway_url"]]
+            card = found[other.settings["gateway_url"]]
             assert (card["alive"], card["asked"]) == (True, number == asked)
             assert card["state"]["image"][0]["worker_pid"] == other.readiness()["worker_pid"]
             assert card["catalog_version"] == card["state"]["catalog"]["version"]

@@ -19,11 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.gateways import Pair, gateway_settings, two_gateways
+from tests.support.gateways import QUICK, Pair, gateway_settings, two_gateways
 from tests.support.harness import Server, suspended, until
 from tests.support.object_store import ObjectStore, object_store
 
-PROGRAM = "server" if os.environ.get("WORKERS") == "real" else "benchmarks.plain_server"
 IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
 PICTURE = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
 STREAM = {**PICTURE, "steps": 120, "stream": True, "partial_images": 3}
@@ -109,7 +108,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Iterator[Pair]:
-    with two_gateways(tmp_path_factory.mktemp("faults"), PROGRAM, storage=store.url) as pair:
+    with two_gateways(tmp_path_factory.mktemp("faults"), QUICK, storage=store.url) as pair:
         yield pair
 
 
@@ -230,7 +229,7 @@ def test_the_store_dies(caller: Caller, store: ObjectStore, pool: concurrent.fut
 def test_a_server_is_added_and_drained(caller: Caller, pool: concurrent.futures.ThreadPoolExecutor) -> None:
     pair = caller.pair
     settings = {**gateway_settings(pair.url, pair.a.home), "storage": pair.a.settings["storage"]}
-    third = Server(pair.a.home.parent / "c", pair.a.weights, pair.a.configs, settings, program=PROGRAM)
+    third = Server(pair.a.home.parent / "c", pair.a.weights, pair.a.configs, settings, program=QUICK)
     try:
         began = time.monotonic()
         third.start()
