@@ -115,6 +115,20 @@ def test_a_server_that_is_gone_is_left_out_and_takes_the_current_catalog_when_it
     until(lambda: served(pair)[0] == served(pair)[1])
 
 
+def test_a_server_that_dies_while_it_makes_a_change_leaves_the_other_as_it_was(pair: Pair) -> None:
+    before = served(pair)[1]
+    target = "tiny" if before[0] == ["other"] else "other"
+    with pair.held_up(pair.b):
+        body = {"model": MODEL, "checkpoint": target}
+        job = admin(pair.a, "POST", "/admin/swap", body, Prefer="respond-async").headers["location"]
+        until(lambda: admin(pair.a, "GET", job).json()["stage"] == "loading")
+        pair.a.kill()
+    assert pair.b.readiness()["catalog"] == {"version": before[1], "problem": None}
+    assert swap(pair.b, target).status_code == 200  # once the turn of the dead one is over
+    pair.a.start()
+    until(lambda: served(pair) == both(target, before[1] + 1))
+
+
 def test_a_server_that_was_given_up_while_it_lived_catches_up(pair: Pair) -> None:
     version = served(pair)[0][1]
     assert pair.b.process is not None
