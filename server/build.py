@@ -67,7 +67,7 @@ from server.flows.responses.planner import Planner
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.thumbnails import Thumbnails
-from server.moderation.policy import load_policy
+from server.moderation.policy import PolicyError, load_policy
 from server.services import Services
 from server.settings import Settings
 from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
@@ -240,7 +240,10 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
 
 
 def _build_base(settings: Settings, catalog: Catalog) -> _Base:
-    policy = load_policy(settings.moderation, settings.weights, catalog.groups)
+    try:
+        policy = load_policy(settings.moderation, settings.weights, catalog.groups)
+    except PolicyError as error:
+        raise StartError(f"The policy of DARKROOM_MODERATION is refused:\n{error}") from error
     crash_points = CrashPoints(settings.crash_at)
     owner = uuid.uuid4().hex
     upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s)

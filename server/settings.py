@@ -1,17 +1,36 @@
 """All settings of the server, read once at start from environment variables with the prefix DARKROOM_."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipelines.protocol.messages import DeviceChoice
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-BaseUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^/\s]+(/[^\s?#]*)?$")]
-Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
+
+
+def _like(pattern: str, example: str) -> AfterValidator:
+    """Of a text that is not like the example, the error says what would be."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise PydanticCustomError("unlike", "Write it like {example}", {"example": example})
+        return value
+
+    return AfterValidator(check)
+
+
+BaseUrl = Annotated[str, _like(r"https?://[^/\s]+(/[^\s?#]*)?", "https://pictures.example")]
+Origin = Annotated[str, _like(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", "https://pictures.example, or * for all")]
+DatabaseUrl = Annotated[
+    str,
+    _like(r"|sqlite:///.+|postgresql\+psycopg://.+", "postgresql+psycopg://USER:PASSWORD@HOST/NAME or sqlite:///FILE"),
+]
 
 
 def _split(value: object) -> object:
@@ -29,7 +48,7 @@ class Settings(BaseSettings):
     home: Path = Field(REPOSITORY / "darkroom-home", description="Folder of the database, results, logs and keys.")
     weights: Path = Field(REPOSITORY / "weights", description="Base folder of the catalog's checkpoint paths.")
     model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
-    database: str | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
+    database: DatabaseUrl | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
     storage: str | None = Field(
         None,
         description="Where finished pictures are: a folder, or the URL of an object store, such as s3://bucket/prefix; "

@@ -1,10 +1,21 @@
 """For all tests."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores, and so do their servers
 
 settings.register_profile("darkroom", deadline=None)  # a busy machine is no failure
 settings.load_profile("darkroom")
+
+
+@pytest.fixture(autouse=True)
+def _umask() -> Iterator[None]:
+    """Commands that run in this process make their files private, and would later ones of other tests."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)

@@ -50,7 +50,7 @@ def read_toml(path: Path, shape: type[Shape], errors: list[str]) -> Shape | None
         text = path.read_text(encoding="utf-8-sig")  # some editors write a mark before the first character
         return shape.model_validate(tomllib.loads(text))
     except (OSError, UnicodeDecodeError) as error:
-        errors.append(f"{path}: can't be read: {error}")
+        errors.append(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}")
     except tomllib.TOMLDecodeError as error:
         errors.append(f"{path}: {syntax_message(error, text)}")
     except ValidationError as error:

@@ -28,7 +28,7 @@ from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
 from server.clock import Clock
-from server.errors import DatabaseBusy, DatabaseFailed
+from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 
 if TYPE_CHECKING:
@@ -211,7 +211,22 @@ class Database:
                 time.sleep(ATTEMPT_S)
 
     def _engine(self, connections: int, *, read_only: bool) -> Engine:
-        engine = create_engine(
+        try:
+            engine = self._create_engine(connections)
+        except ModuleNotFoundError as error:
+            raise StartError(
+                f"DARKROOM_DATABASE needs {error.name}: .venv/bin/pip install -e '.[postgres]'."
+            ) from error
+        if self.is_sqlite:
+            _set_up_sqlite(engine, read_only=read_only)
+        elif read_only:
+            _use_snapshot_isolation(engine)
+        else:
+            _limit_lock_waits(engine)
+        return engine
+
+    def _create_engine(self, connections: int) -> Engine:
+        return create_engine(
             self.url,
             poolclass=QueuePool,
             pool_size=connections,
@@ -221,13 +236,6 @@ class Database:
             hide_parameters=True,  # errors are logged, and must not contain prompts
             connect_args={} if self.is_sqlite else {k: v for k, v in CONNECT_LIMITS.items() if k not in self.url.query},
         )
-        if self.is_sqlite:
-            _set_up_sqlite(engine, read_only=read_only)
-        elif read_only:
-            _use_snapshot_isolation(engine)
-        else:
-            _limit_lock_waits(engine)
-        return engine
 
 
 def newest_schema() -> str:

@@ -321,7 +321,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
 
     def _handle_checkpoint_state(self, state: CheckpointState) -> None:
-        log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
+        told = {(known.spec.name, known.state, known.detail) for known in self.checkpoints.values()}
+        if (state.spec.name, state.state, state.detail) not in told:  # several models may share one
+            log.info("checkpoint", worker=self.name, name=state.spec.name, state=state.state, detail=state.detail)
         self._loading.discard(state.spec)
         self.checkpoints[state.spec] = state
         if (future := self._preparing.pop(state.spec, None)) and not future.done():

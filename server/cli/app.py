@@ -23,8 +23,6 @@ app.add_typer(reports.operators, name="operators")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
 app.add_typer(running.policy, name="policy")
-for command in (reports.usage, reports.calls, reports.audit, reports.moderation):
-    app.command()(command)
 
 
 def main() -> None:
@@ -204,3 +202,7 @@ def ledger(
     if problems:
         fail(f"The ledger has {len(problems)} problem(s), listed above.")
     typer.echo("The ledger is clean: charges, holds and results agree, and every result has its file.")
+
+
+for command in (reports.usage, reports.calls, reports.audit, reports.moderation):
+    app.command()(command)

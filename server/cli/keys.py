@@ -1,5 +1,6 @@
 """`darkroom keys`: create, list, change, rotate and revoke API keys."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,6 +92,7 @@ def change(
     if name is not None:
         sent["name"] = name
     changed = _admin().change(key, validate(ChangeKey, sent, strict=True), sent, by=user())
+    expiry = changed.expires_at and datetime.fromtimestamp(changed.expires_at, UTC)
     parts = (
         ", ".join(changed.groups),
         "no budget" if changed.budget is None else f"a budget of {changed.budget} CNY",
@@ -99,7 +101,7 @@ def change(
         if changed.max_running is None
         else f"{changed.max_running} calls at once",
         "no limit a minute" if changed.per_minute is None else f"{changed.per_minute} calls a minute",
-        "never expires" if changed.expires_at is None else f"expires at {changed.expires_at:.0f} (Unix seconds)",
+        f"expires at {expiry:%Y-%m-%d %H:%M} UTC" if expiry else "never expires",
         f"keepalive {'on' if changed.keepalive else 'off'}",
     )
     typer.echo(f"{changed.id} ({changed.name}): {'; '.join(parts)}.")

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,15 +17,43 @@ from server.flows.operators.csv_text import TIMES, csv_text
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print every field of every entry, as JSON.")]
 CsvFlag = Annotated[bool, typer.Option("--csv", help="Print every field of every entry, as CSV.")]
 UNLIMITED = 10_000  # columns, where the output is not a terminal: a pipe has no width
+FOLDED = 30  # columns that a text needs at least to be read when it is folded
 
 
 def show(*tables: Table) -> None:
-    """Whole: nothing is cut off, on a narrow terminal it is folded."""
+    """Whole: nothing is cut off, also on a narrow terminal."""
     console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
     for table in tables:
-        for column in table.columns:
-            column.overflow = "fold"
-        console.print(table)
+        console.print(fitted(console, table))
+
+
+def fitted(console: Console, table: Table) -> RenderableType:
+    """The table, with its widest column folded if need be. If that is not enough, a list of each row's fields, as long
+    as there are rows: ids of two letters a line can't be copied."""
+    options = console.options.update(max_width=UNLIMITED)
+    excess = Measurement.get(console, options, table).maximum - console.width
+    widths = [
+        max([0, *(Measurement.get(console, options, cell).maximum for cell in column.cells)])
+        for column in table.columns
+    ]
+    for column, width in zip(table.columns, widths, strict=True):
+        column.overflow = "fold"
+        column.no_wrap = width < max(widths)
+    if excess <= 0 or not table.row_count or max(widths) - excess >= FOLDED:
+        return table
+    return _records(table)
+
+
+def _records(table: Table) -> Table:
+    """Two columns: the fields' names, and what a row has in them. What is empty is left out."""
+    records = Table.grid(padding=(0, 2))
+    records.title, records.title_justify = table.title, "left"
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, cells, strict=True):
+            if str(cell):
+                records.add_row(Text(str(column.header), style="bold"), cell)
+        records.add_row()
+    return records
 
 
 def show_rows(
@@ -51,6 +80,9 @@ def add_row(table: Table, *cells: str) -> None:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
-    if name in TIMES:
+    if name in TIMES and isinstance(value, int | float):
         return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, Mapping):
+        filled = {field: each for field, each in value.items() if each is not False and each not in (None, "", [])}
+        return "; ".join(f"{field}: {_cell(field, each)}" for field, each in filled.items())
+    return ", ".join(_cell(name, each) for each in value) if isinstance(value, list) else str(value)

@@ -59,13 +59,16 @@ def try_policy(
     """Say what the policy finds in a text. Nothing is recorded. Fails if it finds something."""
     from server.cli.admin_client import ask
 
+    settings = read_settings()
     body: dict[str, Any] = {"text": text, "group": group}
     if draft is not None:
         try:
             body["policy_toml"] = draft.read_text()
         except OSError as error:
             fail(f"{draft} can't be read: {error.strerror}.")
-    found = ask(read_settings(), "POST", "/admin/moderation/test", body).json()
+    elif ask(settings, "GET", "/admin/moderation").json()["path"] is None:
+        fail("The server has no policy (DARKROOM_MODERATION). `--draft` tries one from a file.")
+    found = ask(settings, "POST", "/admin/moderation/test", body).json()
     for finding in found["findings"]:
         typer.echo(f"{finding['policy']} ({finding['category']}): {finding['evidence']}")
     if found["flagged"]:

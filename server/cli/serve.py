@@ -23,10 +23,12 @@ from server.cli.connection_limits import (
     raise_descriptor_limit,
     trusted_networks,
 )
+from server.cli.environment import unknown_settings
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
 from server.errors import StartError
 from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services
 from server.settings import Settings
@@ -43,11 +45,20 @@ def run(settings: Settings) -> None:
     except CatalogError as error:
         raise StartError(str(error)) from error
     _require_checkpoints(settings, catalog)
+    for line in unknown_settings():
+        console.print(line, style="yellow", markup=False)
     try:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
             pass  # for an early, readable error; the server itself takes the locks again
-    except (DatabaseInUse, HomeInUse, OSError) as error:
+    except (DatabaseInUse, HomeInUse) as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        reason = f"{error.filename or settings.home}: {error.strerror}"
+        raise StartError(
+            f"{reason}. Choose a folder that can be written for the server's files (DARKROOM_HOME)."
+        ) from error
+    if problem := port_problem(settings):
+        raise StartError(f"The server can't listen on {problem}.")
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     make_private(settings.home)
     _first_key(settings, catalog)

@@ -11,6 +11,8 @@ from server.http.errors import send_error
 from server.state.body_budget import FREE_BYTES, BodyBudget, BodyLease
 
 LEASE = "darkroom.body_lease"  # in the ASGI scope
+# No route reads their bodies, and a stream that waits for its client to leave must not end by an error in one.
+BODILESS = {"GET", "HEAD"}
 # A proxy may go by the other one, and take what follows for a request of another client (RFC 9112, 6.3).
 AMBIGUOUS = BadRequest(
     "A request can't have both Content-Length and Transfer-Encoding.", code=None, headers={"Connection": "close"}
@@ -46,14 +48,15 @@ class BodyLimitMiddleware:
             await send_error(too_large(limit), scope, send)
             return
         lease = scope[LEASE] = BodyLease(self.budget, declared_bytes)
-        body = _Body(receive, lease, limit, self.timeout_s)
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in {*DECODED, "identity", ""}:
             await send_error(_undecodable(encoding), scope, send)
             return
-        decoded = DecodedBody(body.receive, lease, limit) if encoding in DECODED else body
+        if scope["method"] not in BODILESS:
+            body = _Body(receive, lease, limit, self.timeout_s)
+            receive = DecodedBody(body.receive, lease, limit).receive if encoding in DECODED else body.receive
         try:
-            await self.app(scope, decoded.receive, send)
+            await self.app(scope, receive, send)
         finally:
             lease.release()
 

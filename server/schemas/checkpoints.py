@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipelines.catalog.sizes import Tier
 from server.schemas.answer import Answer
+from server.schemas.validation import AMOUNT
 
 MAX_CELLS = 96
 Path = Annotated[str, Field(min_length=1)]
@@ -26,7 +27,7 @@ class AddRequest(InspectRequest):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] | None = None
     family: str | None = None
     tiers: Annotated[list[Tier], Field(min_length=1)] = ["1K"]
-    price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$")] | None = None
+    price: Annotated[str, Field(pattern=AMOUNT)] | None = None
 
 
 class VerifyRequest(BaseModel):

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.schemas.listing import Listed, Listing
+from server.schemas.validation import AMOUNT
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Amount = Annotated[str, Field(pattern=r"^[0-9]{1,9}(\.[0-9]{1,4})?$")]
+Amount = Annotated[str, Field(pattern=AMOUNT)]
 MAX_OVERLAP_S = 90 * 86_400.0
 
 

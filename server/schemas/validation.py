@@ -48,6 +48,8 @@ BOUNDS = {
     "less_than": ("above_max", "Expected a value < {lt}"),
     "less_than_equal": ("above_max", "Expected a value <= {le}"),
 }
+AMOUNT = r"^[0-9]{1,8}(\.[0-9]{1,4})?$"
+PATTERNS = {AMOUNT: "an amount in CNY, such as 0.25"}  # what they are for
 TOO_SHORT = {"string_too_short": "string", "too_short": "array"}
 TOO_LONG = {"string_too_long": ("string", "characters"), "too_long": ("array", "items")}
 
@@ -152,6 +154,9 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
     if kind == "none_required":
         message = f"'{param}' is not supported by this server: leave it out."
         return BadRequest(message, param=param, code="unsupported_parameter")
+    if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
+        message = f"Invalid '{param}': expected {PATTERNS[context['pattern']]}, but got {_short(value)}."
+        return BadRequest(message, param=param, code="invalid_value")
     if kind in BOUNDS:
         return _out_of_bounds(param, kind, value, context)
     if kind in TOO_LONG:

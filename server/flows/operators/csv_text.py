@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet takes a t
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, header: bool) -> str:
-    """The rows with these columns. Times are ISO 8601 in UTC; lists and objects are as Python writes them."""
+    """The rows with these columns. Times are ISO 8601 in UTC; objects are JSON."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     if header:
@@ -23,6 +24,8 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, heade
 def _cell(name: str, value: Any) -> Any:
     if name in TIMES and isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
         value = " ".join(map(str, value))
     if isinstance(value, str) and value.startswith(FORMULA):

@@ -1,5 +1,6 @@
 """`darkroom doctor`: whether this machine can run the server, and what is in the way. All functions block."""
 
+import errno
 import os
 import shutil
 import socket
@@ -64,16 +65,30 @@ def _disk(settings: Settings) -> Finding:
     return Finding(name="disk", ok=free["home"] >= MIN_FREE_BYTES, detail=detail)
 
 
-def _port(settings: Settings) -> Finding:
-    where = f"{settings.host}:{settings.port}"
+def port_problem(settings: Settings) -> str | None:
+    """Why the server can't listen where it should, and what would help; None if it can."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((settings.host, settings.port))
         except OSError as error:
-            return Finding(name="port", ok=None, detail=f"{where}: {error.strerror}; if the server runs, that is why")
-    return Finding(name="port", ok=True, detail=f"{where} is free")
+            remedies = {
+                errno.EADDRINUSE: "another program listens there. Stop it, or choose another port (DARKROOM_PORT)",
+                errno.EACCES: "ports below 1024 are for root. Choose another one (DARKROOM_PORT)",
+            }
+            remedy = remedies.get(
+                error.errno or 0,
+                f"{error.strerror}. Choose an address of this machine (DARKROOM_HOST): 127.0.0.1, or 0.0.0.0 for all",
+            )
+            return f"{settings.host}:{settings.port}: {remedy}"
+    return None
+
+
+def _port(settings: Settings) -> Finding:
+    problem = port_problem(settings)
+    detail = f"{problem}; if the server runs, that is why" if problem else f"{settings.host}:{settings.port} is free"
+    return Finding(name="port", ok=None if problem else True, detail=detail)
 
 
 def _permissions(settings: Settings) -> Finding:
@@ -108,7 +123,7 @@ def _catalog(settings: Settings) -> Finding:
     paths = [path for spec in catalog.checkpoints for path in spec.paths]
     paths += [spec.path for spec in catalog.chat.checkpoints]
     missing = [f"{path} is missing" for path in paths if not path.exists()]
-    counts = f"{len(catalog.models)} image models, {len(catalog.chat.models)} chat models"
+    counts = f"image models: {len(catalog.models)}, chat models: {len(catalog.chat.models)}"
     return Finding(name="catalog", ok=not missing, detail="; ".join([counts, *missing]))
 
 

@@ -18,6 +18,7 @@ from server.schemas.usage import CallDetails, CallEntry, ResultEntry, UsageRepor
 
 SUMS = tuple(UsageSums.model_fields)
 THUMBNAIL_PX = 320
+MONEY = ("budget", "monthly_budget")  # of an audited change, where the database has numbers
 
 
 def usage_report(database: Database, wanted: UsageFilter, by: Collection[Grouping]) -> UsageReport:
@@ -79,7 +80,8 @@ def refusal_entries(refusals: Sequence[Refusal], names: Mapping[str, str]) -> li
 
 
 def audit_record(entry: AuditEntry) -> AuditRecord:
-    return AuditRecord(**{**asdict(entry), "id": str(entry.id)})
+    details = {name: _money(value) if name in MONEY else value for name, value in entry.details.items()}
+    return AuditRecord(**{**asdict(entry), "id": str(entry.id), "details": details})
 
 
 def result_entry(result: Result, base: str) -> ResultEntry:
@@ -110,6 +112,13 @@ def _usage_values(row: Usage) -> dict[str, Any]:
 def _call_values(call: LoggedCall) -> dict[str, Any]:
     values = {name: getattr(call, name) for name in CallEntry.model_fields if name not in {"object", "price"}}
     return {**values, "price": format_money(call.price)}
+
+
+def _money(value: Any) -> Any:
+    """An amount, or those before and after a change; None is no limit."""
+    if isinstance(value, list):
+        return [_money(each) for each in value]
+    return format_money(value) if isinstance(value, int) else value
 
 
 def _plain(value: Mapping[str, Any] | None) -> dict[str, Any] | None:

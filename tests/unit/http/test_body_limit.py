@@ -74,7 +74,7 @@ async def test_a_body_that_trickles_is_ended_and_a_slow_one_is_not() -> None:
 
         chunks, sizes = 10, list[int]()
         limited = BodyLimitMiddleware(app, BodyBudget(MIB, MIB), 100 * MIB, timeout_s=1.5)
-        await limited({"type": "http", "path": "/", "headers": []}, receive, send)
+        await limited({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
         return sizes[0]
 
     assert await read(pause_s=0.2, chunk_bytes=FREE_BYTES) == 10 * FREE_BYTES
@@ -90,3 +90,23 @@ async def test_a_body_of_two_lengths_is_refused_and_its_connection_closed() -> N
         headers = {"Content-Length": "3", "Transfer-Encoding": "chunked"}
         answer = await client.post("/v1/chat/completions", content=b"abc", headers=headers)
     assert (answer.status_code, answer.headers["connection"]) == (400, "close")
+
+
+@pytest.mark.parametrize("body", [b"", b"no gzip", bytes(2 * MIB)])
+async def test_what_a_get_brings_does_not_end_the_stream_that_it_asked_for(body: bytes) -> None:
+    """Streams wait for their client to leave, and nobody reads what else it sends."""
+    messages: list[Message] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def send(_: Message) -> None: ...
+
+    limited = BodyLimitMiddleware(stream, BodyBudget(MIB, MIB), MIB, timeout_s=60)
+    headers = [(b"content-encoding", b"gzip")]
+    await limited({"type": "http", "method": "GET", "path": "/admin/events", "headers": headers}, receive, send)
+    assert messages == []
