@@ -53,12 +53,15 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         """Run the work in a task of the server's. However the task ends, the job ends."""
         task = self._task = asyncio.create_task(work, name=self.call.id)
         task.add_done_callback(self._on_task_done)
+        task.add_done_callback(self._forget)
         return task
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Call this when the job's task has ended."""
         if self._task is not None:
             self._task.add_done_callback(lambda _: callback())
+        elif self.done:
+            callback()
 
     async def wait_admitted(self) -> None:
         """Until the status of an answer is known. Raises ApiError if the job failed before."""
@@ -87,6 +90,15 @@ class ActiveJob(DetachedTask, Generic[EventT]):
     @abstractmethod
     def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         """End the job if its work did not."""
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        """Let go of the task, and of what the functions that its failure has left still hold, such as a body: they know
+        this job, which knows its failure, and Python's collector finds such a circle only many bodies later."""
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        while error is not None:
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
 
     def _notify(self) -> None:
         self._changed.set()

@@ -18,6 +18,7 @@ PATH = "/v1/images/generations"
 MB = 1_000_000
 ARRAYS = b'{"prompt": "x", "zz": [' + b"[]," * 20 * MB + b"[]]}"
 PICTURE = b'{"prompt": "x", "steps": 0, "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'
+BROKEN = b'{"prompt": "x", "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'  # refused by the decoder
 STALL_S = 8  # 0.4 s where nothing else runs; it was 22 s
 
 
@@ -55,7 +56,9 @@ def send(server: Server, content: bytes) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("content", "code"), [(ARRAYS, "json_too_complex"), (PICTURE, "integer_below_min_value")], ids=["arrays", "picture"]
+    ("content", "code"),
+    [(ARRAYS, "json_too_complex"), (PICTURE, "integer_below_min_value"), (BROKEN, "invalid_image_file")],
+    ids=["arrays", "picture", "broken picture"],
 )
 def test_large_bodies_delay_nobody_and_leave_no_memory_behind(server: Server, content: bytes, code: str) -> None:
     other = server.darkroom("keys", "create", "other").stdout.strip()

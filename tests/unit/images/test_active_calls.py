@@ -1,6 +1,8 @@
 """An image call belongs to the server: clients attach, leave and come back."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -205,3 +207,34 @@ async def test_a_retry_joins_the_equal_call_without_listeners_else_the_newest() 
     await settle()
     await calls.stop()
     assert len(calls) == 0
+
+
+async def test_what_a_failed_call_has_read_is_free_at_once() -> None:
+    """And not when Python's collector has run: a few bodies of 60 MB come before that."""
+
+    class Body:
+        """What a request has sent."""
+
+    bodies: list[weakref.ref[Body]] = []
+
+    async def work(call: ActiveCall) -> ImageResult:
+        body = Body()
+        bodies.append(weakref.ref(body))
+        try:
+            int("", base=0)  # as the decoder refuses it
+        except ValueError as error:
+            raise BadRequest(f"{call.call.id} has a bad picture") from error
+
+    gc.disable()
+    try:
+        calls, call = ActiveCalls(), new_call(FOREVER)
+        calls.start(call, work(call))
+        with pytest.raises(BadRequest):
+            await call.result()
+        await asyncio.sleep(0)
+        assert [body() for body in bodies] == [None]
+        ended: list[str] = []
+        call.when_done(lambda: ended.append("at once"))
+        assert ended == ["at once"]
+    finally:
+        gc.enable()
