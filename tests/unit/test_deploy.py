@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def directives(block: list[dict[str, Any]], name: str) -> list[list[str]]:
     for each in block:
         found += directives(each.get("block", []), name)
     return found
+
+
+def instructions() -> list[str]:
+    """Of the Dockerfile, each on one line."""
+    lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
+    return [" ".join(line.split()) for line in "\n".join(lines).replace("\\\n", "").splitlines() if line.strip()]
 
 
 def test_the_unit_waits_for_the_drain_and_restarts(defaults: Settings) -> None:
@@ -98,6 +105,14 @@ def test_compose_is_open_on_this_machine_alone_and_comes_back(compose: dict[str,
     assert gpu["capabilities"] == ["gpu"]
 
 
+def test_compose_is_what_its_specification_allows() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run(
+        [*command, str(DEPLOY / "compose.yaml")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
 def test_what_compose_mounts_is_there(compose: dict[str, Any]) -> None:
     mounts = [volume.split(":")[0] for service in compose["services"].values() for volume in service["volumes"]]
     named = compose["volumes"].keys()
@@ -127,10 +142,45 @@ def test_the_image_installs_dependencies_before_the_code_and_is_pinned() -> None
     run = DOCKERFILE[DOCKERFILE.index("docker run") : DOCKERFILE.index("docker exec")]
     assert "--restart unless-stopped" in run
     assert "--publish 127.0.0.1:8080:8080" in run
-    copied = {line.split()[1] for line in lines if line.startswith("COPY") and "--chown" not in line}
-    copied |= {line.split()[2] for line in lines if line.startswith("COPY --chown")}
+
+
+def test_what_the_image_copies_is_there_and_not_ignored() -> None:
+    words = [line.split()[1:-1] for line in instructions() if line.startswith("COPY ")]
+    copied = {word for line in words for word in line if not word.startswith("--")}
     allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert copied <= allowed
+    assert copied == allowed
+    assert [path for path in copied if not (REPOSITORY / path).exists()] == []
+
+
+def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settings) -> None:
+    lines = instructions()
+    users = [number for number, line in enumerate(lines) if line.startswith("USER ")]
+    assert [lines[number] for number in users] == ["USER darkroom"]
+    assert any("useradd --uid 1000 --create-home darkroom" in line for line in lines[: users[0]])
+    (environment,) = (line for line in lines if line.startswith("ENV "))
+    values = dict(word.split("=", 1) for word in environment.split()[1:])
+    assert values.keys() <= setting_names()
+    assert values["DARKROOM_DEVICE"] == "cuda"
+    assert f"VOLUME {values['DARKROOM_HOME']}" in lines
+    assert f"EXPOSE {defaults.port}" in lines
+    (health,) = (line for line in lines if line.startswith("HEALTHCHECK "))
+    assert f"http://127.0.0.1:{defaults.port}/readyz" in health
+    assert lines[-1] == 'CMD ["darkroom", "serve"]'
+    (extras,) = (line.partition("=")[2].split(",") for line in lines if line.startswith("ARG EXTRAS="))
+    assert (
+        set(extras)
+        <= tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    )
+
+
+def test_the_image_leaves_no_lists_and_caches_behind() -> None:
+    for line in instructions():
+        if "apt-get install" in line:
+            assert "--no-install-recommends" in line
+            assert "rm -rf /var/lib/apt/lists/*" in line
+        if "pip install" in line:
+            assert "--no-cache-dir" in line
+            assert "--constraint constraints.txt" in line
 
 
 def test_the_image_can_back_up_the_postgresql_that_is_shipped(compose: dict[str, Any]) -> None:
