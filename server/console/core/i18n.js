@@ -20,10 +20,30 @@ export function t(text, values = {}) {
 // Marks a text that is translated where it is shown.
 export const N = (text) => text;
 
+// Words of the server, which a page shows as they come.
+const SERVER_WORDS = new Set([
+  N("loaded"), N("loading"), N("missing"), N("in the catalog"), N("not in the catalog"), N("running"), N("succeeded"),
+  N("failed"), N("waiting"), N("inspecting"), N("writing"), N("done"),
+]);
+const QUALITIES = { low: N("Low"), medium: N("Medium"), high: N("High"), xhigh: N("Very high"), max: N("Highest") };
+const CPU = /^the CPU \((\d+) threads\)$/;
+
+export function told(word) {
+  const threads = CPU.exec(word)?.[1];
+  if (threads) return t("the CPU ({threads} threads)", { threads });
+  if (QUALITIES[word]) return t(QUALITIES[word]);
+  return SERVER_WORDS.has(word) ? t(word) : word;
+}
+
 export function money(amount) {
   if (amount == null) return "–";
   const options = { style: "currency", currency: "CNY", currencyDisplay: "code", maximumFractionDigits: 4 };
   return new Intl.NumberFormat(language.get(), options).format(Number(amount));
+}
+
+// A day of the calendar, given as Unix seconds of its beginning in UTC.
+export function day(seconds) {
+  return new Intl.DateTimeFormat(language.get(), { month: "short", day: "numeric", timeZone: "UTC" }).format(seconds * 1000);
 }
 
 export const count = (number) => (number == null ? "–" : new Intl.NumberFormat(language.get()).format(number));

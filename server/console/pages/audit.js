@@ -5,9 +5,18 @@ import { ErrorNote, Field, Page, Table } from "../parts/basics.js";
 import { useList } from "../parts/loading.js";
 import { csvLink, Period } from "../parts/usage.js";
 
-// What a change was, without the fields that it left empty.
-const summary = (details) => Object.entries(details ?? {}).filter(([, value]) => value != null && value !== "" && value !== false)
-  .map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("; ");
+function shown(name, value) {
+  if (Array.isArray(value)) return value.map((each) => shown(name, each)).join(", ");
+  if (typeof value === "number" && name.endsWith("_at")) return when(value);
+  return value == null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+// What a change was, without the fields that it left empty. A changed field has its values before and after.
+function summary({ action, details }) {
+  const filled = Object.entries(details ?? {}).filter(([, value]) => value != null && value !== "" && value !== false && value.length !== 0);
+  const isChange = (value) => action === "key.change" && Array.isArray(value);
+  return filled.map(([name, value]) => `${name}: ${isChange(value) ? value.map((each) => shown(name, each)).join(" → ") : shown(name, value)}`).join("; ");
+}
 
 export default function Audit({ title }) {
   const [filter, setFilter] = useState({ operator: "", action: "", from: "", to: "" });
@@ -25,7 +34,7 @@ export default function Audit({ title }) {
       { name: t("Operator"), show: (row) => row.operator },
       { name: t("Action"), show: (row) => row.action },
       { name: t("On what"), show: (row) => html`<code>${row.target ?? "–"}</code>` },
-      { name: t("Details"), wrap: true, show: (row) => html`<code>${summary(row.details)}</code>` },
+      { name: t("Details"), wrap: true, show: (row) => html`<code>${summary(row)}</code>` },
     ]} />`}
     ${entries.more && html`<div class="actions"><button type="button" onClick=${entries.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

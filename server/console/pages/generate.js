@@ -1,6 +1,6 @@
 // Generate: a form, and the calls that it started.
 import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
-import { money, N, t } from "../core/i18n.js";
+import { money, t, told } from "../core/i18n.js";
 import { useStore } from "../core/store.js";
 import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { JobCard } from "../parts/job-card.js";
@@ -11,7 +11,6 @@ import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
 import { can, imageModels, models } from "../state/models.js";
 
-const QUALITIES = { low: N("Low"), medium: N("Medium"), high: N("High"), xhigh: N("Very high"), max: N("Highest") };
 
 // The shape itself, drawn within 28 by 28.
 function Shape({ ratio }) {
@@ -69,7 +68,7 @@ function Form({ onSubmit, work }) {
     <${Ratios} model=${model} value=${values.size} />
     <div class="row">
       ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.quality || model.default_quality}
-        options=${model.qualities.filter((name) => QUALITIES[name]).map((name) => [name, t(QUALITIES[name])])} onChange=${(quality) => setDraft({ quality })} />`}
+        options=${model.qualities.map((name) => [name, told(name)])} onChange=${(quality) => setDraft({ quality })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
       <${Field} id="seed" label=${t("Seed")} type="number" min="0" placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>

@@ -21,24 +21,25 @@ function Secret({ made, onClose }) {
   </div>`;
 }
 
-function Spent({ one }) {
-  if (one.budget == null) return money(one.spent);
-  const most = Number(one.budget);
-  return html`${money(one.spent)} / ${money(one.budget)}
-    <progress max=${most || 1} value=${Number(one.spent)} aria-label=${t("Spent by {name}", one)}></progress>`;
+function Spent({ one, spent = "spent", of = "budget" }) {
+  if (one[of] == null) return money(one[spent]);
+  const most = Number(one[of]);
+  return html`${money(one[spent])} / ${money(one[of])}
+    <progress max=${most || 1} value=${Number(one[spent])} aria-label=${t("Spent by {name}", one)}></progress>`;
 }
 
 function Change({ one, groups, onClose, onChanged }) {
   const work = useWork();
+  const [sure, setSure] = useState(false);
   const save = async (changes) => {
     await json("PATCH", `/admin/keys/${one.id}`, changes);
     onChanged(null);
   };
   const rotate = () => work.run(async () => onChanged(await json("POST", `/admin/keys/${one.id}/rotate`, { overlap_s: DAY_S })));
-  const revoke = () => work.run(async () => {
+  const revoke = () => (sure ? work.run(async () => {
     await call("DELETE", `/admin/keys/${one.id}`);
     onChanged(null);
-  });
+  }) : setSure(true));
   return html`<${Dialog} label=${t("Change {name}", one)} onClose=${onClose}>
     <div class="form">
       <h2>${t("Change {name}", one)}</h2>
@@ -46,7 +47,7 @@ function Change({ one, groups, onClose, onChanged }) {
       <${KeyForm} before=${formOf(one)} groups=${groups} action=${t("Save")} onSubmit=${save} />
       <div class="actions">
         <button type="button" disabled=${work.busy} onClick=${rotate}>${t("New secret; the old one works for a day")}</button>
-        <button type="button" class="bad" disabled=${work.busy} onClick=${revoke}>${t("Revoke for ever")}</button>
+        <button type="button" class="bad" disabled=${work.busy} onClick=${revoke}>${sure ? t("Revoke it: press again") : t("Revoke for ever")}</button>
       </div>
       <${ErrorNote} error=${work.error} />
       <form method="dialog"><button>${t("Close")}</button></form>
@@ -60,7 +61,7 @@ export default function Keys({ title }) {
   const [words, setWords] = useState("");
   const [made, setMade] = useState(null);
   const [open, setOpen] = useState(null); // a key, or "new"
-  const groups = [...new Set(catalog.map((model) => model.group))].sort();
+  const groups = [...new Set([...catalog.map((model) => model.group), ...(list.rows ?? []).flatMap((one) => one.groups)])].sort();
   const found = (list.rows ?? []).filter((one) => `${one.name} ${one.id} ${one.note ?? ""}`.toLowerCase().includes(words.toLowerCase()));
   const changed = (secret) => {
     setOpen(null);
@@ -74,10 +75,10 @@ export default function Keys({ title }) {
     ${made && html`<${Secret} made=${made} onClose=${() => setMade(null)} />`}
     <${Field} id="words" type="search" label=${t("Search by name, id or note")} value=${words} onInput=${(event) => setWords(event.target.value)} />
     ${list.rows && html`<${Table} label=${title} rows=${found} rowKey=${(one) => one.id} empty=${t("No key here.")} columns=${[
-      { name: t("Name"), show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },
+      { name: t("Name"), long: true, show: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${one.name}</button>` },
       { name: t("State"), show: (one) => html`<span class=${one.state === "valid" ? "good" : "bad"}>${STATES[one.state] ?? one.state}</span>` },
       { name: t("Spent"), show: (one) => html`<${Spent} one=${one} />` },
-      { name: t("This month"), number: true, show: (one) => money(one.spent_this_month) },
+      { name: t("This month"), show: (one) => html`<${Spent} one=${one} of="monthly_budget" spent="spent_this_month" />` },
       { name: t("Last used"), show: (one) => when(one.last_used_at) },
       { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
       { name: t("Id"), show: (one) => html`<code>${one.id}</code>` },

@@ -2,7 +2,7 @@
 // its workers.
 import { get, json } from "../core/api.js";
 import { html, useState } from "../core/html.js";
-import { bytes, t, when } from "../core/i18n.js";
+import { bytes, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Select, Table } from "../parts/basics.js";
 import { useRoute, useWork } from "../parts/loading.js";
 
@@ -60,7 +60,7 @@ function Swap({ models, checkpoints, onDone }) {
       <button type="button" disabled=${work.busy} onClick=${() => start("/admin/undo")}>${t("Undo the last swap")}</button>
       <button type="button" disabled=${work.busy} onClick=${() => start("/admin/reload")}>${t("Reload the catalog")}</button>
     </div>
-    ${work.busy && html`<p role="status">${t("Working: {stage}", { stage: swap?.stage ?? "…" })}</p><progress aria-label=${t("Working: {stage}", { stage: "" })}></progress>`}
+    ${work.busy && html`<p role="status">${t("Working: {stage}", { stage: told(swap?.stage ?? "…") })}</p><progress aria-label=${t("Working: {stage}", { stage: "" })}></progress>`}
     <${ErrorNote} error=${work.error} />
     <${Change} change=${swap?.change} />
   </form>`;
@@ -101,9 +101,9 @@ export default function Models({ title }) {
     <${ErrorNote} error=${checkpoints.error ?? changes.error ?? servers.error} />
     ${checkpoints.data && html`<${Table} label=${t("Checkpoints")} rows=${found} rowKey=${(one) => one.name} empty=${t("None.")} columns=${[
       { name: t("Checkpoint"), show: (one) => one.name },
-      { name: t("State"), show: (one) => html`<span class=${one.state === "failed" ? "bad" : "good"}>${one.state}</span>` },
+      { name: t("State"), show: (one) => html`<span class=${one.state === "failed" ? "bad" : "good"}>${told(one.state)}</span>` },
       { name: t("Models"), wrap: true, show: (one) => one.models.join(", ") || "–" },
-      { name: t("Bytes"), number: true, show: (one) => bytes(one.bytes) },
+      { name: t("On the disk"), number: true, show: (one) => bytes(one.bytes) },
       { name: t("Last used"), show: (one) => when(one.last_used) },
       { name: t("Details"), wrap: true, show: (one) => one.detail || "–" },
     ]} />`}
@@ -115,7 +115,7 @@ export default function Models({ title }) {
       { name: t("Action"), show: (one) => words()[one.action] ?? one.action },
       { name: t("Model"), show: (one) => one.model ?? "–" },
       { name: t("Checkpoint"), show: (one) => one.checkpoint ?? "–" },
-      { name: t("State"), wrap: true, show: (one) => html`<span class=${one.state === "failed" ? "bad" : ""}>${one.error?.message ?? one.state}</span>` },
+      { name: t("State"), wrap: true, show: (one) => html`<span class=${one.state === "failed" ? "bad" : ""}>${one.error?.message ?? told(one.state)}</span>` },
     ]} />`}
     <h2>${t("Servers and workers")}</h2>
     ${servers.data && html`<${Servers} servers=${servers.data.data} />`}

@@ -5,6 +5,8 @@ import { t, when } from "../core/i18n.js";
 import { ErrorNote, Field, Page, Select, Table } from "../parts/basics.js";
 import { useList, useRoute, useWork } from "../parts/loading.js";
 
+const stages = () => ({ input: t("a prompt"), output: t("an answer") });
+
 function Try() {
   const [text, setText] = useState("");
   const [stage, setStage] = useState("input");
@@ -17,7 +19,7 @@ function Try() {
   return html`<form class="panel form" onSubmit=${submit}>
     <h2>${t("What would the policy say?")}</h2>
     <${Field} as="textarea" id="text" rows="3" required label=${t("Text")} value=${text} onInput=${(event) => setText(event.target.value)} />
-    <${Select} id="stage" label=${t("As")} value=${stage} onChange=${setStage} options=${[["input", t("a prompt")], ["output", t("an answer")]]} />
+    <${Select} id="stage" label=${t("As")} value=${stage} onChange=${setStage} options=${Object.entries(stages())} />
     <div class="actions"><button disabled=${work.busy}>${t("Try")}</button></div>
     <${ErrorNote} error=${work.error} />
     ${found && html`<div role="status">${found.flagged
@@ -51,9 +53,9 @@ export default function Moderation({ title }) {
     <${ErrorNote} error=${refusals.error} />
     ${refusals.rows && html`<${Table} label=${t("Refusals")} rows=${refusals.rows} rowKey=${(row) => row.id} empty=${t("Nothing was refused.")} columns=${[
       { name: t("Time"), show: (row) => when(row.created_at) },
-      { name: t("Key"), show: (row) => row.key_name ?? row.key_id },
+      { name: t("Key"), long: true, show: (row) => row.key_name ?? row.key_id },
       { name: t("Model"), show: (row) => row.model ?? row.endpoint },
-      { name: t("As"), show: (row) => row.stage },
+      { name: t("As"), show: (row) => stages()[row.stage] ?? row.stage },
       { name: t("Policy"), show: (row) => `${row.policy} · ${row.category}` },
       { name: t("Evidence"), wrap: true, show: (row) => row.evidence ?? "–" },
       { name: t("Call"), show: (row) => html`<code>${row.call_id}</code>` },

@@ -1,7 +1,7 @@
 // Queue: what runs and waits on this server now, told by the server as it changes.
 import { call } from "../core/api.js";
 import { html, useEffect, useState } from "../core/html.js";
-import { bytes, count, duration, t, when } from "../core/i18n.js";
+import { bytes, count, duration, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
 import { useRoute, useWork } from "../parts/loading.js";
 
@@ -40,7 +40,7 @@ export default function Queue({ title }) {
     ${jobs && html`<${Table} label=${title} rows=${jobs} rowKey=${(job) => job.id} empty=${t("Nothing runs or waits.")} columns=${[
       { name: t("State"), show: stateOf },
       { name: t("Kind"), show: (job) => ({ image: t("Image"), response: t("Response"), chat: t("Chat") })[job.kind] ?? job.kind },
-      { name: t("Key"), show: (job) => job.key_name },
+      { name: t("Key"), long: true, show: (job) => job.key_name },
       { name: t("Model"), show: (job) => job.model ?? "–" },
       { name: t("Size"), show: (job) => job.size ?? "–" },
       { name: t("Since"), show: (job) => when(job.created_at) },
@@ -52,7 +52,7 @@ export default function Queue({ title }) {
     <${Table} label=${t("Workers")} rows=${workers} rowKey=${(worker) => worker.name} empty=${t("None.")} columns=${[
       { name: t("Name"), show: (worker) => worker.name },
       { name: t("State"), show: (worker) => (worker.ready ? html`<span class="good">${t("ready")}</span>` : html`<span class="bad">${worker.problem ?? t("starting")}</span>`) },
-      { name: t("Device"), show: (worker) => worker.device ?? "–" },
+      { name: t("Device"), show: (worker) => told(worker.device ?? "–") },
       { name: t("Jobs"), number: true, show: (worker) => count(worker.jobs) },
       { name: t("Restarts"), number: true, show: (worker) => count(worker.restarts) },
       { name: "PID", number: true, show: (worker) => worker.pid ?? "–" },

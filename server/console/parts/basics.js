@@ -1,12 +1,31 @@
 // Small parts that every page uses.
 import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
-import { t } from "../core/i18n.js";
+import { language, N, t } from "../core/i18n.js";
+
+// What the server's errors mean, for those who do not read English: the message itself has the details.
+const MEANINGS = {
+  invalid_api_key: N("The key is unknown, expired or revoked."),
+  group_mismatch: N("The key may not use this model."),
+  insufficient_quota: N("The budget of the key is used up."),
+  rate_limit_exceeded: N("Too many calls at once, or in this minute. Try again in a moment."),
+  server_overloaded: N("The server is full. Try again in a moment."),
+  moderation_blocked: N("The moderation policy refused this."),
+  invalid_image_file: N("An image can't be read."),
+  worker_died: N("The worker ended while it drew. Nothing was charged: try again."),
+  engine_failure: N("Something went wrong on the server. Nothing was charged."),
+  timeout: N("It took too long. Nothing was charged."),
+  storage_failed: N("The server can't write to its disk. Nothing was charged."),
+  database_busy: N("The database is busy. Try again in a moment."),
+  database_failed: N("The database can't be used. Nothing was charged."),
+  checkpoint_failed: N("The checkpoint can't be used. Nothing has changed."),
+};
 
 // What went wrong, with what a person needs to report it.
 export function ErrorNote({ error }) {
   if (!error) return null;
   const facts = [error.code, error.param && t("field {name}", { name: error.param }), error.requestId].filter(Boolean);
   return html`<div class="error" role="alert">
+    ${language.get() !== "en" && MEANINGS[error.code] && html`<p><strong>${t(MEANINGS[error.code])}</strong></p>`}
     <p>${error.message}</p>
     ${facts.length > 0 && html`<p class="dim small mono">${facts.join(" · ")}</p>`}
   </div>`;
@@ -44,15 +63,16 @@ export function Select({ options, value, onChange, ...rest }) {
 
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
-// Rows as a table that scrolls by itself. A column: {name, show(row), number, wrap}.
+// Rows as a table that scrolls by itself; on a phone each row is a list of its fields, which the roles keep a table for
+// screen readers. A column: {name, show(row), number, wrap, long}; `long` is for names that people give.
 export function Table({ label, columns, rows, rowKey, empty }) {
   if (rows && rows.length === 0) return html`<${Empty}>${empty}</${Empty}>`;
-  const kind = (column) => [column.number && "number", column.wrap && "wrap"].filter(Boolean).join(" ");
+  const kind = (column) => [column.number && "number", column.wrap && "wrap", column.long && "long"].filter(Boolean).join(" ");
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
-    <table>
-      <thead><tr>${columns.map((column) => html`<th key=${column.name} scope="col" class=${kind(column)}>${column.name}</th>`)}</tr></thead>
-      <tbody>${(rows ?? []).map((row) => html`<tr key=${rowKey(row)}>
-        ${columns.map((column) => html`<td key=${column.name} class=${kind(column)}>${column.show(row)}</td>`)}
+    <table role="table">
+      <thead role="rowgroup"><tr role="row">${columns.map((column) => html`<th key=${column.name} role="columnheader" scope="col" class=${kind(column)}>${column.name}</th>`)}</tr></thead>
+      <tbody role="rowgroup">${(rows ?? []).map((row) => html`<tr key=${rowKey(row)} role="row">
+        ${columns.map((column) => html`<td key=${column.name} role="cell" data-name=${column.name} class=${kind(column)}>${column.show(row)}</td>`)}
       </tr>`)}</tbody>
     </table>
   </div>`;

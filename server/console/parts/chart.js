@@ -1,5 +1,6 @@
 // Bars by day, stacked by what `series` names. uPlot is loaded when a chart is shown.
 import { html, useEffect, useRef } from "../core/html.js";
+import { day as dayName, t } from "../core/i18n.js";
 
 const DAY_S = 86_400;
 const COLOURS = ["#c0392b", "#2e86ab", "#d68910", "#2d8a5f", "#7d5ba6", "#607080", "#b5568b"];
@@ -33,8 +34,9 @@ async function draw(root, rows, unit) {
   return new UPlot({
     width: root.clientWidth - 32, height: 240,
     scales: { x: { time: true, range: () => [first - DAY_S, last + DAY_S] }, y: { range: (_, __, most) => [0, most * 1.1 || 1] } },
-    axes: [{ ...axis, space: 80 }, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toFixed(4))}`) }],
-    series: [{ value: (_, x) => (x == null ? "–" : new Date(x * 1000).toISOString().slice(0, 10)) }, ...order.map((index) => ({
+    tzDate: (seconds) => UPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"), // in which the days are
+    axes: [{ ...axis, space: 80, incrs: [1, 2, 7, 14, 30, 91, 182, 365].map((days) => days * DAY_S), values: (_, ticks) => ticks.map(dayName) }, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => `${Number(tick.toFixed(4))}`) }],
+    series: [{ label: t("Day"), value: (_, x) => (x == null ? "–" : new Date(x * 1000).toISOString().slice(0, 10)) }, ...order.map((index) => ({
       label: `${names[index]} (${unit})`, fill: COLOURS[index % COLOURS.length], stroke: COLOURS[index % COLOURS.length], width: 0, points: { show: false },
       paths: UPlot.paths.bars({ size: [0.7, 40] }),
       value: (_, __, ___, at) => (at == null ? "–" : Number(own(at, index).toFixed(4))),

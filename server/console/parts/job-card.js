@@ -27,7 +27,7 @@ export function JobCard({ job }) {
         ? html`${job.state === "cancelled" ? html`<p class="dim">${t("Cancelled. Nothing was charged.")}</p>` : html`<${ErrorNote} error=${job.error} />`}
           <div class="actions"><button type="button" onClick=${() => forgetJob(job.id)}>${t("Dismiss")}</button></div>`
         : html`<progress aria-label=${t("Steps")} max=${job.progress?.steps ?? 1} value=${job.progress?.step ?? 0}></progress>
-          <span class="dim">${progressOf(job)}${job.estimated_s != null && ` · ${t("about {time} left", { time: duration(job.estimated_s) })}`}</span>
+          <span class="dim">${progressOf(job)}${job.estimated_s >= 0.5 && ` · ${t("about {time} left", { time: duration(job.estimated_s) })}`}</span>
           <div class="actions"><button type="button" onClick=${() => cancelJob(job.id)}>${t("Cancel")}</button></div>`}
     </div>
   </article>`;

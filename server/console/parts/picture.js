@@ -1,7 +1,7 @@
 // A finished picture: its card, and the large view with everything that can be done with it.
 import { resultName, resultPath, thumbnail } from "../core/api.js";
 import { html, useLayoutEffect, useState } from "../core/html.js";
-import { t, when } from "../core/i18n.js";
+import { t, told, when } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
 import { addReference, recall } from "../state/draft.js";
 import { Dialog } from "./basics.js";
@@ -34,7 +34,7 @@ function Facts({ picture }) {
     [t("Steps"), used.steps],
     [t("Guidance"), used.guidance],
     [t("Strength"), used.strength],
-    [t("Quality"), used.quality],
+    [t("Quality"), used.quality && told(used.quality)],
     [t("Negative prompt"), used.negative_prompt],
     [t("Time"), picture.created_at && when(picture.created_at)],
   ];

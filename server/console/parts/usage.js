@@ -33,7 +33,7 @@ export function UsageTable({ rows, by, total }) {
   const all = total ? [...rows, { ...total, isTotal: true }] : rows;
   return html`<${Table} label=${t("Usage")} rows=${rows.length ? all : rows} rowKey=${(row) => (row.isTotal ? "total" : by.map((each) => shown(row, each)).join("|"))} empty=${t("Nothing was used in this time.")}
     columns=${[
-      ...by.map((each, index) => ({ name: names[each], show: (row) => (row.isTotal ? (index ? "" : html`<strong>${t("Total")}</strong>`) : shown(row, each)) })),
+      ...by.map((each, index) => ({ name: names[each], long: each === "key", show: (row) => (row.isTotal ? (index ? "" : html`<strong>${t("Total")}</strong>`) : shown(row, each)) })),
       { name: t("Calls"), number: true, show: (row) => count(row.calls) },
       { name: t("Images"), number: true, show: (row) => count(row.images) },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
@@ -46,12 +46,15 @@ export function UsageTable({ rows, by, total }) {
 // All that is known of a call, with its prompt and parameters if the server keeps them.
 function CallDetails({ path, onClose }) {
   const { data, error } = useRoute(path);
-  const facts = Object.entries(data ?? {}).filter(([, value]) => value != null && value !== "");
+  const facts = Object.entries(data ?? {}).filter(([, value]) => value != null && value !== "").map(([name, value]) => {
+    if (name.endsWith("_at")) return [name, new Date(value * 1000).toISOString()];
+    return [name, typeof value === "object" ? JSON.stringify(value, null, 1) : value];
+  });
   return html`<${Dialog} label=${t("Call")} onClose=${onClose}>
     <div class="form">
       <h2>${t("Call")}</h2>
       <${ErrorNote} error=${error} />
-      <pre class="mono" tabindex="0">${facts.map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value, null, 1) : value}`).join("\n")}</pre>
+      <pre class="mono" tabindex="0">${facts.map(([name, value]) => `${name}: ${value}`).join("\n")}</pre>
       <form method="dialog"><button>${t("Close")}</button></form>
     </div>
   </${Dialog}>`;
@@ -63,7 +66,7 @@ export function CallsTable({ rows, route, withKey }) {
   const good = (row) => row.status != null && row.status < 400;
   return html`<${Table} label=${t("Calls")} rows=${rows} rowKey=${(row) => row.id} empty=${t("No calls here.")} columns=${[
     { name: t("Time"), show: (row) => when(row.created_at) },
-    ...(withKey ? [{ name: t("Key"), show: (row) => row.key_name ?? row.key_id ?? "–" }] : []),
+    ...(withKey ? [{ name: t("Key"), long: true, show: (row) => row.key_name ?? row.key_id ?? "–" }] : []),
     { name: t("Model"), show: (row) => row.model ?? row.endpoint },
     { name: t("Status"), show: (row) => html`<span class=${good(row) ? "good" : "bad"}>${row.status ?? "–"}${row.code ? ` ${row.code}` : ""}</span>` },
     { name: t("Queued"), number: true, show: (row) => duration(row.queue_s) },

@@ -31,6 +31,7 @@ await spec("keys", "/console/keys", async (page, { looks, shot }) => {
   assert.ok(await works(first)); // for a day
   await page.getByRole("button", { name: "shop", exact: true }).click();
   await dialog.getByRole("button", { name: "Revoke for ever" }).click();
+  await dialog.getByRole("button", { name: "Revoke it: press again" }).click();
   await page.getByRole("cell", { name: "revoked" }).waitFor();
   assert.equal(await works(second), false);
 });
