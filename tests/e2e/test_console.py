@@ -4,6 +4,7 @@
 of their pages there, of a server that draws as well as it can.
 """
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -68,3 +69,11 @@ def test_page(path: Path, console_server: Server, browser: str) -> None:
 
 def test_the_books_agree_after_all_that(console_server: Server) -> None:
     assert_clean(console_server)
+
+
+def test_the_command_says_what_the_ledgers_page_said(console_server: Server) -> None:
+    """The page's sums are those of /admin/usage and of its CSV: `ledger.spec.mjs`."""
+    with console_server.http(console_server.admin_key) as client:
+        by_http = client.get("/admin/usage", params={"by": "key,model"}).json()["data"]
+    by_command = json.loads(console_server.darkroom("usage", "--by", "key,model", "--json").stdout)
+    assert by_command == [{name: row[name] for name in by_command[0]} for row in by_http]
