@@ -1,6 +1,9 @@
 """All settings of the server, read once at start from environment variables with the prefix DARKROOM_."""
 
+import os
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipelines.protocol.messages import DeviceChoice
 
+PREFIX = "DARKROOM_"
 REPOSITORY = Path(__file__).resolve().parent.parent
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
@@ -41,7 +45,7 @@ def _split(value: object) -> object:
 class Settings(BaseSettings):
     """The defaults suit a single machine, reachable from itself only."""
 
-    model_config = SettingsConfigDict(env_prefix="DARKROOM_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on.")
@@ -252,3 +256,15 @@ class Settings(BaseSettings):
     def pixels(self) -> Path:
         """The folder of decoded references, while their calls run."""
         return self.home / "pixels"
+
+
+def unknown_settings(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """A line for each DARKROOM_ variable that no setting has, such as a misspelled one, which has no effect."""
+    given = sorted(name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX))
+    known = [field.upper() for field in Settings.model_fields]
+    lines = []
+    for name in given:
+        if name not in known:
+            similar = "".join(f" Is it {PREFIX}{match}?" for match in get_close_matches(name, known, n=1, cutoff=0.7))
+            lines.append(f"{PREFIX}{name} is no setting and has no effect.{similar}")
+    return lines

@@ -151,7 +151,8 @@ def restore(
 
 @app.command()
 def doctor(as_json: JsonFlag = False, as_csv: CsvFlag = False) -> None:
-    """Check driver, CUDA, memory, disk, port, permissions, database, catalog and egress. Fails if one is wrong."""
+    """Check settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress. Fails if one is
+    wrong."""
     from server.cli.printing import show_rows
     from server.flows.operators.doctor import examine
 

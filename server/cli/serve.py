@@ -23,7 +23,6 @@ from server.cli.connection_limits import (
     raise_descriptor_limit,
     trusted_networks,
 )
-from server.cli.environment import unknown_settings
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
 from server.errors import StartError
@@ -31,7 +30,7 @@ from server.flows.cluster_catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services
-from server.settings import Settings
+from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs
 
 BACKLOG = 128  # also how many connections are accepted before the first of them is looked at

@@ -106,8 +106,8 @@ async def status(services: ServicesDep) -> ServerStatus:
     "/doctor",
     **openapi(
         "Examine the machine",
-        "Checks driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom doctor` "
-        "does.",
+        "Checks settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom "
+        "doctor` does.",
         success=answer("What was found.", Findings),
         errors=[401, 500, 503],
         security="admin_key",

@@ -13,7 +13,7 @@ from pipelines.catalog.images import CatalogError, load_catalog
 from server.accounts.db import Database
 from server.errors import DatabaseBusy, DatabaseFailed
 from server.schemas.doctor import Finding
-from server.settings import Settings
+from server.settings import PREFIX, Settings, unknown_settings
 
 COMMAND_LIMIT_S = 60  # importing torch takes seconds, on a slow disk many
 MIN_FREE_BYTES = 5 * 2**30
@@ -26,9 +26,16 @@ ASK_TORCH = (
 def examine(settings: Settings) -> list[Finding]:
     """Every check; the server may run meanwhile."""
     checks: tuple[Callable[[Settings], Finding], ...] = (
-        _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
+        _settings, _driver, _cuda, _memory, _disk, _port, _permissions, _database, _catalog, _egress,
     )  # fmt: skip
     return [check(settings) for check in checks]
+
+
+def _settings(_: Settings) -> Finding:
+    if unknown := unknown_settings():
+        return Finding(name="settings", ok=None, detail=" ".join(unknown))
+    given = sorted(name for name in os.environ if name.startswith(PREFIX))
+    return Finding(name="settings", ok=True, detail=", ".join(given) or "all are the defaults")
 
 
 def _driver(settings: Settings) -> Finding:

@@ -134,10 +134,11 @@ def test_the_doctor_names_what_is_wrong(run: Run, tmp_path: Path, monkeypatch: p
     status, printed, _ = run("doctor", "--json")
     found = {each["name"]: each for each in json.loads(printed)}
     assert found.keys() == {
-        "driver", "cuda", "memory", "disk", "port", "permissions", "database", "catalog", "egress",
+        "settings", "driver", "cuda", "memory", "disk", "port", "permissions", "database", "catalog", "egress",
     }  # fmt: skip
     assert status == any(each["ok"] is False for each in found.values())
     assert (found["cuda"]["ok"], found["port"]["ok"], found["permissions"]["ok"]) == (True, True, True)
+    assert "DARKROOM_PORT" in found["settings"]["detail"]
     assert found["cuda"]["detail"] == "torch 2.9 for CUDA 12.8 sees One_GPU"
     assert found["database"]["detail"].startswith("sqlite, schema 00")
     tmp_path.chmod(0o755)

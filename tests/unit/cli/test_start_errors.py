@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from server.accounts.db import Database
-from server.cli.environment import unknown_settings
 from server.cli.serve import run as serve
 from server.errors import StartError
-from server.settings import REPOSITORY, Settings
+from server.settings import REPOSITORY, Settings, unknown_settings
 
 
 @pytest.fixture
