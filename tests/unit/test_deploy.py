@@ -222,6 +222,7 @@ def test_pods_have_one_gpu_time_to_drain_and_no_privileges(defaults: Settings, f
     assert server["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
     assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["enableServiceLinks"] is False  # they would set DARKROOM_PORT to an address
     ours = {variable["name"] for variable in server["env"] if variable["name"].startswith("DARKROOM_")}
     assert ours <= setting_names()
     mounted = {mount["name"] for mount in server["volumeMounts"]}
