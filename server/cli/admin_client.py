@@ -64,7 +64,8 @@ def ask(settings: Settings, method: str, route: str, body: dict[str, Any] | None
     except PermissionError as error:
         raise StartError(f"{settings.admin_key} can't be read: run this as the user that runs the server.") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise StartError(f"No server answers at {address}: {error}") from error
+        hint = "Start it, or set DARKROOM_HOST and DARKROOM_PORT as the server has them."
+        raise StartError(f"No server answers at {address}: {error}. {hint}") from error
     if response.status_code != 200:
         raise StartError(response.json()["error"]["message"])
     return response

@@ -196,7 +196,9 @@ class CheckpointManager:
                     return path
             except (OSError, ValueError):
                 continue
-        raise NotFound(f"There is no checkpoint at {text[:200]}.", param=param)
+        found = sorted(path.name for path in self._weights.glob("*") if not path.name.startswith("."))
+        there = f"{self._weights} has: {', '.join(found[:20]) or 'nothing'}."
+        raise NotFound(f"There is no checkpoint at {text[:200]}. {there}", param=param)
 
     def _name(self, path: Path) -> str:
         """As catalog files name it: relative to the weights folder if it is inside."""

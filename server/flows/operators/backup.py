@@ -76,7 +76,8 @@ def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Bac
             aside = settings.home / f"before-restore-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
             _put_back(settings, Path(scratch), aside, keep_catalog=keep_catalog)
     except (tarfile.TarError, KeyError, ValueError) as error:
-        raise StartError(f"{file} is no backup of Darkroom: {error}") from error
+        reason = str(error).partition("\n")[0].rstrip(":")  # tarfile lists each compression that it has tried
+        raise StartError(f"{file} is no backup of Darkroom: {reason}.") from error
     except OSError as error:
         raise StartError(f"{file} can't be restored: {error}") from error
     pictures = sum(name.startswith(f"{RESULTS}/") for name in manifest["sha256"])
