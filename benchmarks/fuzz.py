@@ -24,6 +24,7 @@ from rich.console import Console
 
 from tests.support.harness import Server
 from tests.support.openapi import operations
+from tests.support.postgresql import Cluster
 from tests.support.tiny_server import tiny_server
 
 THREADS = 4
@@ -228,27 +229,32 @@ def _damage(raw: bytes, rng: random.Random) -> bytes:
 
 def _path_value(rng: random.Random) -> str:
     return rng.choice(
-        ("0", "a" * 3000, "%00", "..%2f..", "%F0%9F%98%80", "resp_0", "img_0", "starter-chat", "-1", "a.png")
+        ("0", "a" * 3000, "9" * 30, "%00", "..%2f..", "%F0%9F%98%80", "resp_0", "img_0", "starter-chat", "-1", "a.png")
     )
 
 
 def main() -> None:
-    """As many requests as the first argument says. Exits with 1 if there are problems."""
+    """As many requests as the first argument says, half on SQLite, half on PostgreSQL. Exits with 1 if there are
+    problems."""
     requests = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    with tempfile.TemporaryDirectory() as folder:
-        server = tiny_server(Path(folder), **SETTINGS).start()
-        fuzz = Fuzz(server)
-        try:
-            fuzz.run(requests, report=console.print)
-        finally:
-            server.kill()
-    console.print(f"{sum(fuzz.statuses.values())} requests: {dict(sorted(fuzz.statuses.items()))}")
-    console.print(
-        f"memory: +{fuzz.growth_mib} MiB, at most {max(fuzz.memory_mib)}; longest answer {fuzz.longest_s:.1f} s"
-    )
-    console.print("\n".join(fuzz.problems) or "No problems.")
-    sys.exit(bool(fuzz.problems))
+    problems: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, Cluster.temporary() as cluster:
+        for seed, (name, database) in enumerate((("SQLite", None), ("PostgreSQL", cluster))):
+            url = {"database": database.new("template0")} if database else {}
+            (Path(folder) / name).mkdir()
+            server = tiny_server(Path(folder) / name, **SETTINGS, **url).start()
+            fuzz = Fuzz(server)
+            try:
+                fuzz.run(requests // 2, seed, report=console.print)
+            finally:
+                server.kill()
+            console.print(f"{name}: {sum(fuzz.statuses.values())} requests: {dict(sorted(fuzz.statuses.items()))}")
+            memory = f"memory +{fuzz.growth_mib} MiB, at most {max(fuzz.memory_mib)}"
+            console.print(f"  {memory}; longest answer {fuzz.longest_s:.1f} s")
+            console.print("\n".join(fuzz.problems) or "  No problems.")
+            problems += fuzz.problems
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
@@ -32,7 +32,9 @@ from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
 
 if TYPE_CHECKING:
+    import psycopg
     from alembic.config import Config
+    from psycopg.abc import Buffer
 
 log = structlog.stdlib.get_logger("darkroom.database")
 
@@ -219,7 +221,9 @@ class Database:
             ) from error
         if self.is_sqlite:
             _set_up_sqlite(engine, read_only=read_only)
-        elif read_only:
+            return engine
+        _replace_nul(engine)
+        if read_only:
             _use_snapshot_isolation(engine)
         else:
             _limit_lock_waits(engine)
@@ -336,6 +340,20 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
             if context.connection is not None and not context.connection.invalidated:
                 with suppress(sqlite3.Error):
                     context.connection.connection.rollback()
+
+
+def _replace_nul(engine: Engine) -> None:
+    """PostgreSQL's text can't hold the character NUL, which JSON and SQLite's can: it is written, and looked for, as
+    U+FFFD. A prompt with one is no failure, and an id with one is nobody's."""
+    from psycopg.types.string import StrDumperUnknown
+
+    class WithoutNul(StrDumperUnknown):
+        def dump(self, obj: str) -> "Buffer | None":
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: "psycopg.Connection[Any]", _: object) -> None:
+        connection.adapters.register_dumper(str, WithoutNul)
 
 
 def _use_snapshot_isolation(engine: Engine) -> None:

@@ -184,3 +184,12 @@ def test_results_are_listed_by_words_and_forget_their_prompt_when_deleted(databa
     with database.read() as session:
         assert session.scalar(text("SELECT prompt FROM results WHERE name = 'a.png'")) is None
         assert session.scalar(text("SELECT count(*) FROM entries")) == 1
+
+
+def test_a_nul_in_a_text_is_no_failure(database: Database) -> None:
+    """JSON and URLs can have it, PostgreSQL's text can't."""
+    key, secret = create_key(database, "a\0b", GROUPS)
+    found = authenticate(database, secret)
+    assert found is not None
+    assert found.name == ("a\0b" if database.is_sqlite else "a\ufffdb")
+    assert revoke_key(database, f"{key.id}\0", by="anna") is None
