@@ -234,6 +234,7 @@ def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None
     found = {(each["kind"], each["metadata"]["name"]): each["spec"] for each in manifests(*SEVERAL)}
     pods = found["StatefulSet", "darkroom"]
     (server,) = pods["template"]["spec"]["containers"]
+    assert pods["template"]["spec"]["enableServiceLinks"] is False
     values = {variable["name"]: variable.get("value") for variable in server["env"]}
     assert {"DARKROOM_DATABASE", "DARKROOM_STORAGE", "DARKROOM_CLUSTER_SECRET"} <= values.keys()
     assert values["DARKROOM_STORAGE"].partition("://")[0] in SCHEMES
