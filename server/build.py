@@ -31,6 +31,7 @@ from server.backends.local_storage import LocalStorage
 from server.backends.open_storage import open_storage
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
+from server.errors import StartError
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog_edit import EditHistory
 from server.flows.catalog_switch import CatalogSwitch
