@@ -7,6 +7,7 @@ the API server's memory must not grow by more than MAX_GROWTH_MIB after the firs
 
 import copy
 import json
+import os
 import random
 import sys
 import tempfile
@@ -240,6 +241,7 @@ def main() -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Cluster.temporary() as cluster:
+        os.environ["PATH"] = f"{cluster.binaries}{os.pathsep}{os.environ['PATH']}"  # backups need pg_dump
         for seed, (name, database) in enumerate((("SQLite", None), ("PostgreSQL", cluster))):
             url = {"database": database.new("template0")} if database else {}
             (Path(folder) / name).mkdir()
