@@ -19,7 +19,14 @@ from server.backends.fleet import Fleet
 from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
 from server.flows.cluster_catalog.start import catalog_at_start
-from server.housekeeping import leave_others, lock_database, lock_home, recover_after_crash, run_maintenance
+from server.housekeeping import (
+    follow_cluster,
+    leave_others,
+    lock_database,
+    lock_home,
+    recover_after_crash,
+    run_maintenance,
+)
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
 from server.http.errors import error_answer, note_error
@@ -96,6 +103,8 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
                     asyncio.create_task(run_maintenance(services), name="maintenance"),
                     asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
                 ]
+                if settings.cluster is not None:
+                    tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
                 shutdown.push_async_callback(_cancel_tasks, tasks)
                 yield
 

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from server.accounts.db import PAGE
 from server.accounts.store import Store
+from server.backends.engines import cluster_member, read_roster
 from server.errors import ApiError
 from server.services import Services
 from server.settings import Settings
@@ -21,6 +22,7 @@ log = structlog.stdlib.get_logger("darkroom.housekeeping")
 
 SWEEP_EVERY_S = 900.0
 WEBHOOKS_EVERY_S = 1.0
+CLUSTER_EVERY_S = 3.0
 DAY_S = 86_400.0
 THUMBNAIL_DAYS = 7
 OTHERS = 0o077  # the bits of a file's mode that are not its owner's
@@ -113,6 +115,23 @@ async def run_maintenance(services: Services) -> None:
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":
             tasks.create_task(_every(WEBHOOKS_EVERY_S, services.webhooks.deliver_due))
+
+
+async def follow_cluster(services: Services) -> None:
+    """Until cancelled: the image engines are those that the cluster has."""
+    await _every(CLUSTER_EVERY_S, lambda: _update_engines(services))
+
+
+async def _update_engines(services: Services) -> None:
+    roster = await asyncio.to_thread(read_roster, services.settings)
+    engines = roster.of_kind("image") if roster is not None else ()
+    fleet = services.image_engine
+    if {engine.name for engine in engines} == {host.name for host in fleet.workers}:
+        return
+    log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
+    async with services.catalog.lock:
+        members = [cluster_member(services.settings, engine) for engine in engines]
+        await fleet.change_members(members, services.catalog.current)
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:

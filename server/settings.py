@@ -66,6 +66,12 @@ class Settings(BaseSettings):
     cluster_secret: SecretStr | None = Field(
         None, min_length=32, description="By which those servers know each other's requests: the same for all of them."
     )
+    cluster: str | None = Field(
+        None,
+        pattern=r"^\S+:\d+$",
+        description="HOST:PORT of the Ray cluster whose engines this server uses. `darkroom cluster` sets it for its "
+        "own servers.",
+    )
     cdn_url: BaseUrl | None = Field(
         None,
         description="Public base URL of the results, if a proxy or CDN serves them; "

@@ -235,6 +235,7 @@ class Finished:
 
 
 FailureCode = Literal[
+    "queue_full",
     "upstream_busy",
     "upstream_failed",
     "upstream_limited",

@@ -174,6 +174,15 @@ class Residents:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """Shared engine to server, whenever it changes: how many jobs other servers have there, and whether it is about to
+    go and takes no more of them."""
+
+    others_jobs: int = 0
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
     """Worker to server: one event of one job."""
 
@@ -182,7 +191,7 @@ class JobEvent:
 
 
 ToWorker = Submit | Cancel | Load | Retain | Ping
-FromWorker = Ready | NoGpu | Pong | CheckpointState | Residents | JobEvent
+FromWorker = Ready | NoGpu | Pong | CheckpointState | Residents | Sharing | JobEvent
 
 
 def frame(messages: Sequence[ToWorker | FromWorker]) -> bytes:

@@ -8,18 +8,18 @@ workers die soon after their start. A worker that does not answer is killed, and
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Self, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast
 
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatJob, Counted, CountJob
-from pipelines.protocol.classify import Classified, ClassifyEvent, ClassifyJob
+from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, CountJob
+from pipelines.protocol.classify import Classified, ClassifyJob
 from pipelines.protocol.engine import Engine
-from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress, Queued, Started
+from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Queued, Started
 from pipelines.protocol.messages import (
     Abilities,
     AnyEvent,
@@ -36,12 +36,14 @@ from pipelines.protocol.messages import (
     Ready,
     Residents,
     Retain,
+    Sharing,
     Spec,
     Submit,
     ToWorker,
     WorkerMemory,
 )
 from server.backends.child_process import ChildProcess
+from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
 from server.backends.wire import Launcher, Wire
 
 log = structlog.stdlib.get_logger("darkroom.engine")
@@ -53,11 +55,9 @@ SILENCE_S = 300.0  # longer than any forward pass, decode or compilation takes
 STUCK_GRACE_S = 30.0  # without an event for its time limit and this, a job is stuck in native code
 INITIAL_JOB_S = 10.0  # assumed duration of a job until one has finished
 RUN_SMOOTHING = 0.2  # weight of a new job's duration
-TERMINAL_EVENTS = (Finished, ChatFinished, Counted, Classified, Failed)
 
 Kind = Literal["image", "chat", "classify"]
 JobT = TypeVar("JobT", ImageJob, ChatJob | CountJob, ClassifyJob)
-EventT = TypeVar("EventT", Event, ChatEvent, ClassifyEvent)
 
 
 class QueueFull(Exception):
@@ -87,28 +87,6 @@ class _Pending:
     on_device: bool = False
     share_left: float = 1.0  # of an image job's steps
     last_event_at: float = 0.0  # by the monotonic clock
-
-
-class JobEvents(AsyncIterator[EventT], Generic[EventT]):
-    """A job's events up to its last. Unlike a generator's, its iteration can go on after a cancelled `anext`."""
-
-    def __init__(self, events: asyncio.Queue[EventT]) -> None:
-        self._events: asyncio.Queue[EventT] = events
-        self._submitted_at = time.monotonic()
-        self.queue_s: float | None = None  # until it started on the device; a chat's prompt is built before
-        self.ended = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> EventT:
-        if self.ended:
-            raise StopAsyncIteration
-        event = await self._events.get()
-        if isinstance(event, Started):
-            self.queue_s = time.monotonic() - self._submitted_at
-        self.ended = isinstance(event, TERMINAL_EVENTS)
-        return event
 
 
 class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
@@ -150,6 +128,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
         self.checkpoints: dict[Spec, CheckpointState] = {}
         self.residents: Residents | None = None  # an image worker's weights in memory
+        self.sharing = Sharing()  # of an engine that other servers use too
+        self._retained: tuple[Spec, ...] = ()
         self._unit_s: dict[Spec, float] = {}
         self._loading: set[Spec] = set()  # the worker was told to, and has not said what became of it
         self._preparing: dict[Spec, asyncio.Future[CheckpointState]] = {}
@@ -229,7 +209,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def retain(self, specs: Sequence[Spec], preload: Sequence[Spec] = ()) -> None:
         """The catalog names exactly these: the worker may evict others. It loads those of `preload` that it has not
         loaded, and so does every later worker."""
-        self._preload = tuple(preload)
+        self._preload, self._retained = tuple(preload), tuple(specs)
         self.checkpoints = {spec: state for spec, state in self.checkpoints.items() if spec in set(specs)}
         self._unit_s = {spec: unit_s for spec, unit_s in self._unit_s.items() if spec in set(specs)}
         self._send(Retain(tuple(specs)))
@@ -272,6 +252,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             began = time.monotonic()
             try:
                 await self._run_worker()
+            except OSError as error:  # or a machine of the cluster that is away
+                log.error("no worker", worker=self.name, reason=str(error), jobs_lost=len(self._pending))  # noqa: TRY400
             except Exception:  # such as no memory for a process, or no descriptor: retry
                 log.exception("worker failed", worker=self.name, jobs_lost=len(self._pending))
             finally:
@@ -286,6 +268,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         wire = self._wire = await self._launcher.open(self._device_choice)
         watch = asyncio.create_task(self._watch(wire))
         try:
+            if self._retained:
+                self._send(Retain(self._retained))
             self._load(self._preload)
             for pending in list(self._pending.values()):
                 self._send(Submit(pending.job))
@@ -312,6 +296,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 self.memory = message.memory
             case Residents():
                 self.residents = message
+            case Sharing():
+                self.sharing = message
             case NoGpu():
                 self.no_device = message.reason
             case Ready():
@@ -383,7 +369,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._wire = None
         self.device = self.memory = None
         self.checkpoints.clear()
-        self.residents = None
+        self.residents, self.sharing = None, Sharing()
         self._loading.clear()
         for future in self._preparing.values():
             if not future.done():

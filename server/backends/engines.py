@@ -10,7 +10,9 @@ from pipelines.catalog.images import Catalog
 from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget, worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
+from pipelines.protocol.images import Event, ImageJob
 from server.backends.child_process import ChildProcess
+from server.backends.cluster.roster import Engine, EngineKind, Roster
 from server.backends.decoding.pool import DecoderPool
 from server.backends.engine_host import EngineHost
 from server.backends.engine_layout import Layout, Slot, automatic_layout, read_layout
@@ -19,6 +21,7 @@ from server.backends.gpus import list_gpus
 from server.backends.image_upstream.drawing import UpstreamDrawing
 from server.backends.image_upstream.wire import UpstreamLauncher
 from server.backends.upstream import UpstreamClient
+from server.backends.wire import Launcher
 from server.errors import StartError
 from server.settings import Settings
 
@@ -40,15 +43,19 @@ def build_engines(
     decoders: DecoderPool,
 ) -> Engines:
     """Nothing is started here. Raises StartError for a layout that this machine or this catalog does not fit."""
+    roster = read_roster(settings)
     layout = _layout(settings, catalog)
     classify = EngineHost[ClassifyJob, ClassifyEvent](
         "classify",
         classifiers,
         settings.max_queue,
         device=layout.classify.device,
-        launcher=ChildProcess("classify", (), layout.classify.environment),
+        launcher=_launcher("classify", layout.classify, roster),
     )
-    members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
+    if roster is None:
+        members = [_member(settings, layout, slot, catalog, classifiers) for slot in layout.images]
+    else:
+        members = [cluster_member(settings, engine) for engine in roster.of_kind("image")]
     drawing = UpstreamDrawing(upstreams, decoders)
 
     def open_upstream(url: str) -> ImageHost:
@@ -62,7 +69,7 @@ def build_engines(
         fleet.retain(fleet.plan(catalog), preload=settings.preload)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    return Engines(fleet, _chat(settings, layout.chat, catalog), classify)
+    return Engines(fleet, _chat(settings, layout.chat, catalog, roster), classify)
 
 
 def _layout(settings: Settings, catalog: Catalog) -> Layout:
@@ -96,7 +103,9 @@ def _member(
     return Member(host, slot.models, int(room), 2 if slot.gpu else 4)
 
 
-def _chat(settings: Settings, slot: Slot, catalog: Catalog) -> EngineHost[ChatJob | CountJob, ChatEvent]:
+def _chat(
+    settings: Settings, slot: Slot, catalog: Catalog, roster: Roster | None
+) -> EngineHost[ChatJob | CountJob, ChatEvent]:
     specs = catalog.chat.checkpoints
     return EngineHost(
         "chat",
@@ -105,5 +114,40 @@ def _chat(settings: Settings, slot: Slot, catalog: Catalog) -> EngineHost[ChatJo
         max((spec.max_batch for spec in specs), default=1),
         settings.worker_silence_s,
         slot.device,
-        ChildProcess("chat", (), slot.environment),
+        _launcher("chat", slot, roster),
     )
+
+
+def _launcher(kind: EngineKind, slot: Slot, roster: Roster | None) -> Launcher:
+    """The cluster's engine of this kind, if it has one, else a process of this server."""
+    if roster is not None and roster.of_kind(kind):
+        return cluster_launcher(kind)
+    return ChildProcess(kind, (), slot.environment)
+
+
+def read_roster(settings: Settings) -> Roster | None:
+    """The engines of the cluster, if this server uses one. Only then is Ray imported. Raises StartError."""
+    if settings.cluster is None:
+        return None
+    from server.backends.cluster.membership import connect
+
+    roster = connect(settings.cluster)
+    if not roster.of_kind("image"):
+        raise StartError(f"The cluster at {settings.cluster} has no image engine; see `darkroom cluster status`.")
+    return roster
+
+
+def cluster_launcher(name: str) -> Launcher:
+    """The link to an engine of the cluster."""
+    from server.backends.cluster.wire import RayLauncher
+
+    return RayLauncher(name)
+
+
+def cluster_member(settings: Settings, engine: Engine) -> Member:
+    """An image engine of the cluster, for a fleet."""
+    host = EngineHost[ImageJob, Event](
+        "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=engine.device,
+        launcher=cluster_launcher(engine.name), name=engine.name,
+    )  # fmt: skip
+    return Member(host, engine.models, engine.room_bytes, 2 if engine.device == "cuda" else 4)

@@ -14,7 +14,8 @@ from pipelines.catalog.images import MAX_REFERENCES, Catalog
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Abilities, CheckpointState, Spec
-from server.backends.engine_host import EngineHost, JobEvents, WorkerDied
+from server.backends.engine_host import EngineHost, WorkerDied
+from server.backends.job_events import JobEvents
 from server.backends.placement import Demand, Placement, place
 
 ImageHost = EngineHost[ImageJob, Event]
@@ -55,10 +56,10 @@ class Fleet:
         replicas: Mapping[str, int] | None = None,
         open_upstream: Callable[[str], ImageHost] | None = None,
     ) -> None:
-        self._members = tuple(members)
+        self._set_members(members)
         self._replicas = replicas or {}
         self._open_upstream = open_upstream
-        self._local = tuple(member.host for member in members)
+        self._preloads = True
         self._upstreams: dict[str, ImageHost] = {}
         self._starting: set[asyncio.Task[None]] | None = None  # starts of hosts; None before `start`
         self.current = Plan()
@@ -70,6 +71,11 @@ class Fleet:
         return (*self._local, *(host for url, host in self._upstreams.items() if url in named or host.jobs))
 
     @property
+    def workers(self) -> tuple[ImageHost, ...]:
+        """The workers alone, whether they run or not."""
+        return self._local
+
+    @property
     def jobs(self) -> int:
         """Jobs waiting or running."""
         return sum(host.jobs for host in self.hosts)
@@ -77,7 +83,7 @@ class Fleet:
     @property
     def alive(self) -> tuple[ImageHost, ...]:
         """The workers that take jobs now, without other servers."""
-        return tuple(host for host in self._local if host.device is not None)
+        return tuple(host for host in self._local if host.device is not None and not host.sharing.leaving)
 
     @property
     def ready(self) -> bool:
@@ -129,6 +135,28 @@ class Fleet:
         """End the workers. Their jobs fail."""
         await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
 
+    async def change_members(self, members: Sequence[Member], catalog: Catalog) -> None:
+        """Other workers, of a cluster whose machines come and go; those whose names are here already stay as they are.
+        The jobs of others fail. New ones load what no worker has. Raises CheckpointError where the catalog does not fit
+        them, and then none changes."""
+        here = {member.host.name: member for member in self._members}
+        before, after = self._members, tuple(here.get(member.host.name, member) for member in members)
+        self._set_members(after)
+        try:
+            plan = await asyncio.to_thread(self.plan, catalog)
+        except CheckpointError:
+            self._set_members(before)
+            raise
+        self.retain(plan, preload=self._preloads)
+        for member in after:
+            if member not in before:
+                await member.host.start()
+        await asyncio.gather(*(member.host.stop() for member in before if member not in after))
+
+    def _set_members(self, members: Sequence[Member]) -> None:
+        self._members = tuple(members)
+        self._local = tuple(member.host for member in members)
+
     def plan(self, catalog: Catalog) -> Plan:
         """Where the catalog's checkpoints are loaded. Those that are served stay where they are. Blocking: reads the
         headers of the others' files. Raises CheckpointError for one that no worker may draw."""
@@ -171,7 +199,7 @@ class Fleet:
     def retain(self, plan: Plan, *, preload: bool = True) -> None:
         """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
         its part of them, now and when it is started again."""
-        self.current = plan
+        self.current, self._preloads = plan, preload
         for host in self._local:
             host.retain(plan.specs, plan.placement.get(host.name, ()) if preload else ())
         by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}
@@ -205,7 +233,8 @@ class Fleet:
         """Estimated device time of a worker's jobs, or of those with no more left than `at_most_s`: the worker runs the
         shortest first."""
         left = [share * self._duration_s(host, job) for job, share in host.pending() if isinstance(job, ImageJob)]
-        return sum(each for each in left if at_most_s is None or each <= at_most_s)
+        others_s = host.sharing.others_jobs * host.job_s
+        return others_s + sum(each for each in left if at_most_s is None or each <= at_most_s)
 
     def _choose(self, job: ImageJob) -> ImageHost:
         """The worker that finishes it first, its load included, or of several that are as quick the least busy one.
@@ -214,7 +243,7 @@ class Fleet:
             return self._upstream_host(job.checkpoint.upstream.base_url)
         allowed = self.current.allowed.get(weights_key(job.checkpoint))
         hosts = [host for host in self._local if allowed is None or host.name in allowed] or list(self._local)
-        hosts = [host for host in hosts if host.device is not None] or hosts
+        hosts = [host for host in hosts if host in self.alive] or hosts
         if len(hosts) == 1:
             return hosts[0]
         end_s = {}

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from server.cli import checkpoints, keys, reports, running
+from server.cli.cluster import commands as cluster
 from server.cli.environment import fail, open_database, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag
 from server.cli.reports import KeyFilter, Limit, Since, Until
@@ -23,6 +24,7 @@ app.add_typer(reports.operators, name="operators")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(running.jobs, name="jobs")
 app.add_typer(running.policy, name="policy")
+app.add_typer(cluster.app, name="cluster")
 
 
 def main() -> None:

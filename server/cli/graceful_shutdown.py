@@ -26,6 +26,7 @@ class DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         config.timeout_graceful_shutdown = CLOSING_S
         super().__init__(config)
+        self.services = services
         self._drain = services.drain
         self._calls = services.active_calls
         self._chats = services.active_chats

@@ -38,12 +38,22 @@ BACKLOG = 128  # also how many connections are accepted before the first of them
 
 def run(settings: Settings) -> None:
     """Serve until a signal. Raises StartError."""
+    server = prepare_server(settings)
+    server.run()
+    if server.force_exit:
+        sys.exit(1)
+    if not server.started:
+        raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
+
+
+def prepare_server(settings: Settings) -> DrainingServer:
+    """The server, which `run` starts. Raises StartError."""
     console = Console(highlight=False, soft_wrap=True)
     try:
         catalog = catalog_at_start(settings).catalog
     except CatalogError as error:
         raise StartError(str(error)) from error
-    _require_checkpoints(settings, catalog)
+    require_checkpoints(settings, catalog)
     for line in unknown_settings():
         console.print(line, style="yellow", markup=False)
     try:
@@ -60,16 +70,11 @@ def run(settings: Settings) -> None:
         raise StartError(f"The server can't listen on {problem}.")
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     make_private(settings.home)
-    _first_key(settings, catalog)
+    create_first_key(settings, catalog)
     _admin_key(settings)
     app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
     console.print("Darkroom is loading its checkpoints ...")
-    server = DrainingServer(_server_config(settings, app), app.state.services)
-    server.run()
-    if server.force_exit:
-        sys.exit(1)
-    if not server.started:
-        raise StartError(f"The server did not start on {settings.host}:{settings.port}; the lines above say why.")
+    return DrainingServer(_server_config(settings, app), app.state.services)
 
 
 def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
@@ -104,7 +109,7 @@ def read_catalog(settings: Settings) -> Catalog:
         raise StartError(str(error)) from error
 
 
-def _first_key(settings: Settings, catalog: Catalog) -> None:
+def create_first_key(settings: Settings, catalog: Catalog) -> None:
     """Create a key with every group at the first start, in a file that only the owner can read."""
     database = Database(settings.database_url)
     try:
@@ -115,25 +120,25 @@ def _first_key(settings: Settings, catalog: Catalog) -> None:
     finally:
         database.dispose()
     (settings.home / "dev-key").unlink(missing_ok=True)
-    _write_secret(settings.home / "dev-key", secret)
+    write_secret(settings.home / "dev-key", secret)
 
 
 def _admin_key(settings: Settings) -> None:
     """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator, and the
     secret of webhooks."""
     if not settings.admin_key.exists():
-        _write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
+        write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
     if not settings.webhook_secret.exists():
-        _write_secret(settings.webhook_secret, secrets.token_urlsafe(32))
+        write_secret(settings.webhook_secret, secrets.token_urlsafe(32))
 
 
-def _write_secret(path: Path, secret: str) -> None:
+def write_secret(path: Path, secret: str) -> None:
     """A new file that its owner alone can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{secret}\n")
 
 
-def _require_checkpoints(settings: Settings, catalog: Catalog) -> None:
+def require_checkpoints(settings: Settings, catalog: Catalog) -> None:
     """Raises StartError, in one line, if the catalog names checkpoints that are not on the disk."""
     named_by: dict[Path, set[str]] = defaultdict(set)
     for model in catalog.models.values():

@@ -126,6 +126,8 @@ class Moderator:
                     if isinstance(event, Classified):
                         return event
                     if isinstance(event, Failed):
+                        if event.code == "queue_full":
+                            raise Overloaded(event.message, event.retry_after_s or 0)
                         classifier = job.checkpoint.name
                         log.error("classifier failed", classifier=classifier, code=event.code, detail=event.detail)
         except TimeoutError as error:

@@ -22,8 +22,9 @@ from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, 
 from pipelines.protocol.messages import AnyEvent
 from server.accounts.keys import create_key
 from server.app import create_app
-from server.backends.engine_host import EngineHost, JobEvents
+from server.backends.engine_host import EngineHost
 from server.backends.image_upstream.wire import UpstreamLauncher
+from server.backends.job_events import JobEvents
 from server.services import Services
 from server.settings import REPOSITORY, Settings
 

@@ -22,7 +22,8 @@ from pipelines.protocol.images import Failed, Queued
 from server.accounts.chat_usage import add_chat_usage
 from server.accounts.db import Database
 from server.accounts.keys import Key
-from server.backends.engine_host import EngineHost, JobEvents, QueueFull
+from server.backends.engine_host import EngineHost, QueueFull
+from server.backends.job_events import JobEvents
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
 from server.schemas.validation import check_text_length, iter_strings
 from server.state.background_tasks import BackgroundTasks
@@ -165,5 +166,7 @@ def _to_api_error(event: Failed, job_id: str) -> ApiError:
             return BadRequest(event.message, param=event.param, code="unsupported_parameter")
         case "timed_out":
             return TimedOut(event.message)
+        case "queue_full":
+            return Overloaded(event.message, event.retry_after_s or 0)
     log.warning("chat failed", job=job_id, code=event.code, message=event.message, detail=event.detail)
     return EngineFailure(event.message, code=event.code)

@@ -13,7 +13,7 @@ from server.accounts.keys import create_key
 from server.cli.admin_client import change_catalog, weights_path
 from server.cli.app import main
 from server.cli.printing import show
-from server.cli.serve import _first_key, _welcome
+from server.cli.serve import _welcome, create_first_key
 from server.cli.tables import balances_table
 from server.errors import StartError
 from server.settings import Settings
@@ -85,15 +85,15 @@ def test_a_locked_database_is_a_readable_error(
 
 
 @pytest.mark.parametrize("show_key", [True, False])
-def test_the_first_key_is_printed_or_its_file_is_named(
+def test_thecreate_first_key_is_printed_or_its_file_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], show_key: bool
 ) -> None:
     settings = Settings(home=tmp_path / "a home", database=None)
     settings.home.mkdir()
     catalog: Any = SimpleNamespace(groups=frozenset({"alpha"}), default="alpha-1")
-    _first_key(settings, catalog)
+    create_first_key(settings, catalog)
     first = (settings.home / "dev-key").read_text()
-    _first_key(settings, catalog)
+    create_first_key(settings, catalog)
     assert (settings.home / "dev-key").read_text() == first
     host = SimpleNamespace(checkpoints={}, device="cpu")
     served = SimpleNamespace(current=catalog)

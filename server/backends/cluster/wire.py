@@ -1,0 +1,152 @@
+"""A server's end of an engine that is a Ray actor: one stream of messages down, one call at a time up.
+
+Ray keeps no order between calls that run at once, so there is never more than one; what comes up meanwhile goes with
+the next. A call without messages tells the engine every few seconds that this server is alive.
+"""
+
+import asyncio
+import io
+import itertools
+import pickle
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from pipelines.protocol.images import Picture
+from pipelines.protocol.messages import DeviceChoice, FromWorker, Submit, ToWorker
+from pipelines.protocol.picture_file import PictureFile
+from server.backends.cluster.roster import NAMESPACE
+from server.backends.cluster.shared_engine import LINK_SILENCE_S, Heard
+
+OPEN_LIMIT_S = 10.0  # until an engine that is there answers
+ALIVE_EVERY_S = 3.0
+
+
+class RayLauncher:
+    """Satisfies `server.backends.wire.Launcher`, for the engine of that name. `address` is the cluster's."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._server = uuid.uuid4().hex[:12]
+        self._lives = itertools.count()
+
+    async def open(self, device: DeviceChoice) -> "RayWire":
+        """Link to the engine. Raises OSError. The device is the engine's own affair."""
+        name = f"{self._server}-{next(self._lives)}"
+        try:
+            actor = await asyncio.to_thread(ray.get_actor, self._name, NAMESPACE)
+            stream: Any = aiter(actor.link.options(num_returns="streaming").remote(name))
+            async with asyncio.timeout(OPEN_LIMIT_S):
+                await (await anext(stream))
+        except (RayError, ValueError, TimeoutError, StopAsyncIteration) as error:
+            raise OSError(f"the engine {self._name} is not there: {_reason(error)}") from error
+        return RayWire(actor, name, stream)
+
+
+class RayWire:
+    """Satisfies `server.backends.wire.Wire`: a link to an engine, while its worker lives."""
+
+    pid = None  # of another machine
+
+    def __init__(self, actor: Any, name: str, stream: Any) -> None:
+        self._actor = actor
+        self._name = name
+        self._stream = stream
+        self._inbox: asyncio.Queue[Sequence[FromWorker]] = asyncio.Queue()
+        self._outbox: list[ToWorker] = []
+        self._news = asyncio.Event()
+        self._ended: str | None = None
+        self._tasks = [
+            asyncio.create_task(self._hear(), name=f"hear {name}"),
+            asyncio.create_task(self._say(), name=f"say {name}"),
+        ]
+
+    async def receive(self) -> Sequence[FromWorker]:
+        return await self._inbox.get()
+
+    def send(self, messages: Sequence[ToWorker]) -> None:
+        self._outbox += messages
+        self._news.set()
+
+    def kill(self) -> None:
+        """Also end the link by itself: an engine that is stuck may not hear of it."""
+        self._actor.kill.remote(self._name)
+        self._end("it was stuck")
+
+    async def end_reason(self) -> str:
+        return self._ended or "the link was closed"
+
+    async def close(self) -> None:
+        self._actor.unlink.remote(self._name)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._end("the link was closed")
+
+    def _end(self, reason: str) -> None:
+        if self._ended is None:
+            self._ended = reason
+            self._inbox.put_nowait(())
+
+    async def _hear(self) -> None:
+        try:
+            async for reference in self._stream:
+                heard: Heard = await reference
+                if isinstance(heard, str):
+                    self._end(heard)
+                    return
+                self._inbox.put_nowait(heard)
+            self._end("its stream has ended")
+        except RayError as error:
+            self._end(_reason(error))
+
+    async def _say(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALIVE_EVERY_S):
+                    await self._news.wait()
+            self._news.clear()
+            messages, self._outbox = self._outbox, []
+            try:
+                packed = await _pack(messages)
+                async with asyncio.timeout(LINK_SILENCE_S):
+                    linked = await self._actor.say.remote(self._name, packed)
+            except (RayError, TimeoutError) as error:
+                self._end(_reason(error))
+                return
+            if not linked:
+                self._end("it has given this server up")
+                return
+
+
+async def _pack(messages: Sequence[ToWorker]) -> bytes:
+    if not messages:
+        return b""
+    if any(isinstance(message, Submit) for message in messages):  # pixels may have to be read
+        return await asyncio.to_thread(pack, messages)
+    return pack(messages)
+
+
+def pack(messages: Sequence[ToWorker]) -> bytes:
+    """Pickled, with the pixels of pictures whose files another machine does not have. Blocks."""
+    buffer = io.BytesIO()
+    _WithPixels(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(messages)
+    return buffer.getvalue()
+
+
+class _WithPixels(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, PictureFile):
+            return Picture, (value.width_px, value.height_px, value.mode, value.data)
+        return NotImplemented
+
+
+def _reason(error: BaseException) -> str:
+    """In one line."""
+    if isinstance(error, TimeoutError | GetTimeoutError):
+        return "it does not answer"
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,76 @@
+"""A server of the cluster as a Ray actor: what `darkroom serve` runs, in a thread of the actor."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from server.cli.cluster.config import ClusterConfig
+from server.cli.cluster.token import ClusterSecrets
+from server.cli.serve import prepare_server, write_secret
+from server.settings import Settings
+
+OPTIONS: dict[str, Any] = {
+    "lifetime": "detached",
+    "max_restarts": 0,  # as engines
+    "max_task_retries": 0,
+    "max_concurrency": 8,
+    "num_cpus": 0,
+}
+
+
+class Gateway:
+    """Its settings are those of its box's environment and of cluster.toml. It ends when its server has ended."""
+
+    def __init__(self, name: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> None:
+        os.umask(0o077)
+        address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types for it
+        self._settings = settings = gateway_settings(Settings().home / name, address, index, config, secrets)
+        for file, secret in ((settings.admin_key, secrets.admin), (settings.webhook_secret, secrets.webhooks)):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.unlink(missing_ok=True)
+            write_secret(file, secret)
+        reached = address if config.host in {"0.0.0.0", "::"} else config.host  # noqa: S104
+        self._url = f"http://{reached}:{settings.port}"
+        self._server = prepare_server(settings)
+        threading.Thread(target=self._serve, name="server", daemon=True).start()
+
+    def state(self) -> dict[str, Any]:
+        """For `darkroom cluster status`."""
+        services = self._server.services
+        return {
+            "url": self._url,
+            "ready": self._server.started and services.image_engine.ready,
+            "leaving": services.drain.draining,
+            "calls": len(services.active_calls) + len(services.active_chats) + len(services.active_responses),
+            "pid": os.getpid(),
+            "node": ray.get_runtime_context().get_node_id(),
+        }
+
+    def stop(self) -> None:
+        """As SIGTERM: it ends when its calls have ended."""
+        self._server.handle_exit(signal.SIGTERM, None)
+
+    def _serve(self) -> None:
+        try:
+            self._server.run()
+        finally:
+            os._exit(0)
+
+
+def gateway_settings(home: Path, address: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> Settings:
+    """Those of one server; all others come from the environment."""
+    given: dict[str, Any] = {
+        "home": home,
+        "host": config.host,
+        "port": config.port + index,
+        "database": config.database,
+        "storage": config.storage,
+        "gateway_url": f"http://{address}:{config.private_port + index}",
+        "cluster_secret": secrets.gateway,
+        "cluster": ray.get_runtime_context().gcs_address,
+    }
+    return Settings(**given)

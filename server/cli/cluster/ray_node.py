@@ -1,0 +1,163 @@
+"""Ray's processes on this machine. Each `darkroom cluster up` or `join` has its own, and ends no others."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
+from server.cli.cluster.token import read_token, token_file
+from server.errors import StartError
+
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 45.0
+STORE_BYTES = 2**30  # shared memory for pictures that pass through Ray
+NO_RAY = "The cluster needs Ray, which is not installed: pip install 'darkroom[cluster]'"
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """What runs here, as its file in the home says. `pid` is of the process that started all others."""
+
+    address: str
+    name: str
+    pid: int
+    is_head: bool
+
+    @property
+    def is_running(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+
+
+def require_ray() -> None:
+    """Raises StartError, in one line, where it is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise StartError(NO_RAY)
+
+
+def set_environment(home: Path) -> None:
+    """What Ray reads in this process and in those that it starts. Raises StartError without a token."""
+    read_token(home)
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_AUTH_TOKEN_PATH"] = str(token_file(home).resolve())
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # `drain` and `down` have waited for what runs
+
+
+def read_node(home: Path) -> RayNode | None:
+    """What was started here and still runs."""
+    try:
+        node = RayNode(**json.loads(_file(home).read_text()))
+    except FileNotFoundError:
+        return None
+    return node if node.is_running else None
+
+
+def start_node(
+    home: Path, name: str, head: str | None, port: int, ip: str | None, labels: Mapping[str, str]
+) -> RayNode:
+    """Start Ray here, as the head if `head` (its HOST:PORT) is None. Raises StartError."""
+    if (running := read_node(home)) is not None:
+        raise StartError(
+            f"This box is part of the cluster at {running.address} already: `darkroom cluster down` first."
+        )
+    if head is not None:
+        _require_listener(head)
+    options = [f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}", "--num-cpus=0"]
+    options += [f"--object-store-memory={STORE_BYTES}", "--block", "--disable-usage-stats"]
+    options += [f"--node-ip-address={ip}"] if ip is not None else []
+    options += ["--head", f"--port={port}", "--include-dashboard=false"] if head is None else [f"--address={head}"]
+    log_path = home / "logs" / "ray.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + START_LIMIT_S
+    while "Ray runtime started" not in log_path.read_text(errors="replace"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            last = log_path.read_text(errors="replace").strip().splitlines()[-1:]
+            raise StartError(f"Ray did not start here; {log_path} says why: {''.join(last)}")
+        time.sleep(0.1)
+    address = head or f"{ip or _own_address(log_path)}:{port}"
+    node = RayNode(address, name, process.pid, head is None)
+    _file(home).write_text(json.dumps(asdict(node)))
+    return node
+
+
+def stop_node(home: Path) -> bool:
+    """End what was started here. False if nothing runs."""
+    node = read_node(home)
+    if node is None:
+        return False
+    os.kill(node.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_LIMIT_S
+    while node.is_running:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(node.pid, os.WNOHANG)
+        if time.monotonic() > deadline:
+            os.killpg(node.pid, signal.SIGKILL)
+        time.sleep(0.1)
+    _file(home).unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """This process as a client of the cluster; yields Ray. Raises StartError."""
+    import ray
+
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError) as error:
+        raise StartError(f"The cluster at {address} does not answer: {str(error).partition(chr(10))[0]}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def find_supervisor(ray: Any) -> Any:
+    """Raises StartError where `darkroom cluster up` has not run."""
+    try:
+        return ray.get_actor(SUPERVISOR, NAMESPACE)
+    except ValueError as error:
+        raise StartError("This Ray cluster has no Darkroom: run `darkroom cluster up` on its first box.") from error
+
+
+def _file(home: Path) -> Path:
+    return home / "cluster-node.json"
+
+
+def _require_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5):
+            pass
+    except (OSError, ValueError) as error:
+        raise StartError(f"Nothing answers at {address}, expected the first box as HOST:PORT: {error}") from error
+
+
+def _own_address(log_path: Path) -> str:
+    """As Ray has found it."""
+    for line in log_path.read_text(errors="replace").splitlines():
+        if "Local node IP: " in line:
+            return line.rpartition(" ")[2].strip()
+    return "127.0.0.1"

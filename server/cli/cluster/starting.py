@@ -1,0 +1,199 @@
+"""What the commands of `darkroom cluster` do."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import typer
+from rich.console import Console
+
+from pipelines.catalog.images import Catalog
+from server.accounts.db import Database
+from server.backends.open_storage import open_storage
+from server.cli.cluster.box import Box, examine_box, memory_labels
+from server.cli.cluster.config import ClusterConfig, read_config
+from server.cli.cluster.layout import HEAD, NODE, SAME
+from server.cli.cluster.ray_node import (
+    RayNode,
+    connected,
+    find_supervisor,
+    read_node,
+    require_ray,
+    set_environment,
+    start_node,
+    stop_node,
+)
+from server.cli.cluster.status_tables import show_status
+from server.cli.cluster.token import derive_secrets, make_token, read_token
+from server.cli.serve import create_first_key, read_catalog, require_checkpoints
+from server.errors import StartError
+from server.settings import Settings
+
+READY_LIMIT_S = 600.0
+JOIN_LIMIT_S = 60.0
+LOOK_EVERY_S = 0.5
+
+
+def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
+    """`up`. Raises StartError."""
+    require_ray()
+    catalog = read_catalog(settings)
+    require_checkpoints(settings, catalog)
+    config = read_config(path, tuple(catalog.models))
+    make_token(settings.home)
+    set_environment(settings.home)
+    _prepare_books(settings, config, catalog)
+    console = Console(highlight=False, soft_wrap=True)
+    with console.status("Reading the weights ..."):
+        box = examine_box(settings, catalog)
+    with console.status("Starting Ray, engines and gateways ..."):
+        labels = _labels(settings, box, name, labels) | {HEAD: "true"}
+        node = start_node(settings.home, name, None, config.ray_port, ip, labels)
+        try:
+            with connected(node.address) as ray:
+                status = _start_supervisor(ray, settings, config, box)
+        except BaseException:
+            stop_node(settings.home)
+            raise
+    show_status(status)
+    console.print(f"Further boxes:  darkroom cluster join --head {node.address}", markup=False)
+    key = settings.home / "dev-key"
+    if key.exists():
+        console.print(f"Key             in {key}", markup=False)
+
+
+def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, str], ip: str | None) -> None:
+    """`join`. Raises StartError."""
+    require_ray()
+    catalog = read_catalog(settings)
+    require_checkpoints(settings, catalog)
+    set_environment(settings.home)
+    console = Console(highlight=False, soft_wrap=True)
+    with console.status("Reading the weights ..."):
+        box = examine_box(settings, catalog)
+    with console.status("Joining ..."):
+        node = start_node(settings.home, name, head, 0, ip, _labels(settings, box, name, labels))
+        try:
+            with connected(node.address) as ray:
+                _compare(ray, box, name)
+                show_status(ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S))
+        except BaseException:
+            stop_node(settings.home)
+            raise
+    console.print(f"This box is {name} of the cluster at {node.address}.", markup=False)
+
+
+def read_status(settings: Settings) -> dict[str, Any]:
+    """`status`. Raises StartError."""
+    with connected(_node(settings).address) as ray:
+        status: dict[str, Any] = ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S)
+    return status
+
+
+def drain_node(settings: Settings, name: str, limit_s: float) -> None:
+    """`drain`. Raises StartError."""
+    with connected(_node(settings).address) as ray:
+        supervisor = find_supervisor(ray)
+        try:
+            ray.get(supervisor.drain.remote(name), timeout=JOIN_LIMIT_S)
+        except ray.exceptions.RayTaskError as error:
+            raise StartError(str(error.cause)) from error
+
+        def is_empty() -> bool:
+            status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+            boxes = {node["name"] for node in status["nodes"] if name in {node["name"], node["address"]}}
+            return not any(each["node"] in boxes for each in (*status["engines"], *status["gateways"]))
+
+        _wait(is_empty, limit_s, f"{name} is drained no further: jobs still run there after {limit_s:.0f} s.")
+    typer.echo(f"Nothing of Darkroom runs on {name} any more: `darkroom cluster down` there stops it.")
+
+
+def stop(settings: Settings) -> None:
+    """`down`. Raises StartError."""
+    node = _node(settings)
+    if node.is_head:
+        with connected(node.address) as ray:
+            limit_s = settings.drain_s + 30
+            ray.get(find_supervisor(ray).shutdown.remote(limit_s), timeout=limit_s + JOIN_LIMIT_S)
+    stop_node(settings.home)
+    typer.echo("The cluster is down: run this on its other boxes too." if node.is_head else "This box has left.")
+
+
+def _node(settings: Settings) -> RayNode:
+    """Raises StartError."""
+    require_ray()
+    node = read_node(settings.home)
+    if node is None:
+        raise StartError("This box is part of no cluster: `darkroom cluster up` or `join` first.")
+    set_environment(settings.home)
+    return node
+
+
+def _prepare_books(settings: Settings, config: ClusterConfig, catalog: Catalog) -> None:
+    """The database at this version's schema with a first key, and a storage that answers. Raises StartError."""
+    database = Database(config.database)
+    try:
+        create_first_key(settings.model_copy(update={"database": config.database}), catalog)
+    except Exception as error:
+        raise StartError(f"database: {config.database} can't be used: {str(error).partition(chr(10))[0]}") from error
+    finally:
+        database.dispose()
+    try:
+        open_storage(config.storage).exists("darkroom-cluster")
+    except Exception as error:
+        raise StartError(f"storage: {config.storage} can't be used: {str(error).partition(chr(10))[0]}") from error
+
+
+def _labels(settings: Settings, box: Box, name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    return {**labels, SAME: box.digest, NODE: name, **memory_labels(settings)}
+
+
+def _start_supervisor(ray: Any, settings: Settings, config: ClusterConfig, box: Box) -> dict[str, Any]:
+    from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
+    from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
+
+    secrets = derive_secrets(read_token(settings.home))
+    options = {"name": SUPERVISOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
+    options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS, "label_selector": {HEAD: "true"}}
+    supervisor = ray.remote(Supervisor).options(**options).remote(config, box, secrets)
+    status: dict[str, Any] = {}
+
+    def is_up() -> bool:
+        nonlocal status
+        status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+        answering = [gateway for gateway in status["gateways"] if gateway.get("url") and _serves(gateway["url"])]
+        return len(answering) == len(status["gateways"]) or not status["engines"]
+
+    _wait(
+        is_up,
+        READY_LIMIT_S,
+        "The cluster is not ready; `darkroom cluster status` and the logs in Ray's folder say more.",
+    )
+    return status
+
+
+def _serves(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=5, trust_env=False).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def _compare(ray: Any, box: Box, name: str) -> None:
+    """Raises StartError for a box that is not like the first one, or has another's name."""
+    supervisor = find_supervisor(ray)
+    if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
+        raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
+    status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+    if sum(node["name"] == name and node["state"] != "gone" for node in status["nodes"]) > 1:
+        raise StartError(f"Another box of the cluster is called {name}: give this one a --name.")
+
+
+def _wait(condition: Callable[[], bool], limit_s: float, message: str) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StartError(message)
+        time.sleep(LOOK_EVERY_S)

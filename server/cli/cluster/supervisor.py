@@ -1,0 +1,219 @@
+"""The actor that keeps a cluster's engines and gateways there.
+
+It looks every second. What has died, or belongs to a box that has come or come back, is made; so no actor restarts by
+itself, and none of its calls is ever repeated. It runs on the first box and ends with it.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import RayError
+
+from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
+from server.backends.cluster.engine_actor import EngineActor
+from server.backends.cluster.roster import NAMESPACE, Engine, Roster
+from server.cli.cluster.box import Box
+from server.cli.cluster.config import ClusterConfig
+from server.cli.cluster.gateway import OPTIONS as GATEWAY_OPTIONS
+from server.cli.cluster.gateway import Gateway
+from server.cli.cluster.layout import HEAD, NODE, NODE_ID, SAME, Node, plan_engines
+from server.cli.cluster.token import ClusterSecrets
+
+log = structlog.stdlib.get_logger("darkroom.cluster")
+
+LOOK_EVERY_S = 1.0
+TRY_EVERY_S = 5.0  # to make the same actor again
+ANSWER_S = 2.0  # for an actor's state
+MAX_CALLS = 32
+
+State = Mapping[str, Any]
+
+
+class Supervisor:
+    """One for each cluster, on the box with the label HEAD."""
+
+    def __init__(self, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> None:
+        self._config = config
+        self._box = box
+        self._secrets = secrets
+        self._roster = Roster(())
+        self._actors: dict[str, Any] = {}
+        self._states: dict[str, State] = {}
+        self._asked: dict[Any, str] = {}  # answers that are waited for
+        self._tried: dict[str, float] = {}
+        self._drained: set[str] = set()
+        self._leaving: dict[Any, str] = {}  # engines of drained boxes, by the answer that they have left
+        self._seen: set[str] = set()
+        self._stopping = False
+        self._lock = threading.Lock()
+        threading.Thread(target=self._keep, name="supervisor", daemon=True).start()
+
+    def box(self) -> Box:
+        """What all boxes must be like."""
+        return self._box
+
+    def roster(self) -> Roster:
+        """The engines that servers use: of image engines, those that have been there once."""
+        return Roster(tuple(each for each in self._roster.engines if each.kind != "image" or each.name in self._seen))
+
+    def status(self) -> dict[str, Any]:
+        """For people: `darkroom cluster status`."""
+        nodes = list_nodes()
+        names = {node.id: node.name for node in nodes}
+        engines = [
+            {"name": each.name, "kind": each.kind, **self._shown(each.name, names)} for each in self._roster.engines
+        ]
+        gateways = [{"name": name, **self._shown(name, names)} for name in self._gateways()]
+        return {
+            "nodes": [self._shown_node(node) for node in nodes if NODE in node.labels],
+            "engines": engines,
+            "gateways": gateways,
+        }
+
+    def drain(self, name: str) -> list[str]:
+        """Take a box, by its name or address, out of use: its engines end with their jobs, its gateways with their
+        calls. Returns which. Raises ValueError if there is no such box."""
+        ids = {node.id for node in list_nodes() if node.is_alive and name in {node.name, node.address}}
+        if not ids:
+            raise ValueError(f"no box that runs is called {name}")
+        with self._lock:
+            self._drained |= ids
+            found = [each for each, state in self._states.items() if state["node"] in ids and each in self._actors]
+            for each in found:
+                self._end(each)
+        return found
+
+    def shutdown(self, limit_s: float) -> None:
+        """End everything: gateways when their calls have ended, then the engines."""
+        self._stopping = True
+        with self._lock:
+            gateways = [name for name in self._gateways() if name in self._actors]
+            for name in gateways:
+                self._end(name)
+        deadline = time.monotonic() + limit_s
+        while set(gateways) & set(ray.util.list_named_actors()) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
+        for name in {*self._actors}:
+            ray.kill(self._actors[name])
+
+    def _end(self, name: str) -> None:
+        if name in self._gateways():
+            self._actors[name].stop.remote()
+        else:
+            self._leaving[self._actors[name].leave.remote()] = name
+
+    def _keep(self) -> None:
+        while not self._stopping:
+            try:
+                with self._lock:
+                    self._look()
+            except Exception:  # such as a busy GCS: look again
+                log.exception("the supervisor failed")
+            self._read_states()
+            time.sleep(LOOK_EVERY_S)
+
+    def _look(self) -> None:
+        same = [node for node in list_nodes() if node.labels.get(SAME) == self._box.digest]
+        self._roster = plan_engines(self._config, same, self._drained)
+        left, _ = (
+            ray.wait(list(self._leaving), num_returns=len(self._leaving), timeout=0) if self._leaving else ([], [])
+        )
+        for answer in left:
+            ray.kill(self._actors.pop(self._leaving.pop(answer)))
+        there = set(ray.util.list_named_actors())
+        for name in {*self._actors} - there:
+            del self._actors[name]
+            self._states.pop(name, None)
+        for engine in self._roster.engines:
+            if self._is_missing(engine.name, there):
+                self._make_engine(engine)
+        for index, name in enumerate(self._gateways()):
+            if self.roster().of_kind("image") and self._is_missing(name, there):
+                self._make_gateway(name, index)
+
+    def _is_missing(self, name: str, there: set[str]) -> bool:
+        if name in there:
+            if name not in self._actors:  # from before this actor's restart
+                self._actors[name] = ray.get_actor(name, NAMESPACE)
+            return False
+        if time.monotonic() - self._tried.get(name, -TRY_EVERY_S) < TRY_EVERY_S:
+            return False
+        self._tried[name] = time.monotonic()
+        log.info("making an actor", name=name)
+        return True
+
+    def _make_engine(self, engine: Engine) -> None:
+        gpus = 1 if engine.device == "cuda" else 0
+        options = {**ENGINE_OPTIONS, **self._where(engine.labels), "name": engine.name, "num_gpus": gpus}
+        self._actors[engine.name] = ray.remote(EngineActor).options(**options).remote(engine)
+
+    def _make_gateway(self, name: str, index: int) -> None:
+        options = {**GATEWAY_OPTIONS, **self._where({}), "name": name}
+        self._actors[name] = ray.remote(Gateway).options(**options).remote(name, index, self._config, self._secrets)
+
+    def _where(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        """Boxes like the first one that are not drained."""
+        selector = {**labels, SAME: self._box.digest}
+        if self._drained:
+            selector[NODE_ID] = f"!in({','.join(sorted(self._drained))})"
+        return {"namespace": NAMESPACE, "label_selector": selector, "scheduling_strategy": "SPREAD"}
+
+    def _gateways(self) -> list[str]:
+        return [f"gateway-{index}" for index in range(self._config.gateways)]
+
+    def _read_states(self) -> None:
+        for name, actor in list(self._actors.items()):
+            if name not in self._asked.values():
+                self._asked[actor.state.remote()] = name
+        if self._asked:
+            answers, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=ANSWER_S)
+            for answer in answers:
+                name = self._asked.pop(answer)
+                try:
+                    self._states[name] = ray.get(answer)
+                    self._seen.add(name)
+                except RayError:  # it has died, and is made again
+                    self._states.pop(name, None)
+
+    def _shown(self, name: str, nodes: Mapping[str, str]) -> dict[str, Any]:
+        state = dict(self._states.get(name, {}))
+        if name not in self._actors or "node" not in state:
+            return {"state": "waiting for a box", "node": None}
+        word = "leaving" if state.get("leaving") else "ready" if state.get("ready") else "starting"
+        return {**state, "state": word, "node": nodes.get(state["node"])}
+
+    def _shown_node(self, node: Node) -> dict[str, Any]:
+        state = (
+            "drained" if node.id in self._drained else "differs" if node.labels.get(SAME) != self._box.digest else "ok"
+        )
+        labels = {key: value for key, value in node.labels.items() if not key.startswith(("darkroom", "ray.io/"))}
+        return {
+            "name": node.name,
+            "address": node.address,
+            "state": state if node.is_alive else "gone",
+            "gpus": node.gpus,
+            "labels": labels,
+            "head": HEAD in node.labels,
+        }
+
+
+def list_nodes() -> list[Node]:
+    """As Ray knows them; of boxes that have come back, only as they are now."""
+    nodes = [
+        Node(
+            id=node["NodeID"],
+            name=node.get("Labels", {}).get(NODE, node["NodeName"]),
+            address=node["NodeManagerAddress"],
+            labels=node.get("Labels", {}),
+            gpus=int(node["Resources"].get("GPU", 0)),
+            is_alive=node["Alive"],
+        )
+        for node in ray.nodes()  # type: ignore[no-untyped-call]  # Ray has no types for it
+    ]
+    alive = {node.name for node in nodes if node.is_alive}
+    gone = {node.name: node for node in nodes if not node.is_alive and node.name not in alive}
+    return [*(node for node in nodes if node.is_alive), *gone.values()]

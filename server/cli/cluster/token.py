@@ -1,0 +1,61 @@
+"""The secret of a cluster: who has it may run code on every box. Ray asks for it at each connection."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.errors import StartError
+
+MIN_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSecrets:
+    """What all gateways have in common, derived from the token: none of it need be copied."""
+
+    gateway: str  # by which gateways know each other's requests
+    admin: str
+    webhooks: str
+
+
+def token_file(home: Path) -> Path:
+    return home / "cluster-token"
+
+
+def make_token(home: Path) -> Path:
+    """The file with the token, made if it is not there. Raises StartError."""
+    path = token_file(home)
+    home.mkdir(parents=True, exist_ok=True)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        read_token(home)
+    return path
+
+
+def read_token(home: Path) -> str:
+    """Raises StartError without a token, or with one that is too short or readable by others."""
+    path = token_file(home)
+    try:
+        token = path.read_text().strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise StartError(
+            f"There is no cluster token at {path}. `darkroom cluster token` on the first box prints it: copy it there."
+        ) from error
+    if len(token) < MIN_LENGTH:
+        raise StartError(f"The cluster token in {path} is too short: expected {MIN_LENGTH} characters or more.")
+    if mode & 0o077:
+        raise StartError(f"Others may read the cluster token: chmod 600 {path}")
+    return token
+
+
+def derive_secrets(token: str) -> ClusterSecrets:
+    def derive(purpose: str) -> str:
+        return hmac.digest(token.encode(), f"darkroom {purpose}".encode(), hashlib.sha256).hex()
+
+    return ClusterSecrets(derive("gateways"), f"admin-{derive('admin')}", derive("webhooks"))
