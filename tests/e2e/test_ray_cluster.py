@@ -1,0 +1,228 @@
+"""Two gateways and two engines on two boxes of a Ray cluster, by the commands that operators use: what is served, and
+what the death of each part costs.
+
+Workers are suspended while a test looks at what runs, so that nothing depends on how long a picture takes.
+"""
+
+import base64
+import concurrent.futures
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.support.harness import suspended, until
+from tests.support.ray_cluster import RayCluster, kill, ray_cluster
+
+PATH = "/v1/images/generations"
+BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
+IMAGE_ENGINES = ("image-0", "image-1")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with ray_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def held_up(cluster: RayCluster) -> Iterator[None]:
+    """No image worker gets on."""
+    with contextlib.ExitStack() as stack:
+        for name in IMAGE_ENGINES:
+            stack.enter_context(suspended(cluster.wait_engine(name)["worker_pid"]))
+        yield
+
+
+@contextlib.contextmanager
+def in_background() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        yield pool
+
+
+def post(cluster: RayCluster, gateway: int, key: str, once: str | None = None, **changes: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": once} if once is not None else {}
+    with cluster.client(gateway, key) as client:
+        return client.post(PATH, json=BODY | changes, headers=headers)
+
+
+def busy(cluster: RayCluster) -> list[str]:
+    return [name for name in IMAGE_ENGINES if cluster.engine(name).get("jobs")]
+
+
+def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayCluster) -> None:
+    key = cluster.key()
+    picture = io.BytesIO()
+    Image.effect_noise((512, 512), 80).convert("RGB").save(picture, "PNG")
+    for gateway in (0, 1):
+        assert post(cluster, gateway, key).status_code == 200
+        with cluster.client(gateway, key) as client:
+            form = {
+                "prompt": "a boat",
+                "model": "alpha-image-2-count",
+                "size": "256x256",
+                "response_format": "b64_json",
+            }
+            edited = client.post("/v1/images/edits", data=form, files={"image": picture.getvalue()})
+            assert base64.b64decode(edited.json()["data"][0]["b64_json"])
+            chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": True}
+            with client.stream("POST", "/v1/chat/completions", json={"model": "starter-chat", **chat}) as stream:
+                events = [line[6:] for line in stream.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["choices"][0]["finish_reason"]
+    assert cluster.count("entries", key) == 4
+
+
+def test_calls_of_both_gateways_are_divided_over_both_engines(cluster: RayCluster) -> None:
+    key = cluster.key()
+    with in_background() as pool:
+        with held_up(cluster):
+            calls = []
+            while len(busy(cluster)) < 2:
+                calls.append(pool.submit(post, cluster, len(calls) % 2, key))
+                until(lambda: sum(cluster.engine(name)["jobs"] for name in IMAGE_ENGINES) == len(calls))
+                assert len(calls) < 10
+        assert [call.result().status_code for call in calls] == [200] * len(calls)
+
+
+def test_a_call_is_cancelled_through_the_other_gateway(cluster: RayCluster) -> None:
+    key = cluster.key()
+    with in_background() as pool, cluster.client(1, key) as other:
+        with held_up(cluster):
+            call = pool.submit(post, cluster, 0, key)
+            until(lambda: len(busy(cluster)) == 1)
+            (job,) = cluster.running(key)
+            assert other.post(f"/v1/images/jobs/{job}/cancel").json()["state"] == "cancelled"
+        assert call.result().json()["error"]["code"] == "cancelled"
+    until(lambda: not busy(cluster))
+    assert cluster.count("entries", key) == 0
+
+
+def test_an_engine_that_is_killed_fails_its_picture_and_a_retry_is_charged_once(cluster: RayCluster) -> None:
+    key = cluster.key()
+    with in_background() as pool:
+        with held_up(cluster):
+            call = pool.submit(post, cluster, 0, key, "engine")
+            until(lambda: len(busy(cluster)) == 1)
+            (name,) = busy(cluster)
+            kill(cluster.engine(name)["pid"])
+            answer = call.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_died")
+    assert post(cluster, 1, key, "engine").status_code == 200
+    assert cluster.count("entries", key) == 1
+    cluster.wait_engine(name)
+
+
+def test_the_jobs_of_a_gateway_that_is_killed_are_dropped_and_it_comes_back(cluster: RayCluster) -> None:
+    key = cluster.key()
+    before = cluster.gateway(1)
+    with in_background() as pool:
+        with held_up(cluster):
+            call = pool.submit(post, cluster, 1, key, "gateway")
+            until(lambda: len(busy(cluster)) == 1)
+            (name,) = busy(cluster)
+            kill(before["pid"])
+            with pytest.raises(httpx.HTTPError):
+                call.result()
+            until(lambda: cluster.engine(name)["servers"] == 1, interval_s=0.2)
+        until(lambda: not busy(cluster))
+    assert cluster.count("entries", key) == 0
+    until(lambda: cluster.gateway(1).get("pid") not in {None, before["pid"]}, interval_s=0.2)
+    until(lambda: _answers(cluster, 1), interval_s=0.5)
+    cluster.wait_engine("image-0")
+    until(lambda: post(cluster, 0, key, "gateway").status_code == 200, interval_s=1)
+    assert cluster.count("entries", key) == 1
+
+
+def test_a_box_that_dies_fails_its_pictures_and_serves_again_when_it_is_back(cluster: RayCluster) -> None:
+    key = cluster.key()
+    cluster.wait_engine("image-1")
+    with in_background() as pool:
+        with held_up(cluster):
+            calls = {}
+            while "image-1" not in busy(cluster):
+                once = f"box-{len(calls)}"
+                calls[once] = pool.submit(post, cluster, 0, key, once)
+                until(lambda: sum(cluster.engine(name)["jobs"] for name in IMAGE_ENGINES) == len(calls))
+            cluster.b.kill()
+            until(lambda: any(call.done() for call in calls.values()))
+        answers = {once: call.result() for once, call in calls.items()}
+    lost = [once for once, answer in answers.items() if answer.status_code != 200]
+    assert [answers[once].json()["error"]["code"] for once in lost] == ["worker_died"]
+    assert post(cluster, 1, key, lost[0]).status_code == 200
+    assert cluster.count("entries", key) == len(calls)
+    cluster.join(cluster.b)
+    cluster.wait_engine("image-1")
+    with in_background() as pool:
+        with suspended(cluster.engine("image-0")["worker_pid"]):
+            others = [pool.submit(post, cluster, 0, key) for _ in range(4)]
+            until(lambda: any(call.done() for call in others))
+        assert {call.result().status_code for call in others} == {200}
+
+
+def test_a_swap_whose_engine_dies_changes_nothing(cluster: RayCluster) -> None:
+    swap = {"model": BODY["model"], "checkpoint": "other"}
+    cluster.wait_engine("image-1")
+    admin = (cluster.a.home / "gateway-0" / "admin-key").read_text().strip()
+    with in_background() as pool, cluster.client(0, admin) as client:
+        with suspended(cluster.engine("image-1")["worker_pid"]):
+            change = pool.submit(client.post, "/admin/swap", json=swap)
+            until(lambda: "other" in _residents(client, "image-0"), interval_s=0.5)
+            kill(cluster.engine("image-1")["pid"])
+            answer = change.result()
+        assert answer.status_code == 409
+        assert "Nothing has changed" in answer.json()["error"]["message"]
+        assert post(cluster, 0, cluster.key()).status_code == 200
+        cluster.wait_engine("image-1")
+        assert client.post("/admin/swap", json=swap).status_code == 200
+        assert client.post("/admin/undo").status_code == 200
+
+
+def test_a_box_is_drained_and_leaves(cluster: RayCluster) -> None:
+    cluster.wait_engine("image-1")
+    drained = cluster.a.cluster("drain", "b")
+    assert drained.returncode == 0, drained.stderr
+    assert cluster.engine("image-1")["state"] == "waiting for a box"
+    listed = json.loads(cluster.b.cluster("status", "--json").stdout)
+    assert {node["name"]: node["state"] for node in listed["nodes"]} == {"a": "ok", "b": "drained"}
+    assert cluster.b.cluster("down").stdout == "This box has left.\n"
+    assert post(cluster, 0, cluster.key()).status_code == 200
+    cluster.join(cluster.b)
+    cluster.wait_engine("image-1")
+
+
+def test_a_box_that_differs_or_lacks_the_token_is_refused(cluster: RayCluster) -> None:
+    box = cluster.b
+    assert "part of the cluster" in box.cluster("join", "--head", cluster.head).stderr
+    assert box.cluster("down").returncode == 0
+    catalog, token = box.configs / "tiny.toml", box.home / "cluster-token"
+    right, known = token.read_text(), catalog.read_text()
+    token.write_text("0" * 64)
+    assert "token" in box.cluster("join", "--head", cluster.head).stderr
+    token.unlink()
+    assert "There is no cluster token" in box.cluster("join", "--head", cluster.head).stderr
+    token.write_text(right)
+    token.chmod(0o600)
+    catalog.write_text(known + "# edited\n")
+    refused = box.cluster("join", "--head", cluster.head, "--name", "b")
+    catalog.write_text(known)
+    assert refused.returncode == 1
+    assert "the catalog: " in refused.stderr
+    assert [node["name"] for node in cluster.status()["nodes"] if node["state"] == "ok"] == ["a"]
+
+
+def _answers(cluster: RayCluster, gateway: int) -> bool:
+    try:
+        return httpx.get(f"{cluster.gateway(gateway)['url']}/readyz", timeout=60, trust_env=False).status_code == 200
+    except (httpx.HTTPError, KeyError):
+        return False
+
+
+def _residents(client: httpx.Client, name: str) -> list[str]:
+    workers = client.get("/readyz").json()["image"]
+    return [each["name"] for worker in workers if worker["name"] == name for each in worker["checkpoints"]]

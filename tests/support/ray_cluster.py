@@ -1,0 +1,213 @@
+"""A cluster for tests: two boxes on this machine, by the commands that operators use, with a PostgreSQL and an S3
+server of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import psycopg
+
+from server.accounts.db import Database
+from server.accounts.keys import create_key, hash_secret
+from server.cli.cluster.ray_node import connected, find_supervisor, read_node, set_environment
+from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port, until
+from tests.support.object_store import object_store
+from tests.support.postgresql import Cluster
+from tests.support.tiny_chat_checkpoints import make_qwen
+from tests.support.tiny_checkpoints import make_sd
+from tests.support.tiny_server import write_tiny_catalog
+
+ENGINES = """
+[[engines]]
+kind = "image"
+device = "cpu"
+count = 1
+nodes = { box = "a" }
+
+[[engines]]
+kind = "image"
+device = "cpu"
+count = 1
+nodes = { box = "b" }
+
+[[engines]]
+kind = "chat"
+device = "cpu"
+count = 1
+nodes = { box = "a" }
+"""
+RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED")
+RAY_VARIABLES += ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",)
+
+
+@dataclass
+class Box:
+    """A machine: a home of its own, and the commands on it."""
+
+    home: Path
+    weights: Path
+    configs: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.home.name
+
+    def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`darkroom cluster ...`"""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DARKROOM_", "RAY_"))}
+        own = {
+            "DARKROOM_HOME": str(self.home),
+            "DARKROOM_WEIGHTS": str(self.weights),
+            "DARKROOM_MODEL_CONFIGS": str(self.configs),
+            "DARKROOM_DEVICE": "cpu",
+            "DARKROOM_LEASE_S": "10",
+            "COLUMNS": "200",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "server", "cluster", *arguments],
+            env={**inherited, **own, **self.environment},
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT_S,
+            cwd=REPOSITORY,
+            check=False,
+        )
+
+    def kill(self) -> None:
+        """All of Ray's processes of this box at once, as if it had lost its power."""
+        if (node := read_node(self.home)) is not None:
+            first = psutil.Process(node.pid)
+            for process in [first, *first.children(recursive=True)]:
+                process.kill()
+            until(lambda: not node.is_running)
+
+
+@dataclass
+class RayCluster:
+    """Two boxes, `a` the first. `supervisor` is called in place of `darkroom cluster status`, which takes seconds."""
+
+    a: Box
+    b: Box
+    url: str
+    head: str
+    ray: Any
+
+    def status(self) -> dict[str, Any]:
+        supervisor = find_supervisor(self.ray)
+        status: dict[str, Any] = self.ray.get(supervisor.status.remote(), timeout=60)
+        return status
+
+    def engine(self, name: str) -> dict[str, Any]:
+        return next(engine for engine in self.status()["engines"] if engine["name"] == name)
+
+    def gateway(self, index: int) -> dict[str, Any]:
+        found: dict[str, Any] = self.status()["gateways"][index]
+        return found
+
+    def wait_engine(self, name: str, links: int = 2) -> dict[str, Any]:
+        """Until an engine is up and linked to so many gateways."""
+
+        def is_up() -> bool:
+            engine = self.engine(name)
+            return bool(engine["state"] == "ready" and engine["servers"] == links)
+
+        until(is_up, interval_s=0.2)
+        return self.engine(name)
+
+    def client(self, index: int, key: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.gateway(index)["url"], headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
+
+    def key(self) -> str:
+        database = Database(self.url)
+        try:
+            _, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "chat"}), by="test")
+        finally:
+            database.dispose()
+        return secret
+
+    def count(self, table: str, secret: str, condition: str = "true") -> int:
+        """Rows of a key."""
+        sql = f"SELECT count(*) FROM {table} JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND {condition}"
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            (count,) = connection.execute(sql.encode(), [hash_secret(secret)]).fetchone() or (0,)
+        return int(count)
+
+    def running(self, secret: str) -> list[str]:
+        """A key's calls that have a hold."""
+        sql = "SELECT call_id FROM holds JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND holds.state = 'held'"
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            return [str(row[0]) for row in connection.execute(sql.encode(), [hash_secret(secret)]).fetchall()]
+
+    def join(self, box: Box) -> subprocess.CompletedProcess[str]:
+        done = box.cluster("join", "--head", self.head, "--name", box.name, "--label", f"box={box.name}")
+        assert done.returncode == 0, done.stderr
+        return done
+
+
+def make_boxes(folder: Path, environment: Mapping[str, str]) -> tuple[Box, Box]:
+    weights, configs = folder / "weights", folder / "configs"
+    for name in ("tiny", "other"):
+        make_sd(weights / name)
+    make_qwen(weights / "tiny-qwen")
+    configs.mkdir()
+    write_tiny_catalog(configs, chat=True)
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+    return Box(folder / "a", weights, configs, environment), Box(folder / "b", weights, configs, environment)
+
+
+def write_config(path: Path, database: str, storage: str, engines: str = ENGINES) -> Path:
+    ports = {name: free_port() for name in ("port", "private_port")}
+    while not ports["port"] + 2 < ports["private_port"]:
+        ports["private_port"] = free_port()
+    lines = [f'database = "{database}"', f'storage = "{storage}"', 'host = "127.0.0.1"', "gateways = 2"]
+    lines += [f"{name} = {port}" for name, port in ports.items()]
+    lines.append(f"ray_port = {20_000 + free_port() % 10_000}")  # Ray's workers use those from 10,002 to 19,999
+    path.write_text("\n".join(lines) + engines)
+    return path
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+    """It is down when this is left."""
+    kept = {name: os.environ.get(name) for name in RAY_VARIABLES}
+    with ExitStack() as cleanup:
+        store = cleanup.enter_context(object_store())
+        url = cleanup.enter_context(Cluster.temporary()).new("template0")
+        a, b = make_boxes(folder, store.environment)
+        config = write_config(folder / "cluster.toml", url, store.url)
+        for box in (a, b):
+            cleanup.callback(box.kill)
+        up = a.cluster("up", "--config", str(config), "--name", "a", "--label", "box=a")
+        assert up.returncode == 0, up.stderr
+        shutil.copy(a.home / "cluster-token", b.home / "cluster-token")
+        set_environment(a.home)
+        node = read_node(a.home)
+        assert node is not None
+        with connected(node.address) as ray:
+            cluster = RayCluster(a, b, url, node.address, ray)
+            cluster.join(b)
+            cluster.wait_engine("image-0")
+            cluster.wait_engine("image-1")
+            yield cluster
+        for box in (b, a):
+            box.cluster("down")
+    for name, value in kept.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
