@@ -63,8 +63,7 @@ async def messages_per_s(host: Host) -> float:
 async def measure(name: str, launcher: Launcher) -> None:
     host = Host("image", (), 1000, launcher=launcher)
     await host.start()
-    while host.device is None:
-        await asyncio.sleep(0.05)
+    await host.wait_ready()
     large = replace(JOB, prompt=str(PICTURE_BYTES))
     small_ms, picture_ms = await call_ms(host, JOB), await call_ms(host, large)
     edit_ms = await call_ms(host, replace(large, references=(REFERENCE,)))
