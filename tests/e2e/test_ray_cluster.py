@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -200,19 +201,23 @@ def test_a_box_that_differs_or_lacks_the_token_is_refused(cluster: RayCluster) -
     box = cluster.b
     assert "part of the cluster" in box.cluster("join", "--head", cluster.head).stderr
     assert box.cluster("down").returncode == 0
-    catalog, token = box.configs / "tiny.toml", box.home / "cluster-token"
-    right, known = token.read_text(), catalog.read_text()
+    token, weights = box.home / "cluster-token", next((box.weights / "tiny").rglob("*.safetensors"))
+    right, known = token.read_text(), weights.read_bytes()
     token.write_text("0" * 64)
     assert "token" in box.cluster("join", "--head", cluster.head).stderr
     token.unlink()
     assert "There is no cluster token" in box.cluster("join", "--head", cluster.head).stderr
     token.write_text(right)
     token.chmod(0o600)
-    catalog.write_text(known + "# edited\n")
-    refused = box.cluster("join", "--head", cluster.head, "--name", "b")
-    catalog.write_text(known)
-    assert refused.returncode == 1
-    assert "the catalog: " in refused.stderr
+    weights.write_bytes(known[:-1] + b"\0")
+    other_weights = box.cluster("join", "--head", cluster.head, "--name", "b")
+    weights.write_bytes(known)
+    assert other_weights.returncode == 1
+    assert "the weights of tiny are not those of the other servers" in other_weights.stderr
+    policy = box.home / "policy.toml"
+    policy.write_text("")
+    other_policy = replace(box, environment={**box.environment, "DARKROOM_MODERATION": str(policy)})
+    assert "the moderation policy" in other_policy.cluster("join", "--head", cluster.head, "--name", "b").stderr
     assert [node["name"] for node in cluster.status()["nodes"] if node["state"] == "ok"] == ["a"]
 
 

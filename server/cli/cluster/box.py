@@ -1,34 +1,38 @@
-"""What one machine has that must be the same on all: versions, the catalog, and the weights by hash."""
+"""What one machine has that must be the same on all. The catalog is the one in the database; its weights are compared
+by hash."""
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
-from pipelines.catalog.images import Catalog
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.images import CatalogError
 from pipelines.catalog.memory import host_memory_bytes
+from server.accounts.catalogs import CatalogContent
 from server.backends.gpus import list_gpus
+from server.errors import StartError
+from server.flows.cluster_catalog.files import compare_sums, parse, weight_sums
 from server.settings import Settings
 
-KNOWN_HASHES = "weight-hashes.json"  # in the home: files that have not changed are not read again
 MIB = 2**20
+WORDS = {
+    "darkroom": "Darkroom", "ray": "Ray", "python": "Python", "weights": "DARKROOM_WEIGHTS",
+    "moderation": "the moderation policy (by hash)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One machine. `catalog` and `weights` are hashes."""
+    """One machine: its versions, its folder of weights, and the hash of its policy."""
 
     darkroom: str
     ray: str
     python: str
-    weights_folder: str
-    catalog: str
     weights: str
+    moderation: str
 
     @property
     def digest(self) -> str:
@@ -38,31 +42,36 @@ class Box:
     def differences(self, other: "Box") -> list[str]:
         """In words, as this box's against the other's."""
         mine, theirs = asdict(self), asdict(other)
-        words = {"weights_folder": "DARKROOM_WEIGHTS", "catalog": "the catalog", "weights": "the weights"}
         return [
-            f"{words.get(name, name)}: {mine[name][:40]} here, {theirs[name][:40]} there"
-            for name in mine
-            if mine[name] != theirs[name]
+            f"{WORDS[name]}: {mine[name]} here, {theirs[name]} there" for name in mine if mine[name] != theirs[name]
         ]
 
 
-def examine_box(settings: Settings, catalog: Catalog) -> Box:
-    """Reads all weights, unless they are as they were the last time. Blocks."""
-    paths = {path for model in catalog.models.values() for spec in model.checkpoints for path in spec.paths}
-    paths |= {spec.path for spec in catalog.chat.checkpoints}
-    files = sorted(settings.model_configs.glob("*.toml"))
-    policy = [settings.moderation] if settings.moderation is not None else []
-    texts = hashlib.sha256()
-    for file in (*files, *policy):
-        texts.update(f"{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+def examine_box(settings: Settings) -> Box:
+    """Raises StartError for a policy that can't be read."""
+    policy = b""
+    try:
+        if settings.moderation is not None:
+            policy = settings.moderation.read_bytes()
+    except OSError as error:
+        raise StartError(f"DARKROOM_MODERATION: {error}") from error
     return Box(
         darkroom=version("darkroom"),
         ray=version("ray"),
         python=platform.python_version(),
-        weights_folder=str(settings.weights.resolve()),
-        catalog=texts.hexdigest(),
-        weights=_hash_weights(settings.home / KNOWN_HASHES, paths),
+        weights=str(settings.weights.resolve()),
+        moderation=hashlib.sha256(policy).hexdigest()[:16] if settings.moderation is not None else "none",
     )
+
+
+def compare_weights(settings: Settings, content: CatalogContent) -> None:
+    """Whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
+    StartError."""
+    try:
+        catalog = parse(content.files, settings.model_configs, settings.weights)
+        compare_sums(weight_sums(catalog, settings.weights, Digests(settings.weight_digests)), content.weights)
+    except CatalogError as error:
+        raise StartError(f"This box does not fit the cluster's catalog: {error}") from error
 
 
 def memory_labels(settings: Settings) -> dict[str, str]:
@@ -72,27 +81,3 @@ def memory_labels(settings: Settings) -> dict[str, str]:
     if gpus:
         labels["darkroom-gpu-mib"] = str(min(gpu.total_bytes for gpu in gpus) // MIB)
     return labels
-
-
-def _hash_weights(cache: Path, paths: Iterable[Path]) -> str:
-    try:
-        known: Mapping[str, Any] = json.loads(cache.read_text())
-    except (OSError, ValueError):
-        known = {}
-    found: dict[str, list[Any]] = {}
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if not file.is_file():
-                continue
-            status = file.stat()
-            state = [status.st_size, status.st_mtime_ns, status.st_ino]
-            entry = known.get(str(file), [])
-            if entry[:3] != state:
-                with file.open("rb") as stream:
-                    entry = [*state, hashlib.file_digest(stream, "sha256").hexdigest()]
-            found[str(file)] = entry
-            digest.update(f"{file.relative_to(path.parent)}\0{entry[3]}\0".encode())
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    cache.write_text(json.dumps(found))
-    return digest.hexdigest()

@@ -1,6 +1,7 @@
 """A server of the cluster as a Ray actor: what `darkroom serve` runs, in a thread of the actor."""
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -28,9 +29,13 @@ class Gateway:
     def __init__(self, name: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> None:
         os.umask(0o077)
         address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types for it
-        self._settings = settings = gateway_settings(Settings().home / name, address, index, config, secrets)
+        own, cluster = Settings().home, ray.get_runtime_context().gcs_address
+        settings = gateway_settings(own / name, address, index, config, secrets, cluster)
+        settings.home.mkdir(parents=True, exist_ok=True)
+        known = Settings().weight_digests
+        if known.exists() and not settings.weight_digests.exists():
+            shutil.copy(known, settings.weight_digests)  # what the box has read need not be read again
         for file, secret in ((settings.admin_key, secrets.admin), (settings.webhook_secret, secrets.webhooks)):
-            file.parent.mkdir(parents=True, exist_ok=True)
             file.unlink(missing_ok=True)
             write_secret(file, secret)
         reached = address if config.host in {"0.0.0.0", "::"} else config.host  # noqa: S104
@@ -61,7 +66,9 @@ class Gateway:
             os._exit(0)
 
 
-def gateway_settings(home: Path, address: str, index: int, config: ClusterConfig, secrets: ClusterSecrets) -> Settings:
+def gateway_settings(
+    home: Path, address: str, index: int, config: ClusterConfig, secrets: ClusterSecrets, cluster: str | None = None
+) -> Settings:
     """Those of one server; all others come from the environment."""
     given: dict[str, Any] = {
         "home": home,
@@ -71,6 +78,6 @@ def gateway_settings(home: Path, address: str, index: int, config: ClusterConfig
         "storage": config.storage,
         "gateway_url": f"http://{address}:{config.private_port + index}",
         "cluster_secret": secrets.gateway,
-        "cluster": ray.get_runtime_context().gcs_address,
+        "cluster": cluster,
     }
     return Settings(**given)

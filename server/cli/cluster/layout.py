@@ -1,6 +1,6 @@
 """Which engines a cluster should have, from cluster.toml and the boxes that are there. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server.backends.cluster.roster import Engine, Roster
@@ -9,7 +9,7 @@ from server.cli.cluster.config import ClusterConfig, EngineTable
 MIB = 2**20
 OF_HOST = 0.5  # of its memory, for weights on a CPU
 OF_GPU = 0.8
-SAME = "darkroom"  # the label with a box's digest: only boxes like the first one are used
+SAME = "darkroom"  # the label with a box's digest
 NODE = "darkroom-node"  # with its name
 HEAD = "darkroom-head"  # on the first box
 NODE_ID = "ray.io/node-id"  # Ray's own
@@ -30,9 +30,9 @@ class Node:
         return all(self.labels.get(name) == value for name, value in labels.items())
 
 
-def plan_engines(config: ClusterConfig, nodes: Sequence[Node], drained: Iterable[str] = ()) -> Roster:
-    """`drained` are ids of nodes. An engine per GPU belongs to its node; of a number, each goes where there is room."""
-    usable = [node for node in nodes if node.is_alive and node.id not in set(drained)]
+def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
+    """An engine per GPU belongs to its node; of a number, each goes where there is room."""
+    usable = [node for node in nodes if node.is_alive]
     engines: list[Engine] = []
     for table in config.engines:
         fitting = [node for node in usable if node.has(table.nodes)]

@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import typer
 from rich.console import Console
+from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.catalog.images import Catalog
-from server.accounts.db import Database
+from pipelines.catalog.images import CatalogError
 from server.backends.open_storage import open_storage
-from server.cli.cluster.box import Box, examine_box, memory_labels
+from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE, SAME
 from server.cli.cluster.ray_node import (
@@ -26,9 +26,10 @@ from server.cli.cluster.ray_node import (
     stop_node,
 )
 from server.cli.cluster.status_tables import show_status
-from server.cli.cluster.token import derive_secrets, make_token, read_token
+from server.cli.cluster.token import ClusterSecrets, derive_secrets, make_token, read_token
 from server.cli.serve import create_first_key, read_catalog, require_checkpoints
-from server.errors import StartError
+from server.errors import ApiError, DatabaseBusy, StartError
+from server.flows.cluster_catalog.start import catalog_at_start
 from server.settings import Settings
 
 READY_LIMIT_S = 600.0
@@ -44,16 +45,16 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
     config = read_config(path, tuple(catalog.models))
     make_token(settings.home)
     set_environment(settings.home)
-    _prepare_books(settings, config, catalog)
-    console = Console(highlight=False, soft_wrap=True)
+    console, box = _console(), examine_box(settings)
+    secrets = derive_secrets(read_token(settings.home))
     with console.status("Reading the weights ..."):
-        box = examine_box(settings, catalog)
+        _prepare_books(settings, config, secrets)
     with console.status("Starting Ray, engines and gateways ..."):
         labels = _labels(settings, box, name, labels) | {HEAD: "true"}
         node = start_node(settings.home, name, None, config.ray_port, ip, labels)
         try:
             with connected(node.address) as ray:
-                status = _start_supervisor(ray, settings, config, box)
+                status = _start_supervisor(ray, config, box, secrets)
         except BaseException:
             stop_node(settings.home)
             raise
@@ -67,21 +68,19 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
 def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, str], ip: str | None) -> None:
     """`join`. Raises StartError."""
     require_ray()
-    catalog = read_catalog(settings)
-    require_checkpoints(settings, catalog)
     set_environment(settings.home)
-    console = Console(highlight=False, soft_wrap=True)
-    with console.status("Reading the weights ..."):
-        box = examine_box(settings, catalog)
+    console, box = _console(), examine_box(settings)
     with console.status("Joining ..."):
         node = start_node(settings.home, name, head, 0, ip, _labels(settings, box, name, labels))
-        try:
-            with connected(node.address) as ray:
-                _compare(ray, box, name)
-                show_status(ray.get(find_supervisor(ray).status.remote(), timeout=JOIN_LIMIT_S))
-        except BaseException:
-            stop_node(settings.home)
-            raise
+    try:
+        with connected(node.address) as ray, console.status("Comparing this box with the first one ..."):
+            supervisor = find_supervisor(ray)
+            status = _compare(ray, supervisor, settings, box, name)
+            ray.get(supervisor.admit.remote(name), timeout=JOIN_LIMIT_S)
+    except BaseException:
+        stop_node(settings.home)
+        raise
+    show_status(status)
     console.print(f"This box is {name} of the cluster at {node.address}.", markup=False)
 
 
@@ -131,30 +130,40 @@ def _node(settings: Settings) -> RayNode:
     return node
 
 
-def _prepare_books(settings: Settings, config: ClusterConfig, catalog: Catalog) -> None:
-    """The database at this version's schema with a first key, and a storage that answers. Raises StartError."""
-    database = Database(config.database)
-    try:
-        create_first_key(settings.model_copy(update={"database": config.database}), catalog)
-    except Exception as error:
-        raise StartError(f"database: {config.database} can't be used: {str(error).partition(chr(10))[0]}") from error
-    finally:
-        database.dispose()
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets) -> None:
+    """The database at this version's schema with a catalog and a first key, and a storage that answers. Raises
+    StartError."""
+    from server.cli.cluster.gateway import gateway_settings
+
+    as_gateway = gateway_settings(settings.home, "127.0.0.1", 0, config, secrets)
     try:
         open_storage(config.storage).exists("darkroom-cluster")
-    except Exception as error:
-        raise StartError(f"storage: {config.storage} can't be used: {str(error).partition(chr(10))[0]}") from error
+    except (ApiError, OSError) as error:
+        raise StartError(f"storage: {config.storage} can't be used: {_line(error)}") from error
+    try:
+        create_first_key(as_gateway, catalog_at_start(as_gateway).catalog)
+    except CatalogError as error:
+        raise StartError(str(error)) from error
+    except (SQLAlchemyError, DatabaseBusy) as error:
+        raise StartError(f"database: {config.database} can't be used: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _labels(settings: Settings, box: Box, name: str, labels: Mapping[str, str]) -> dict[str, str]:
     return {**labels, SAME: box.digest, NODE: name, **memory_labels(settings)}
 
 
-def _start_supervisor(ray: Any, settings: Settings, config: ClusterConfig, box: Box) -> dict[str, Any]:
+def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> dict[str, Any]:
     from server.backends.cluster.roster import NAMESPACE, SUPERVISOR
     from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 
-    secrets = derive_secrets(read_token(settings.home))
     options = {"name": SUPERVISOR, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
     options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS, "label_selector": {HEAD: "true"}}
     supervisor = ray.remote(Supervisor).options(**options).remote(config, box, secrets)
@@ -181,14 +190,17 @@ def _serves(url: str) -> bool:
         return False
 
 
-def _compare(ray: Any, box: Box, name: str) -> None:
-    """Raises StartError for a box that is not like the first one, or has another's name."""
-    supervisor = find_supervisor(ray)
+def _compare(ray: Any, supervisor: Any, settings: Settings, box: Box, name: str) -> dict[str, Any]:
+    """The cluster's status. Raises StartError for a box that is not like the first one, or has another's name."""
     if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
         raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
-    status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+    status: dict[str, Any] = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
     if sum(node["name"] == name and node["state"] != "gone" for node in status["nodes"]) > 1:
         raise StartError(f"Another box of the cluster is called {name}: give this one a --name.")
+    content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
+    if content is not None:
+        compare_weights(settings, content)
+    return status
 
 
 def _wait(condition: Callable[[], bool], limit_s: float, message: str) -> None:

@@ -13,6 +13,8 @@ import ray
 import structlog
 from ray.exceptions import RayError
 
+from server.accounts.catalogs import CatalogContent, CatalogStore
+from server.accounts.db import Database
 from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
 from server.backends.cluster.engine_actor import EngineActor
 from server.backends.cluster.roster import NAMESPACE, Engine, Roster
@@ -46,6 +48,7 @@ class Supervisor:
         self._asked: dict[Any, str] = {}  # answers that are waited for
         self._tried: dict[str, float] = {}
         self._drained: set[str] = set()
+        self._admitted = self._first_boxes()
         self._leaving: dict[Any, str] = {}  # engines of drained boxes, by the answer that they have left
         self._seen: set[str] = set()
         self._stopping = False
@@ -55,6 +58,26 @@ class Supervisor:
     def box(self) -> Box:
         """What all boxes must be like."""
         return self._box
+
+    def catalog(self) -> CatalogContent | None:
+        """The one that the gateways serve, for a box that joins to compare its weights with."""
+        database = Database(self._config.database)
+        try:
+            current = CatalogStore(database, "").current()
+        finally:
+            database.dispose()
+        return current.content if current is not None else None
+
+    def admit(self, name: str) -> None:
+        """A box has compared itself with the first one: from now on it is used."""
+        with self._lock:
+            self._admitted |= {node.id for node in list_nodes() if node.is_alive and node.name == name}
+
+    def _first_boxes(self) -> set[str]:
+        """The first one. After a restart of this actor, which has forgotten whom it admitted, all that are like it."""
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        alike = [node for node in list_nodes() if node.is_alive and node.labels.get(SAME) == self._box.digest]
+        return {node.id for node in alike if restarted or HEAD in node.labels}
 
     def roster(self) -> Roster:
         """The engines that servers use: of image engines, those that have been there once."""
@@ -117,8 +140,7 @@ class Supervisor:
             time.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
-        same = [node for node in list_nodes() if node.labels.get(SAME) == self._box.digest]
-        self._roster = plan_engines(self._config, same, self._drained)
+        self._roster = plan_engines(self._config, [node for node in list_nodes() if node.id in self._usable])
         left, _ = (
             ray.wait(list(self._leaving), num_returns=len(self._leaving), timeout=0) if self._leaving else ([], [])
         )
@@ -156,11 +178,12 @@ class Supervisor:
         self._actors[name] = ray.remote(Gateway).options(**options).remote(name, index, self._config, self._secrets)
 
     def _where(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        """Boxes like the first one that are not drained."""
-        selector = {**labels, SAME: self._box.digest}
-        if self._drained:
-            selector[NODE_ID] = f"!in({','.join(sorted(self._drained))})"
+        selector = {**labels, NODE_ID: f"in({','.join(sorted(self._usable))})"}
         return {"namespace": NAMESPACE, "label_selector": selector, "scheduling_strategy": "SPREAD"}
+
+    @property
+    def _usable(self) -> set[str]:
+        return self._admitted - self._drained
 
     def _gateways(self) -> list[str]:
         return [f"gateway-{index}" for index in range(self._config.gateways)]
@@ -187,9 +210,7 @@ class Supervisor:
         return {**state, "state": word, "node": nodes.get(state["node"])}
 
     def _shown_node(self, node: Node) -> dict[str, Any]:
-        state = (
-            "drained" if node.id in self._drained else "differs" if node.labels.get(SAME) != self._box.digest else "ok"
-        )
+        state = "drained" if node.id in self._drained else "ok" if node.id in self._admitted else "joining"
         labels = {key: value for key, value in node.labels.items() if not key.startswith(("darkroom", "ray.io/"))}
         return {
             "name": node.name,
