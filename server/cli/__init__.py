@@ -5,5 +5,6 @@
 - `http_protocol`, `connection_limits`: how many connections there may be, and how slow
 - `graceful_shutdown`: how the server stops on SIGTERM
 - `admin_client`: `darkroom swap` and `darkroom reload`, which call the running server
+- `cluster/`: `darkroom cluster`, which makes several machines into one
 - `tables`: the output of the commands that list something
 """

@@ -35,6 +35,7 @@ from server.settings import Settings
 READY_LIMIT_S = 600.0
 JOIN_LIMIT_S = 60.0
 LOOK_EVERY_S = 0.5
+PLACED_S = 20.0  # after which an engine is somewhere, if there is a place for it
 
 
 def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str, str], ip: str | None) -> None:
@@ -168,12 +169,15 @@ def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: Cluste
     options |= {"max_restarts": -1, "max_concurrency": MAX_CALLS, "label_selector": {HEAD: "true"}}
     supervisor = ray.remote(Supervisor).options(**options).remote(config, box, secrets)
     status: dict[str, Any] = {}
+    began = time.monotonic()
 
     def is_up() -> bool:
         nonlocal status
         status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
         answering = [gateway for gateway in status["gateways"] if gateway.get("url") and _serves(gateway["url"])]
-        return len(answering) == len(status["gateways"]) or not status["engines"]
+        here = any(engine["kind"] == "image" and engine["node"] for engine in status["engines"])
+        others_first = not here and time.monotonic() > began + PLACED_S  # no GPU for an engine before boxes join
+        return others_first or len(answering) == len(status["gateways"])
 
     _wait(
         is_up,
