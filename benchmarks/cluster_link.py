@@ -79,7 +79,7 @@ async def main() -> None:
     child_process.WORKER = WORKER
     await measure("child process", child_process.ChildProcess("image"))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
     try:
         engine = Engine("echo", "image", "cpu")
         actor = ray.remote(EchoActor).options(**OPTIONS, name=engine.name, namespace=NAMESPACE).remote(engine)

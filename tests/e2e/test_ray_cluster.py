@@ -53,7 +53,7 @@ def post(cluster: RayCluster, gateway: int, key: str, once: str | None = None, *
 
 
 def busy(cluster: RayCluster) -> list[str]:
-    return [name for name in IMAGE_ENGINES if cluster.engine(name).get("jobs")]
+    return [name for name in IMAGE_ENGINES if cluster.jobs(name)]
 
 
 def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayCluster) -> None:
@@ -86,7 +86,7 @@ def test_calls_of_both_gateways_are_divided_over_both_engines(cluster: RayCluste
             calls = []
             while len(busy(cluster)) < 2:
                 calls.append(pool.submit(post, cluster, len(calls) % 2, key))
-                until(lambda: sum(cluster.engine(name)["jobs"] for name in IMAGE_ENGINES) == len(calls))
+                until(lambda: sum(cluster.jobs(name) for name in IMAGE_ENGINES) == len(calls))
                 assert len(calls) < 10
         assert [call.result().status_code for call in calls] == [200] * len(calls)
 
@@ -111,7 +111,7 @@ def test_an_engine_that_is_killed_fails_its_picture_and_a_retry_is_charged_once(
             call = pool.submit(post, cluster, 0, key, "engine")
             until(lambda: len(busy(cluster)) == 1)
             (name,) = busy(cluster)
-            kill(cluster.engine(name)["pid"])
+            kill(cluster.wait_engine(name)["pid"])
             answer = call.result()
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "worker_died")
     assert post(cluster, 1, key, "engine").status_code == 200
@@ -130,7 +130,7 @@ def test_the_jobs_of_a_gateway_that_is_killed_are_dropped_and_it_comes_back(clus
             kill(before["pid"])
             with pytest.raises(httpx.HTTPError):
                 call.result()
-            until(lambda: cluster.engine(name)["servers"] == 1, interval_s=0.2)
+            until(lambda: cluster.links(name) == 1, interval_s=0.2)
         until(lambda: not busy(cluster))
     assert cluster.count("entries", key) == 0
     until(lambda: cluster.gateway(1).get("pid") not in {None, before["pid"]}, interval_s=0.2)
@@ -149,7 +149,7 @@ def test_a_box_that_dies_fails_its_pictures_and_serves_again_when_it_is_back(clu
             while "image-1" not in busy(cluster):
                 once = f"box-{len(calls)}"
                 calls[once] = pool.submit(post, cluster, 0, key, once)
-                until(lambda: sum(cluster.engine(name)["jobs"] for name in IMAGE_ENGINES) == len(calls))
+                until(lambda: sum(cluster.jobs(name) for name in IMAGE_ENGINES) == len(calls))
             cluster.b.kill()
             until(lambda: any(call.done() for call in calls.values()))
         answers = {once: call.result() for once, call in calls.items()}
@@ -160,7 +160,7 @@ def test_a_box_that_dies_fails_its_pictures_and_serves_again_when_it_is_back(clu
     cluster.join(cluster.b)
     cluster.wait_engine("image-1")
     with in_background() as pool:
-        with suspended(cluster.engine("image-0")["worker_pid"]):
+        with suspended(cluster.wait_engine("image-0")["worker_pid"]):
             others = [pool.submit(post, cluster, 0, key) for _ in range(4)]
             until(lambda: any(call.done() for call in others))
         assert {call.result().status_code for call in others} == {200}
@@ -171,10 +171,10 @@ def test_a_swap_whose_engine_dies_changes_nothing(cluster: RayCluster) -> None:
     cluster.wait_engine("image-1")
     admin = (cluster.a.home / "gateway-0" / "admin-key").read_text().strip()
     with in_background() as pool, cluster.client(0, admin) as client:
-        with suspended(cluster.engine("image-1")["worker_pid"]):
+        with suspended(cluster.wait_engine("image-1")["worker_pid"]):
             change = pool.submit(client.post, "/admin/swap", json=swap)
             until(lambda: "other" in _residents(client, "image-0"), interval_s=0.5)
-            kill(cluster.engine("image-1")["pid"])
+            kill(cluster.wait_engine("image-1")["pid"])
             answer = change.result()
         assert answer.status_code == 409
         assert "Nothing has changed" in answer.json()["error"]["message"]

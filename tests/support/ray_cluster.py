@@ -18,6 +18,7 @@ import psycopg
 
 from server.accounts.db import Database
 from server.accounts.keys import create_key, hash_secret
+from server.backends.cluster.roster import NAMESPACE
 from server.cli.cluster.ray_node import connected, find_supervisor, read_node, set_environment
 from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port, until
 from tests.support.object_store import object_store
@@ -110,6 +111,22 @@ class RayCluster:
     def engine(self, name: str) -> dict[str, Any]:
         return next(engine for engine in self.status()["engines"] if engine["name"] == name)
 
+    def jobs(self, name: str) -> int:
+        """Of an engine, asked of itself; none of one that is not there."""
+        return int(self._ask(name).get("jobs", 0))
+
+    def links(self, name: str) -> int:
+        """Gateways that an engine has."""
+        return int(self._ask(name).get("servers", 0))
+
+    def _ask(self, name: str) -> dict[str, Any]:
+        try:
+            actor = self.ray.get_actor(name, NAMESPACE)
+            state: dict[str, Any] = self.ray.get(actor.state.remote(), timeout=60)
+        except (ValueError, self.ray.exceptions.RayError):
+            return {}
+        return state
+
     def gateway(self, index: int) -> dict[str, Any]:
         found: dict[str, Any] = self.status()["gateways"][index]
         return found
@@ -117,12 +134,8 @@ class RayCluster:
     def wait_engine(self, name: str, links: int = 2) -> dict[str, Any]:
         """Until an engine is up and linked to so many gateways."""
 
-        def is_up() -> bool:
-            engine = self.engine(name)
-            return bool(engine["state"] == "ready" and engine["servers"] == links)
-
-        until(is_up, interval_s=0.2)
-        return self.engine(name)
+        until(lambda: self._ask(name).get("ready", False) and self.links(name) == links, interval_s=0.2)
+        return self._ask(name)
 
     def client(self, index: int, key: str) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}
@@ -201,8 +214,7 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
             cluster.wait_engine("image-0")
             cluster.wait_engine("image-1")
             yield cluster
-        for box in (b, a):
-            box.cluster("down")
+        assert "The cluster is down" in a.cluster("down").stdout
     for name, value in kept.items():
         os.environ.pop(name, None)
         if value is not None:
