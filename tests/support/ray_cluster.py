@@ -119,6 +119,10 @@ class RayCluster:
         """Gateways that an engine has."""
         return int(self._ask(name).get("servers", 0))
 
+    def given_up(self, name: str) -> int:
+        """Gateways whose jobs an engine has dropped."""
+        return int(self._ask(name).get("servers_given_up", 0))
+
     def _ask(self, name: str) -> dict[str, Any]:
         try:
             actor = self.ray.get_actor(name, NAMESPACE)

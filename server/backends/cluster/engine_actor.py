@@ -64,6 +64,7 @@ class EngineActor:
             "node": ray.get_runtime_context().get_node_id(),
             "jobs": engine.jobs,
             "servers": engine.links,
+            "servers_given_up": engine.given_up,
             "leaving": engine.leaving,
             "pid": os.getpid(),
             "worker_pid": engine.pid,

@@ -94,6 +94,7 @@ class SharedEngine:
         self._ended = asyncio.Event()  # a job has
         self.leaving = False
         self.starts = 0  # of workers
+        self.given_up = 0  # links that were silent
 
     @property
     def jobs(self) -> int:
@@ -227,6 +228,7 @@ class SharedEngine:
             silent = time.monotonic() - LINK_SILENCE_S
             for name in [name for name, link in self._links.items() if link.heard_at < silent]:
                 log.warning("a server is silent: its jobs are dropped", link=name)
+                self.given_up += 1
                 self.unlink(name)
 
     def _unlink(self, name: str, link: _Link) -> None:
