@@ -231,3 +231,22 @@ async def test_a_checkpoint_that_no_worker_may_draw_is_refused(start: Start) -> 
     with pytest.raises(CheckpointError, match="DARKROOM_ENGINES says which models"):
         running.fleet.plan(catalog(a=SPEC, b=OTHER))
     assert running.fleet.current != Plan()
+
+
+async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) -> None:
+    served = catalog(a=SPEC)
+    running = await start(served, None, None)
+    came = ScriptedWorker()
+    new = Member(EngineHost("image", (), 64, launcher=came, name="image-new"), None, came.budget_bytes)
+    kept = Member(EngineHost("image", (), 64, name="image-0"))  # by its name: it stays as it is
+    running.fleet.submit(job("a"))
+    lost = running.fleet.submit(job("b"))
+    await running.fleet.change_members([kept, new], served)
+    assert isinstance(await last(lost), Failed)
+    await eventually(lambda: len(running.fleet.alive) == 2)
+    running.fleet.submit(job("c"))
+    assert (running.workers[0].jobs, came.jobs) == (["a"], ["c"])
+    only_other = Member(EngineHost("image", (), 64, name="image-9"), frozenset({"b"}))
+    with pytest.raises(CheckpointError, match="none of the image workers"):
+        await running.fleet.change_members([only_other], served)
+    assert [host.name for host in running.fleet.workers] == ["image-0", "image-new"]

@@ -1,12 +1,16 @@
 """What `darkroom cluster up` refuses before it starts anything, each in words that help."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from server.cli.cluster.config import read_config
+from server.cli.cluster.ray_node import NO_RAY
 from server.cli.cluster.token import derive_secrets, make_token, read_token
 from server.errors import StartError
+from tests.support.harness import REPOSITORY
 
 GOOD = """
 database = "postgresql+psycopg://u@h/n"
@@ -74,3 +78,10 @@ def test_secrets_of_all_boxes_follow_from_the_token_and_tell_nothing_of_each_oth
     first, again, other = derive_secrets("a" * 64), derive_secrets("a" * 64), derive_secrets("b" * 64)
     assert first == again
     assert len({first.gateway, first.admin, first.webhooks, other.gateway, other.admin, other.webhooks}) == 6
+
+
+def test_without_ray_the_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
+    hidden = "import sys; sys.modules['ray'] = None; from server.cli.app import main; main()"
+    command = [sys.executable, "-c", hidden, "cluster", "up", "--config", str(tmp_path / "cluster.toml")]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr.splitlines()) == (1, [NO_RAY])
