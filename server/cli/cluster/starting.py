@@ -198,9 +198,15 @@ def _compare(ray: Any, supervisor: Any, settings: Settings, box: Box, name: str)
     """The cluster's status. Raises StartError for a box that is not like the first one, or has another's name."""
     if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
         raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
-    status: dict[str, Any] = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
-    if sum(node["name"] == name and node["state"] != "gone" for node in status["nodes"]) > 1:
-        raise StartError(f"Another box of the cluster is called {name}: give this one a --name.")
+    status: dict[str, Any] = {}
+
+    def is_only() -> bool:
+        """A box that has crashed and is back at once is there twice, until Ray has missed it."""
+        nonlocal status
+        status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
+        return sum(node["name"] == name and node["state"] != "gone" for node in status["nodes"]) < 2
+
+    _wait(is_only, JOIN_LIMIT_S, f"Another box of the cluster is called {name}: give this one a --name.")
     content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
     if content is not None:
         compare_weights(settings, content)
