@@ -138,7 +138,7 @@ class RayCluster:
     def wait_engine(self, name: str, links: int = 2) -> dict[str, Any]:
         """Until an engine is up and linked to so many gateways."""
 
-        until(lambda: self._ask(name).get("ready", False) and self.links(name) == links, interval_s=0.2)
+        until(lambda: bool(self._ask(name).get("checkpoints")) and self.links(name) == links, interval_s=0.2)
         return self._ask(name)
 
     def client(self, index: int, key: str) -> httpx.Client:

@@ -63,6 +63,7 @@ class EngineActor:
             "ready": engine.device is not None,
             "node": ray.get_runtime_context().get_node_id(),
             "jobs": engine.jobs,
+            "checkpoints": engine.loaded,
             "servers": engine.links,
             "servers_given_up": engine.given_up,
             "leaving": engine.leaving,

@@ -106,6 +106,11 @@ class SharedEngine:
         return len(self._links)
 
     @property
+    def loaded(self) -> list[str]:
+        """Names of the checkpoints that are loaded."""
+        return sorted(spec.name for spec, state in self._states.items() if state.state == "loaded")
+
+    @property
     def pid(self) -> int | None:
         """The worker's."""
         return self._wire.pid if self._wire is not None else None
