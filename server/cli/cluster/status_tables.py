@@ -9,7 +9,8 @@ from server.cli.printing import show_rows
 
 BOXES = {"name": "Box", "address": "Address", "state": "State", "gpus": "GPUs", "labels": "Labels", "head": "First"}
 ENGINES = {
-    "name": "Engine", "kind": "Kind", "state": "State", "node": "Box", "device": "Device", "checkpoints": "Checkpoints", "jobs": "Jobs",
+    "name": "Engine", "kind": "Kind", "state": "State", "node": "Box", "device": "Device", "checkpoints": "Checkpoints",
+    "jobs": "Jobs",
     "servers": "Gateways", "workers_started": "Starts",
 }  # fmt: skip
 GATEWAYS = {"name": "Gateway", "state": "State", "node": "Box", "url": "URL", "calls": "Calls"}
