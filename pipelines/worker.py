@@ -144,7 +144,7 @@ def start_engine(options: argparse.Namespace, send: Callable[[FromWorker], None]
     from pipelines.device.memory import measure_memory
 
     device = choose_device(options.device)
-    ready = Ready(describe(device), is_gpu=device.type == "cuda")
+    ready = Ready(describe(device, options.devices), is_gpu=device.type == "cuda")
     return Hosted(_create_engine(options, device, send), ready, partial(watch_device, device, measure_memory, device))
 
 
@@ -161,9 +161,10 @@ def _create_engine(
         return ClassifyEngine(device)
     from pipelines.device.memory import Budgets
     from pipelines.images.engine import ImageEngine
+    from pipelines.images.parallel.group import Group
 
     budgets = Budgets.of(device, options.device_gib, options.host_gib, options.others_bytes, options.image_workers)
-    return ImageEngine(device, budgets, send, options.probes)
+    return ImageEngine(device, budgets, send, options.probes, Group(device, options.devices))
 
 
 async def _run(connection: Connection, engine: AnyEngine, job: Job) -> None:
@@ -210,6 +211,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("socket", type=int, help="the file descriptor of a socket to the server")
     parser.add_argument("kind", help="image, chat or classify")
     parser.add_argument("--device", choices=["auto", "cuda", "cpu"], default="auto")
+    parser.add_argument("--devices", type=int, default=1, help="GPUs, or processes on the CPU, of an image worker")
     parser.add_argument("--device-gib", type=float, help="memory for weights on the device")
     parser.add_argument("--host-gib", type=float, help="memory for weights that wait on the host")
     parser.add_argument("--others-bytes", type=int, default=0, help="device memory that other workers will use")

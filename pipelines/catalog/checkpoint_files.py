@@ -3,13 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
-from pipelines.protocol.images import CheckpointSpec, Control, Offload
+from pipelines.protocol.images import CheckpointSpec, Control, Offload, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
 # Of a weight, with its share of the scales; of fp8 also with the layers that are left out.
@@ -87,6 +87,11 @@ def denoiser_name(index: dict[str, Any]) -> str:
     return "unet" if "unet" in index else "transformer"
 
 
+def is_text_encoder(component: str) -> bool:
+    """Whether a component reads prompts: text_encoder, text_encoder_2, ..."""
+    return component.startswith("text_encoder")
+
+
 def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     """The files with weights that diffusers loads, by component. A single file counts as the denoiser.
 
@@ -133,12 +138,17 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     Raises CheckpointError for files that can't be loaded.
     """
     quantize = "float8" if stored_as_float8(spec) else spec.runtime.quantize
-    quantized = {denoiser_name(model_index(check_files(spec))): QUANTIZED_BYTES.get(quantize, item_bytes)}
-    sizes = (
-        [_loaded_bytes(tensor, file, quantized.get(part, item_bytes)) for file in files for tensor in _tensors(file)]
+    denoiser = denoiser_name(model_index(check_files(spec)))
+    quantized = {denoiser: QUANTIZED_BYTES.get(quantize, item_bytes)}
+    sizes = {
+        part: [
+            _loaded_bytes(tensor, file, quantized.get(part, item_bytes)) for file in files for tensor in _tensors(file)
+        ]
         for part, files in weight_files(spec).items()
-    )
-    return device_bytes(sizes, spec.runtime.offload) + control_bytes(spec.controls, item_bytes)
+    }
+    if spec.runtime.parallel == "tensor":
+        sizes[denoiser] = [size / spec.runtime.gpus for size in sizes[denoiser]]
+    return fullest_device_bytes(sizes, spec.runtime) + control_bytes(spec.controls, item_bytes)
 
 
 def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
@@ -176,6 +186,14 @@ def component_bytes(spec: CheckpointSpec, item_bytes: int) -> dict[str, int]:
 def _loaded_bytes(tensor: Tensor, file: Path, item_bytes: float) -> float:
     """A GGUF file's tensors stay as they are in the file."""
     return tensor.bytes if file.suffix == ".gguf" else tensor.weights * item_bytes
+
+
+def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> int:
+    """The peak on the device of a checkpoint, or on the fuller one of the two of text encoders and all else."""
+    if runtime.gpus == 1 or runtime.parallel != "encoders":
+        return device_bytes(parts.values(), runtime.offload)
+    sides = [[sizes for part, sizes in parts.items() if is_text_encoder(part) == side] for side in (True, False)]
+    return max(device_bytes(side, runtime.offload) for side in sides)
 
 
 def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:

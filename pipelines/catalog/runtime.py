@@ -36,6 +36,30 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
         "quantize = 'fp8'", lambda r: r.quantize == "fp8", "offload = 'group'", lambda r: r.offload == "group",
         "copying the weights for every step takes longer than computing in float8 saves; use 'float8' with it",
     ),
+    (
+        "gpus", lambda r: r.gpus > 1, "offload", lambda r: r.offload != "none",
+        "both say where the weights are",
+    ),
+    (
+        "gpus", lambda r: _divided(r), "compile", lambda r: r.compile,
+        "the exchanges between the devices are not compiled",
+    ),
+    (
+        "gpus", lambda r: _divided(r), "cache", lambda r: r.cache is not None,
+        "each device would decide by its own part of the picture which steps to skip",
+    ),
+    (
+        "gpus", lambda r: _divided(r), "lora_folder", lambda r: r.lora_folder is not None,
+        "adapters that calls name would change the weights of one device alone",
+    ),
+    (
+        "gpus", lambda r: r.gpus > 1, "quantize", lambda r: r.quantize not in {"none", "fp8"},
+        "such weights can't be sent to other devices; 'fp8' can",
+    ),
+    (
+        "parallel = 'tensor'", lambda r: r.parallel == "tensor", "quantize or loras",
+        lambda r: r.quantize != "none" or bool(r.loras), "the plans divide plain weights",
+    ),
 )  # fmt: skip
 
 
@@ -75,6 +99,11 @@ def choose_runtime(
 def _name(quantize: Quantize, offload: Offload) -> str:
     options = {"quantize": quantize, "offload": offload}
     return " and ".join(f"{key} = {value!r}" for key, value in options.items() if value != "none") or "plain"
+
+
+def _divided(runtime: Runtime) -> bool:
+    """Whether several devices compute a forward pass."""
+    return runtime.gpus > 1 and runtime.parallel in {"context", "tensor"}
 
 
 def _method(runtime: Runtime) -> str | None:

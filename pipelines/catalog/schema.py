@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import ServerUrl, Strict
-from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Quantize
+from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Parallel, Quantize
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
@@ -90,6 +90,8 @@ class RuntimeTable(Strict):
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
     resident: bool = False
     attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
+    gpus: Annotated[int, Field(ge=1, le=16)] = 1
+    parallel: Parallel = "auto"
 
 
 def _runtime(value: Any) -> "RuntimeTable | Literal['auto']":

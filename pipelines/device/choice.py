@@ -27,8 +27,10 @@ def _why_no_cuda() -> str:
     return f"torch {torch.__version__} is built for CUDA {torch.version.cuda} and finds no device"
 
 
-def describe(device: torch.device) -> str:
-    """For people: the GPU's name, or the CPU and its threads."""
+def describe(device: torch.device, count: int = 1) -> str:
+    """For people: the GPU's name, or the CPU and its threads; of a worker with several, how many it has."""
     if device.type == "cuda":
-        return f"{torch.cuda.get_device_name(device)} (cuda)"
-    return f"the CPU ({torch.get_num_threads()} threads)"
+        count = min(count, torch.cuda.device_count())
+        return f"{f'{count} x ' if count > 1 else ''}{torch.cuda.get_device_name(device)} (cuda)"
+    threads = f"{torch.get_num_threads()} threads"
+    return f"the CPU ({count} processes of {threads})" if count > 1 else f"the CPU ({threads})"

@@ -28,6 +28,7 @@ from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
 from pipelines.images.families import check_conditioning
 from pipelines.images.merging import Sharing
+from pipelines.images.parallel.group import Group
 from pipelines.images.pipeline import row_seed
 from pipelines.images.probe_records import ProbeRecords
 from pipelines.images.residency import InsufficientMemory, Residency, Resident
@@ -62,15 +63,17 @@ class ImageEngine:
         budgets: Budgets | None = None,
         on_residents: Callable[[Residents], None] = lambda _: None,
         probes: Path | None = None,
+        group: Group | None = None,
     ) -> None:
-        """`probes` is the folder where what warmup finds is kept."""
+        """`probes` is the folder where what warmup finds is kept. `group` has the further devices that a checkpoint may
+        use, by default none."""
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
         self._scheduler = DeviceScheduler(fence(device), release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
-        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents)
+        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()

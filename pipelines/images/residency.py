@@ -18,8 +18,10 @@ from pipelines.device.failures import watch_device
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.images import runtime_options
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.merging import Sharing
+from pipelines.images.parallel.group import Group
 from pipelines.images.previews import PreviewMap
 from pipelines.images.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
 from pipelines.protocol.images import CheckpointSpec
@@ -59,8 +61,10 @@ class Residency:
         host_bytes: int,
         sharing: Sharing,
         on_change: Callable[[Residents], None] = lambda _: None,
+        group: Group | None = None,
     ) -> None:
         self._device = device
+        self._group = group or Group(device)
         self._on_change = on_change
         self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
         self._sharing = sharing
@@ -122,7 +126,7 @@ class Residency:
         needed = self._catalog_keys | {weights_key(spec) for spec in in_jobs} | set(self._loading)
         dropped = [key for key, resident in self._residents.items() if key not in needed and not resident.ref_count]
         for key in dropped:
-            del self._residents[key]
+            self._drop(key)
         if dropped:
             self._announce()
             self._loader.submit(free_memory, self._device)
@@ -155,7 +159,7 @@ class Residency:
         return resident
 
     def _estimate(self, spec: CheckpointSpec) -> int:
-        runtime, _ = runtime_options.resolve(spec, self._device, self._budget[True])
+        runtime, _ = runtime_options.resolve(spec, self._device, self._budget[True], self._group.size)
         return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
     def _load_weights(self, on_host: Resident | None, spec: CheckpointSpec) -> Resident:
@@ -165,7 +169,14 @@ class Residency:
             on_host.on_device = True
             return on_host
         checkpoint = watch_device(
-            self._device, load_checkpoint, spec, self._device, self._sharing, self._shared, self._budget[True]
+            self._device,
+            load_checkpoint,
+            spec,
+            self._device,
+            self._sharing,
+            self._shared,
+            self._budget[True],
+            self._group,
         )
         return Resident(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
@@ -223,7 +234,7 @@ class Residency:
             for other in self._residents.values()
             if other is not resident
         )
-        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"}
+        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"} and resident.checkpoint.split is None
         if alone and resident.on_device and exact:
             try:
                 host_evictions = self._select_evictions(resident.bytes, resident.checkpoint.spec, on_device=False)
@@ -234,8 +245,14 @@ class Residency:
                     del self._residents[other]
                 resident.on_device = False
                 return resident
-        del self._residents[key]
+        self._drop(key)
         return None
+
+    def _drop(self, key: WeightsKey) -> None:
+        """Forget it. The loader's next work frees its memory, that of other devices included."""
+        resident = self._residents.pop(key)
+        if resident.checkpoint.split is not None:
+            self._loader.submit(resident.checkpoint.split.close)
 
 
 def _used_bytes(residents: Iterable[Resident], new: Sizes) -> int:

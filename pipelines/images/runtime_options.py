@@ -18,6 +18,7 @@ from pipelines.catalog.checkpoint_files import (
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.images.compilation import compile_denoiser, fuse_projections
 from pipelines.images.fp8 import quantize_linears
+from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
 
@@ -45,12 +46,18 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
     return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
 
 
-def resolve(spec: CheckpointSpec, device: torch.device, budget_bytes: int) -> tuple[Runtime, tuple[str, ...]]:
-    """The options to load with, and notes on what `auto` chose for a device with this budget for weights.
+def resolve(
+    spec: CheckpointSpec, device: torch.device, budget_bytes: int, devices: int = 1
+) -> tuple[Runtime, tuple[str, ...]]:
+    """The options to load with, and notes on what was chosen, for a worker with so many devices and this budget for
+    weights on each.
 
-    Raises CheckpointError for options that defeat each other.
+    Raises CheckpointError for options that defeat each other, or that the worker does not suit.
     """
     check_conflicts(spec.runtime)
+    if spec.runtime.gpus > 1:
+        runtime = choose_parallel(spec, devices)
+        return runtime, (f"on {runtime.gpus} devices, parallel = {runtime.parallel!r}",)
     if not spec.runtime.auto:
         return spec.runtime, ()
     parts = component_bytes(spec, item_bytes=2)

@@ -61,10 +61,17 @@ def counted_twice(holders: Iterable[Sizes]) -> int:
 
 
 def _folder(spec: CheckpointSpec) -> tuple[Path, int] | None:
-    """Where the components come from, and their version. None if offloading hooks or adapters change them."""
+    """Where the components come from, and their version. None if offloading hooks, other devices or adapters
+    change them."""
     runtime = spec.runtime
     folder = spec.base or spec.path
-    if runtime.offload != "none" or runtime.loras or runtime.lora_folder is not None or not folder.is_dir():
+    if (
+        runtime.offload != "none"
+        or runtime.parallel == "encoders"
+        or runtime.loras
+        or runtime.lora_folder is not None
+        or not folder.is_dir()
+    ):
         return None
     return folder, files_version(folder)
 

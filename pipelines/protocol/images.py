@@ -17,6 +17,7 @@ Enlarge = Literal["redraw", "resize"]
 Offload = Literal["none", "model", "group"]
 Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
+Parallel = Literal["auto", "context", "tensor", "encoders"]
 ControlKind = Literal["controlnet", "ip-adapter"]
 
 
@@ -83,6 +84,8 @@ class Runtime:
     max_batch: int | None = None  # pictures in one forward pass; None leaves it to what was measured
     resident: bool = False  # never evicted for another checkpoint
     attention: str | None = None  # a backend of diffusers by its name; None is torch's own choice
+    gpus: int = 1  # of its image worker, that a picture is drawn on
+    parallel: Parallel = "auto"  # how it is divided over several
     auto: bool = False  # quantize and offload are chosen when it is loaded, by the device's memory
 
 

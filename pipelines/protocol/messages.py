@@ -21,6 +21,7 @@ HEADER = struct.Struct(">Q")
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
+LOST_GROUP_EXIT = 88  # of a worker with several processes, one of which has ended
 
 
 @dataclass(frozen=True, slots=True)

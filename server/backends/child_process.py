@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from pipelines.protocol.messages import HEADER, LOST_DEVICE_EXIT, DeviceChoice, FromWorker, ToWorker, frame
+from pipelines.protocol.messages import HEADER, LOST_DEVICE_EXIT, LOST_GROUP_EXIT, DeviceChoice, FromWorker, ToWorker, frame
 
 WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
@@ -71,6 +71,8 @@ class ChildWire:
             status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
             if status == LOST_DEVICE_EXIT:
                 return "its device no longer answered"
+            if status == LOST_GROUP_EXIT:
+                return "a process of its group ended"
             return signal.Signals(-status).name if status < 0 else f"exit status {status}"
         return "it closed its connection"
 

@@ -10,7 +10,8 @@ from PIL import Image
 from pipelines.catalog.conditioning import Task, find_task
 from pipelines.catalog.images import ImageModel
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import Encoding, ImageJob, Picture

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.catalog.checkpoint_files import CheckpointError, describe, estimate_bytes
 from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import load_checkpoint
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
-from pipelines.images.checkpoint import load_checkpoint
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
 from tests.engines.conftest import left_half, plain_picture, split_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event

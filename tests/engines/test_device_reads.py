@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import Drawn, PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import PreviewFn

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.finished_picture import WrongSize, to_planned_size

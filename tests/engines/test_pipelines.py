@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.finish import to_image
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.reference_sheet import on_sheet

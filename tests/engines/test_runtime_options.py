@@ -15,10 +15,11 @@ from diffusers.models.attention_dispatch import AttentionBackendName, _Attention
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images import residency
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint, load_checkpoint
+from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.compilation import RECOMPILE_LIMIT, fuse_projections
 from pipelines.images.engine import ImageEngine
 from pipelines.images.fp8 import Fp8Linear, quantize_linears
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import Pixels

@@ -10,8 +10,8 @@ from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.checkpoint import load_checkpoint
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.shared_passes import drawn
 from tests.engines.test_families import family_spec

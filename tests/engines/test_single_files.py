@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.device.memory import Budgets
 from pipelines.images.batching import Row
-from pipelines.images.checkpoint import load_checkpoint
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import load_checkpoint
 from pipelines.images.merging import Sharing
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap

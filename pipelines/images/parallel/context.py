@@ -1,0 +1,41 @@
+"""`parallel = "context"`: every device has the denoiser and computes a part of a picture's tokens, by the plan that
+its class has in diffusers. Between the ranks, attention exchanges heads for tokens (Ulysses).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from pipelines.images.forward_arguments import MASK, TEXT
+
+IMAGE = "hidden_states"  # (rows, tokens, channels)
+
+
+def apply_context(denoiser: Any, config: Any) -> None:
+    """Let its forward passes be collective ones. `config` is `Ring.context`."""
+    from diffusers.hooks.context_parallel import apply_context_parallel
+
+    for module in denoiser.modules():
+        processor = getattr(module, "processor", None)
+        if hasattr(processor, "_parallel_config"):
+            processor._parallel_config = config
+    apply_context_parallel(denoiser, config.context_parallel_config, denoiser._cp_plan)
+
+
+def divide(arguments: Mapping[str, Any], parts: int) -> dict[str, Any] | None:
+    """Arguments whose tokens can be divided: as they are, or with a longer text where the denoiser takes a mask for it.
+    None where that is not possible."""
+    if any(arguments[name].shape[1] % parts for name in (IMAGE,) if name in arguments):
+        return None
+    text = arguments.get(TEXT)
+    if not isinstance(text, torch.Tensor) or text.shape[1] % parts == 0:
+        return dict(arguments)
+    return _pad_text(arguments, text, -text.shape[1] % parts) if MASK in arguments else None
+
+
+def _pad_text(arguments: Mapping[str, Any], text: torch.Tensor, missing: int) -> dict[str, Any]:
+    mask = arguments[MASK]
+    mask = text.new_ones(text.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+    return {**arguments, TEXT: pad(text, (0, 0, 0, missing)), MASK: pad(mask, (0, missing))}

@@ -1,0 +1,35 @@
+"""`parallel = "encoders"`: text encoders on the second device, and all else on the first. What goes into them and
+comes out is small, and a prompt is encoded once (prompt_cache), so nothing waits for it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+
+from pipelines.catalog.checkpoint_files import is_text_encoder
+
+
+def text_encoders(components: Mapping[str, Any]) -> list[torch.nn.Module]:
+    """The components that read prompts."""
+    return [part for name, part in components.items() if is_text_encoder(name) and isinstance(part, torch.nn.Module)]
+
+
+def call_from(device: torch.device, encoder: torch.nn.Module, own: torch.device) -> None:
+    """Let an encoder on its `own` device be called with tensors of another, on which its outputs are wanted."""
+
+    def before(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return send_to_device(args, own), send_to_device(kwargs, own)
+
+    def after(_: torch.nn.Module, args: Any, output: Any) -> Any:
+        return send_to_device(output, device)
+
+    encoder.register_forward_pre_hook(before, with_kwargs=True)
+    encoder.register_forward_hook(after)
+
+
+def on_device(pipeline_class: type[Any], device: torch.device) -> type[Any]:
+    """The class, with a device of its own: the library takes that of any component."""
+    here = property(lambda _: device)
+    return type(pipeline_class.__name__, (pipeline_class,), {"device": here, "_execution_device": here})

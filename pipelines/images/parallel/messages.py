@@ -1,0 +1,54 @@
+"""What goes through the pipe between rank 0 and a follower. Tensors go by the ring."""
+
+from dataclasses import dataclass
+
+from pipelines.images.parallel.packing import Packed
+from pipelines.protocol.images import Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """To a follower: hold this denoiser. It answers with `Answer` before the weights are sent."""
+
+    key: int
+    denoiser: Packed
+    parallel: Parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """To a follower, when all have room: receive the weights of the last `Share`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """To a follower: compute this forward pass together."""
+
+    key: int
+    number: int
+    arguments: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """To a follower: forget a denoiser."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From a follower: it has started, or has room for a denoiser; or why not."""
+
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassFailed:
+    """From a follower: this forward pass raised an error there."""
+
+    number: int
+    error: str
+
+
+Command = Share | Fill | Forward | Drop

@@ -1,0 +1,63 @@
+"""`parallel = "tensor"`: every device has a part of the denoiser's weights, by the plan that its class has in
+diffusers. Every rank computes all tokens; two operations a block add up the parts.
+
+The weights come one after another from rank 0's host, so that no device ever holds the whole denoiser.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from pipelines.images.parallel.packing import replace_weights
+from pipelines.images.parallel.ring import Ring
+
+
+class _Columns(ColwiseParallel):
+    """Of weights that are divided already: only its exchanges."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
+        pass
+
+
+class _Rows(RowwiseParallel):
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: Any) -> None:
+        pass
+
+
+def shard(denoiser: Any, weights: list[torch.Tensor], ring: Ring) -> None:
+    """Divide a denoiser in place. Rank 0 has its `weights`; those of the others have no memory. Collective."""
+    from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
+
+    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, ring.size)
+    by_weight = {id(weight): specs.get(name) for name, weight in denoiser.named_parameters()}
+    new: dict[int, torch.Tensor] = {}
+    for weight in weights:
+        whole = weight.detach().to(ring.device).contiguous() if ring.rank == 0 else torch.empty_like(
+            weight, device=ring.device, memory_format=torch.contiguous_format
+        )  # fmt: skip
+        ring.fill(whole)
+        spec = by_weight.get(id(weight))
+        if spec is None:
+            new[id(weight)] = whole
+        elif spec.dim is None:
+            new[id(weight)] = DTensor.from_local(whole, ring.mesh, [Replicate()], run_check=False)
+        else:
+            part = _part(whole, spec.dim, spec.block_sizes, ring)
+            new[id(weight)] = DTensor.from_local(part, ring.mesh, [Shard(spec.dim)], run_check=False)
+    replace_weights(denoiser, new)
+    sides = {name.removesuffix(".weight"): spec.dim for name, spec in specs.items() if name.endswith(".weight")}
+    parallelize_module(denoiser, ring.mesh, {path: _Rows() if dim else _Columns() for path, dim in sides.items()})
+
+
+def _part(whole: torch.Tensor, dim: int, blocks: list[int], ring: Ring) -> torch.Tensor:
+    """This rank's part of every block."""
+    pieces = [block.chunk(ring.size, dim)[ring.rank] for block in whole.split(blocks, dim)]
+    return torch.cat(pieces, dim).clone()
+
+
+def local_bytes(weight: torch.Tensor) -> int:
+    """What it takes on this rank's device."""
+    return weight.to_local().nbytes if isinstance(weight, DTensor) else weight.nbytes
