@@ -180,8 +180,9 @@ def _from_files(
     if staged:
         _place(pipeline.components, spec.runtime, device, encoders_device)
     _to_channels_last(pipeline.components)
-    for encoder in text_encoders(pipeline.components) if encoders_device is not None else ():
-        call_from(device, encoder, encoders_device)
+    if encoders_device is not None:
+        for encoder in text_encoders(pipeline.components):
+            call_from(device, encoder, encoders_device)
     return pipeline
 
 

@@ -9,7 +9,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from pipelines.protocol.messages import HEADER, LOST_DEVICE_EXIT, LOST_GROUP_EXIT, DeviceChoice, FromWorker, ToWorker, frame
+from pipelines.protocol.messages import (
+    HEADER,
+    LOST_DEVICE_EXIT,
+    LOST_GROUP_EXIT,
+    DeviceChoice,
+    FromWorker,
+    ToWorker,
+    frame,
+)
 
 WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended

@@ -1,4 +1,5 @@
-"""Which workers there are, and the device of each: one image worker for each GPU, or what DARKROOM_ENGINES says.
+"""Which workers there are, and the devices of each: one image worker for each GPU, or for as many as a checkpoint takes
+(`[runtime] gpus`), or what DARKROOM_ENGINES says.
 
 ```toml
 [[image]]
@@ -7,19 +8,19 @@ name   = "large"                 # in metrics and logs; image-0, image-1, ... if
 models = ["flux-image-1"]        # it draws these alone; any model if it is left out
 
 [[image]]
-device = "cuda:1"
+devices = ["cuda:1", "cuda:2"]   # a group, for checkpoints with gpus = 2
 
 [replicas]                       # how many workers load a model's checkpoint at start
 "flux-image-1" = 1               # as many as have room if it is left out
 
 [chat]
-device = "cuda:1"                # the last image worker's if it is left out; as for [classify]
+device = "cuda:2"                # the last image worker's if it is left out; as for [classify]
 ```
 """
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +36,10 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
 class ImageTable(Strict):
-    """One image worker."""
+    """One image worker, with one device or several."""
 
-    device: DeviceName
+    device: DeviceName | None = None
+    devices: Annotated[list[DeviceName], Field(min_length=1, max_length=16)] | None = None
     name: Name | None = None
     models: Annotated[list[str], Field(min_length=1)] | None = None
 
@@ -59,16 +61,18 @@ class EnginesFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One worker's device. `gpu` is None on the CPU, and where the worker looks for a GPU by itself."""
+    """One worker's devices. `gpus` are none on the CPU, and where the worker looks for a GPU by itself; there `size` is
+    how many processes it may have, or how many GPUs it may use."""
 
     name: str
     device: DeviceChoice
-    gpu: Gpu | None = None
+    gpus: tuple[Gpu, ...] = ()
+    size: int = 1
     models: frozenset[str] | None = None  # that an image worker draws; None for any
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def shares_device(self, other: "Slot") -> bool:
-        return (self.device, self.gpu) == (other.device, other.gpu)
+        return self.device == other.device and (self.gpus == other.gpus or bool(set(self.gpus) & set(other.gpus)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,32 @@ class Layout:
     replicas: Mapping[str, int] = field(default_factory=dict)
 
 
-def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu]) -> Layout:
-    """An image worker for each GPU, and the others on the last one. With one GPU or none, each worker looks for its
-    device by itself."""
+def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,)) -> Layout:
+    """Image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one. With
+    one GPU or none, each worker looks for its device by itself."""
     if device == "cpu" or len(gpus) < 2:
-        return Layout((Slot("image", device),), Slot("chat", device), Slot("classify", device))
-    images = tuple(_on_gpu(f"image-{index}", gpu) for index, gpu in enumerate(gpus))
-    return Layout(images, _on_gpu("chat", gpus[-1]), _on_gpu("classify", gpus[-1]))
+        size = 1 if gpus and device != "cpu" else max(needs, default=1)
+        threads = _threads([size], len(os.sched_getaffinity(0)))[0]
+        image = Slot("image", device, size=size, environment=threads)
+        return Layout((image,), Slot("chat", device), Slot("classify", device))
+    left, images = list(gpus), list[Slot]()
+    for size in group_sizes(len(gpus), needs):
+        taken, left = left[:size], left[size:]
+        images.append(_on_gpus(f"image-{len(images)}", taken))
+    return Layout(tuple(images), _on_gpus("chat", gpus[-1:]), _on_gpus("classify", gpus[-1:]))
+
+
+def group_sizes(gpus: int, needs: Collection[int]) -> list[int]:
+    """The numbers of GPUs of image workers, so that each number that checkpoints need has workers: in turns, the
+    largest first, until no more fit. A checkpoint can be drawn by a worker with more GPUs than it needs."""
+    sizes: list[int] = []
+    fitting = sorted({need for need in needs if need <= gpus}, reverse=True) or [1]
+    while (left := gpus - sum(sizes)) >= min(fitting):
+        for need in fitting:
+            if need <= left:
+                sizes.append(need)
+                left -= need
+    return sizes
 
 
 def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores: int) -> Layout:
@@ -96,62 +119,92 @@ def read_layout(path: Path, gpus: Sequence[Gpu], models: Collection[str], cores:
     file = read_toml(path, EnginesFile, errors)
     if file is None:
         raise StartError("DARKROOM_ENGINES: " + "\n".join(errors))
-    on_cpu = [index for index, table in enumerate(file.image) if table.device == "cpu"]
     images: list[Slot] = []
     for index, table in enumerate(file.image):
-        slot = _slot(table.name or f"image-{index}", table.device, gpus)
+        slot = _image_slot(path, index, table, gpus, images, errors)
         if slot is None:
-            errors.append(error_at(path, ("image", index, "device"), _no_gpu(table.device, gpus)))
             continue
-        if slot.gpu is not None and any(slot.shares_device(other) for other in images):
-            errors.append(error_at(path, ("image", index, "device"), f"{table.device} has an image worker already"))
         if slot.name in {other.name for other in images}:
             errors.append(error_at(path, ("image", index, "name"), f"{slot.name!r} is another worker's name too"))
-        threads = _threads(on_cpu.index(index), len(on_cpu), cores) if table.device == "cpu" else {}
-        named = frozenset(table.models) if table.models is not None else None
-        images.append(Slot(slot.name, slot.device, slot.gpu, named, {**slot.environment, **threads}))
-        for model in sorted((named or frozenset()) - set(models)):
+        images.append(slot)
+        for model in sorted((slot.models or frozenset()) - set(models)):
             errors.append(error_at(path, ("image", index, "models"), _no_model(model, models)))
     errors += [error_at(path, ("replicas", m), _no_model(m, models)) for m in file.replicas if m not in models]
     chat = _other(path, "chat", file.chat, images, gpus, errors)
     classify = _other(path, "classify", file.classify, images, gpus, errors)
     if errors:
         raise StartError("DARKROOM_ENGINES: " + "\n".join(errors))
-    return Layout(tuple(images), chat, classify, file.replicas)
+    return Layout(_share_cores(images, cores), chat, classify, file.replicas)
+
+
+def _image_slot(
+    path: Path, index: int, table: ImageTable, gpus: Sequence[Gpu], others: Sequence[Slot], errors: list[str]
+) -> Slot | None:
+    """None, with an error, for devices that are not there or not free."""
+    key = "devices" if table.devices is not None else "device"
+    listed = table.devices or ([table.device] if table.device is not None else [])
+    models = frozenset(table.models) if table.models is not None else None
+    name = table.name or f"image-{index}"
+    if (table.device is None) == (table.devices is None):
+        errors.append(error_at(path, ("image", index), "expected one of `device` and `devices`"))
+        return None
+    if set(listed) == {"cpu"}:
+        return Slot(name, "cpu", size=len(listed), models=models)
+    found: list[Gpu] = []
+    for device in listed:
+        gpu = _find_gpu(device, gpus)
+        if gpu is None:
+            message = "one worker has GPUs or the CPU, not both" if device == "cpu" else _no_gpu(device, gpus)
+            errors.append(error_at(path, ("image", index, key), message))
+            return None
+        if gpu in found or any(gpu in other.gpus for other in others):
+            errors.append(error_at(path, ("image", index, key), f"{device} has an image worker already"))
+        found.append(gpu)
+    return replace(_on_gpus(name, found), models=models)
 
 
 def _other(
     path: Path, kind: str, table: WorkerTable | None, images: Sequence[Slot], gpus: Sequence[Gpu], errors: list[str]
 ) -> Slot:
-    found = _slot(kind, table.device, gpus) if table is not None else None
-    if table is not None and found is None:
+    found = _find_gpu(table.device, gpus) if table is not None else None
+    if found is not None:
+        return _on_gpus(kind, [found])
+    if table is not None and table.device != "cpu":
         errors.append(error_at(path, (kind, "device"), _no_gpu(table.device, gpus)))
-    if found is None and images and (gpu := images[-1].gpu) is not None:
-        return _on_gpu(kind, gpu)
-    return found or Slot(kind, "cpu")
+    if table is None and images and images[-1].gpus:
+        return _on_gpus(kind, images[-1].gpus[-1:])
+    return Slot(kind, "cpu")
 
 
-def _slot(name: str, device: str, gpus: Sequence[Gpu]) -> Slot | None:
+def _find_gpu(device: str, gpus: Sequence[Gpu]) -> Gpu | None:
     """None if there is no such GPU."""
-    if device == "cpu":
-        return Slot(name, "cpu")
     if device.startswith("cuda:"):
-        found = list(gpus[int(device.removeprefix("cuda:")) :][:1])
-    else:
-        found = [gpu for gpu in gpus if gpu.uuid.startswith(device)]
-    return _on_gpu(name, found[0]) if found else None
+        return next(iter(gpus[int(device.removeprefix("cuda:")) :]), None)
+    return next((gpu for gpu in gpus if gpu.uuid.startswith(device)), None)
 
 
-def _on_gpu(name: str, gpu: Gpu) -> Slot:
+def _on_gpus(name: str, gpus: Sequence[Gpu]) -> Slot:
     """By UUID: indices mean other GPUs to CUDA than to nvidia-smi, and change when one fails."""
-    return Slot(name, "cuda", gpu, environment={"CUDA_VISIBLE_DEVICES": gpu.uuid})
+    visible = ",".join(gpu.uuid for gpu in gpus)
+    return Slot(name, "cuda", tuple(gpus), len(gpus), environment={"CUDA_VISIBLE_DEVICES": visible})
 
 
-def _threads(position: int, workers: int, cores: int) -> dict[str, str]:
-    """One of several workers on the CPU gets its share of the cores, unless the operator has set the number."""
-    if workers == 1 or "OMP_NUM_THREADS" in os.environ:
-        return {}
-    return {"OMP_NUM_THREADS": str(max(1, cores // workers + (position < cores % workers)))}
+def _share_cores(images: Sequence[Slot], cores: int) -> tuple[Slot, ...]:
+    """Workers on the CPU, with their part of the cores."""
+    parts = iter(_threads([slot.size for slot in images if slot.device == "cpu"], cores))
+    return tuple(replace(slot, environment=next(parts)) if slot.device == "cpu" else slot for slot in images)
+
+
+def _threads(sizes: Sequence[int], cores: int) -> list[dict[str, str]]:
+    """For workers of so many processes on the CPU, what says how many threads each process has: all cores for one
+    alone, and the operator's own number."""
+    processes = sum(sizes)
+    if processes == 1 or "OMP_NUM_THREADS" in os.environ:
+        return [{} for _ in sizes]
+    return [
+        {"OMP_NUM_THREADS": str(max(1, cores // processes + (size == 1 and position < cores % processes)))}
+        for position, size in enumerate(sizes)
+    ]
 
 
 def _no_gpu(device: str, gpus: Sequence[Gpu]) -> str:

@@ -75,7 +75,8 @@ def build_engines(
 def _layout(settings: Settings, catalog: Catalog) -> Layout:
     gpus = [] if settings.device == "cpu" else list_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     if settings.engines == "auto":
-        return automatic_layout(settings.device, gpus)
+        needs = {spec.runtime.gpus for spec in catalog.checkpoints}
+        return automatic_layout(settings.device, gpus, needs)
     return read_layout(settings.engines, gpus, tuple(catalog.models), len(os.sched_getaffinity(0)))
 
 
@@ -89,18 +90,19 @@ def _member(
     others_bytes = (chat + classify) // beside
     limits = {"--device-gib": settings.device_memory_gib, "--host-gib": settings.host_memory_gib}
     options = [f"{name}={value:g}" for name, value in limits.items() if value is not None]
-    options += [f"--others-bytes={others_bytes}", f"--image-workers={len(layout.images)}"]
+    processes = sum(1 if other.gpus else other.size for other in layout.images)  # that divide the host's memory
+    options += [f"--devices={slot.size}", f"--others-bytes={others_bytes}", f"--image-workers={processes}"]
     options += [f"--kernel-cache={settings.home / 'kernels'}", f"--probes={settings.home / 'probes'}"]
     host = EngineHost(
         "image", (), settings.max_queue, silence_s=settings.worker_silence_s, device=slot.device,
         launcher=ChildProcess("image", options, slot.environment), name=slot.name,
     )  # fmt: skip
-    total = slot.gpu.total_bytes if slot.gpu else host_memory_bytes() / len(layout.images)
-    free = slot.gpu.free_bytes if slot.gpu else total
+    total = min((gpu.total_bytes for gpu in slot.gpus), default=host_memory_bytes() / processes)
+    free = min((gpu.free_bytes for gpu in slot.gpus), default=total)
     room = weights_budget(total, free, others_bytes + total * CHAT_CACHE_SHARE if others_bytes else 0)
     if settings.device_memory_gib is not None:
         room = settings.device_memory_gib * 2**30
-    return Member(host, slot.models, int(room), 2 if slot.gpu else 4)
+    return Member(host, slot.models, int(room), 2 if slot.gpus else 4, slot.size)
 
 
 def _chat(

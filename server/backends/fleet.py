@@ -27,12 +27,14 @@ CHECK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker, the models that it may draw (None for any), and its memory for weights of so many bytes each."""
+    """A worker, the models that it may draw (None for any), its memory for weights of so many bytes each, on each of
+    its devices."""
 
     host: ImageHost
     models: frozenset[str] | None = None
     room_bytes: int = 0
     item_bytes: int = 4
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +306,18 @@ def _demands(catalog: Catalog, members: Sequence[Member], replicas: Mapping[str,
                 groups[weights_key(spec)][spec].add(model.name)
     for group in groups.values():
         models = frozenset(name for names in group.values() for name in names)
-        allowed = [member for member in members if member.models is None or member.models & models]
+        named = [member for member in members if member.models is None or member.models & models]
+        allowed = _with_devices(named, next(iter(group)).runtime.gpus)
         sizes = [_size(next(iter(group)), member.item_bytes) for member in allowed[:1]] if len(members) > 1 else []
         wanted = [replicas[name] for name in models if name in replicas]
         names = frozenset(member.host.name for member in allowed)
         yield Demand(tuple(group), max(sizes, default=0), names, max(wanted, default=None))
+
+
+def _with_devices(members: Sequence[Member], gpus: int) -> list[Member]:
+    """The workers with the fewest devices that are enough. Where none has enough, all: loading says what is wrong."""
+    fewest = min((member.devices for member in members if member.devices >= gpus), default=None)
+    return [member for member in members if fewest is None or member.devices == fewest]
 
 
 def _size(spec: CheckpointSpec, item_bytes: int) -> int:

@@ -18,7 +18,7 @@ def apply_context(denoiser: Any, config: Any) -> None:
     from diffusers.hooks.context_parallel import apply_context_parallel
 
     for module in denoiser.modules():
-        processor = getattr(module, "processor", None)
+        processor: Any = getattr(module, "processor", None)
         if hasattr(processor, "_parallel_config"):
             processor._parallel_config = config
     apply_context_parallel(denoiser, config.context_parallel_config, denoiser._cp_plan)

@@ -67,9 +67,8 @@ class Group:
             ring = self._start()
             key = next(self._keys)
             self._tell(Share(key, packed, parallel))
-            if refused := [
-                answer.error for answer in self._wait_for_answers(LIMIT.total_seconds()) if answer.error is not None
-            ]:
+            answers = self._wait_for_answers(LIMIT.total_seconds())
+            if refused := [answer.error for answer in answers if answer.error is not None]:
                 self._tell(Drop(key))
                 raise CheckpointError(f"runtime.gpus: {refused[0]}")
             self._tell(Fill())

@@ -43,7 +43,7 @@ class _Pickler(pickle.Pickler):
         self._numbers: dict[int, int] = {}
         self.tensors: list[torch.Tensor] = []
 
-    def persistent_id(self, value: Any) -> int | None:
+    def persistent_id(self, value: object) -> int | None:
         if not isinstance(value, torch.Tensor) or not self._apart(value):
             return None
         if type(value) not in PLAIN:
@@ -59,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._tensors = tensors
 
-    def persistent_load(self, number: Any) -> torch.Tensor:
+    def persistent_load(self, number: int) -> torch.Tensor:
         return self._tensors[number]
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 
 from pipelines.images.parallel.packing import Form
@@ -20,7 +21,7 @@ LIMIT: Final = timedelta(seconds=60)
 class Ring:
     """This process's place in the group. Creating it waits for all ranks, which meet at `store`."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, store: dist.Store) -> None:
+    def __init__(self, rank: int, size: int, device: torch.device, store: Store) -> None:
         self.rank, self.size = rank, size
         self.device = torch.device("cuda", rank) if device.type == "cuda" else device
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # all ranks are on this machine
@@ -68,20 +69,20 @@ class Ring:
         return [self.receive(form) for form in forms]
 
 
-def open_store(size: int) -> tuple[dist.Store, int]:
+def open_store(size: int) -> tuple[Store, int]:
     """Rank 0's: where the ranks meet, and its port. It listens on the loopback address alone."""
     listener = socket.create_server(("127.0.0.1", 0))
     port: int = listener.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         "127.0.0.1", port, size, is_master=True, wait_for_workers=False, timeout=LIMIT,
         master_listen_fd=listener.detach(),
     )  # fmt: skip
     return store, port
 
 
-def join_store(port: int, size: int) -> dist.Store:
+def join_store(port: int, size: int) -> Store:
     """Another rank's."""
-    return dist.TCPStore("127.0.0.1", port, size, is_master=False, timeout=LIMIT)
+    return TCPStore("127.0.0.1", port, size, is_master=False, timeout=LIMIT)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

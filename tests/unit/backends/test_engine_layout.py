@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.backends.engine_layout import automatic_layout, read_layout
+from server.backends.engine_layout import automatic_layout, group_sizes, read_layout
 from server.backends.gpus import Gpu, select_visible
 from server.errors import StartError
 
@@ -40,7 +40,7 @@ def test_each_gpu_gets_an_image_worker_and_the_last_one_the_others() -> None:
     assert [slot.name for slot in layout.images] == ["image-0", "image-1", "image-2"]
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in layout.images] == names(GPUS)
     assert {slot.device for slot in layout.images} == {"cuda"}
-    assert layout.chat.gpu == layout.classify.gpu == GPUS[-1]
+    assert layout.chat.gpus == layout.classify.gpus == (GPUS[-1],)
     assert layout.images[-1].shares_device(layout.chat)
     assert not layout.images[0].shares_device(layout.chat)
 
@@ -54,6 +54,53 @@ def test_with_one_gpu_or_none_the_workers_look_for_their_device(gpus: list[Gpu])
 
 def test_gpus_are_left_alone_where_models_run_on_the_cpu() -> None:
     assert [slot.name for slot in automatic_layout("cpu", GPUS).images] == ["image"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "needs", "sizes"),
+    [
+        (8, {1}, [1] * 8),
+        (8, {2}, [2, 2, 2, 2]),
+        (8, {1, 2}, [2, 1, 2, 1, 2]),
+        (8, {1, 4}, [4, 1, 1, 1, 1]),
+        (8, {1, 2, 4}, [4, 2, 1, 1]),
+        (8, {1, 8}, [8]),
+        (3, {2}, [2]),  # the third is the chat's
+        (2, {1, 2}, [2]),
+        (2, {4}, [1, 1]),  # loading says that it takes more
+        (2, set(), [1, 1]),
+    ],
+)
+def test_gpus_are_divided_by_what_checkpoints_take(gpus: int, needs: set[int], sizes: list[int]) -> None:
+    assert group_sizes(gpus, needs) == sizes
+
+
+def test_a_group_sees_its_gpus_and_the_chat_is_beside_the_last() -> None:
+    layout = automatic_layout("auto", GPUS, {1, 2})
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in layout.images] == ["GPU-0a0,GPU-1a1", "GPU-2a2"]
+    assert [slot.size for slot in layout.images] == [2, 1]
+    pair = automatic_layout("auto", GPUS[:2], {2})
+    assert pair.images[0].shares_device(pair.chat)
+
+
+def test_without_a_gpu_a_group_is_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert automatic_layout("cpu", GPUS, {1, 2}).images[0].size == 2
+    assert automatic_layout("auto", GPUS[:1], {2}).images[0].size == 1
+    assert automatic_layout("auto", [], {2}).images[0].size == 2
+
+
+def test_a_file_gives_a_worker_several_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    file = tmp_path / "engines.toml"
+    file.write_text('[[image]]\ndevices = ["cuda:2", "GPU-0a"]\n[[image]]\ndevices = ["cpu", "cpu"]\n')
+    gpus, cpu = read_layout(file, GPUS, MODELS, 8).images
+    assert (gpus.size, gpus.gpus, gpus.environment["CUDA_VISIBLE_DEVICES"]) == (
+        2,
+        (GPUS[2], GPUS[0]),
+        "GPU-2a2,GPU-0a0",
+    )
+    assert (cpu.size, cpu.gpus, cpu.environment["OMP_NUM_THREADS"]) == (2, (), "4")
 
 
 def test_a_file_says_which_models_are_drawn_where(tmp_path: Path) -> None:
@@ -72,9 +119,9 @@ device = "cpu"
 """)
     layout = read_layout(file, GPUS, MODELS, 8)
     large, other = layout.images
-    assert (large.name, large.gpu, large.models) == ("large", GPUS[2], {"alpha-1"})
-    assert (other.name, other.gpu, other.models) == ("image-1", GPUS[0], None)
-    assert layout.chat.gpu == GPUS[0]
+    assert (large.name, large.gpus, large.models) == ("large", (GPUS[2],), {"alpha-1"})
+    assert (other.name, other.gpus, other.models) == ("image-1", (GPUS[0],), None)
+    assert layout.chat.gpus == (GPUS[0],)
     assert layout.classify.device == "cpu"
     assert layout.replicas == {"beta-1": 1}
 
@@ -108,6 +155,10 @@ def test_workers_on_the_cpu_share_its_cores(tmp_path: Path, monkeypatch: pytest.
         ('[[image]]\ndevice = "cpu"\nname = "a"\n[[image]]\ndevice = "cpu"\nname = "a"', "line 6: image[1].name"),
         ('[[image]]\ndevice = "cpu"\n[chat]\ndevice = "cuda:9"', "line 4: chat.device: there is no cuda:9"),
         ('[[image]]\ndevice = "cpu"\nmodel = "x"', "unknown key"),
+        ('[[image]]\nname = "a"', "image[0]: expected one of `device` and `devices`"),
+        ('[[image]]\ndevice = "cpu"\ndevices = ["cpu", "cpu"]', "image[0]: expected one of `device` and `devices`"),
+        ('[[image]]\ndevices = ["cuda:0", "cpu"]', "image[0].devices: one worker has GPUs or the CPU, not both"),
+        ('[[image]]\ndevices = ["cuda:0", "GPU-0a0"]', "image[0].devices: GPU-0a0 has an image worker already"),
     ],
 )
 def test_a_wrong_file_names_the_line_and_what_would_be_right(text: str, error: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.catalog.sizes import SizeRules
-from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Started
+from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.fleet import Fleet, Member, Plan
 from tests.support.polling import eventually
@@ -250,3 +250,15 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
     with pytest.raises(CheckpointError, match="none of the image workers"):
         await running.fleet.change_members([only_other], served)
     assert [host.name for host in running.fleet.workers] == ["image-0", "image-new"]
+
+
+def test_checkpoints_are_loaded_by_the_workers_with_the_fewest_devices_that_are_enough() -> None:
+    pair, four = (replace(OTHER, name=f"{n}", runtime=Runtime(gpus=n)) for n in (2, 4))
+    members = [
+        Member(EngineHost("image", (), 64, name=f"of-{count}"), room_bytes=2**30, devices=count) for count in (1, 2)
+    ]
+    placed = Fleet(members).plan(catalog(one=SPEC, pair=pair)).placement
+    assert placed == {"of-1": (SPEC,), "of-2": (pair,)}
+    assert Fleet(members[1:]).plan(catalog(one=SPEC)).placement == {"of-2": (SPEC,)}
+    too_few = Fleet(members).plan(catalog(four=four)).placement  # loading says that it takes more
+    assert {spec for specs in too_few.values() for spec in specs} == {four}

@@ -1,0 +1,274 @@
+"""A denoiser on two processes over gloo: what it draws, through a real worker, and how the group ends."""
+
+import asyncio
+import io
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+from PIL import Image
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images import runtime_options
+from pipelines.images.parallel import group as groups
+from pipelines.images.parallel.group import Group
+from pipelines.images.step_observer import Pixels
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    Event,
+    Failed,
+    Finished,
+    ImageJob,
+    Lora,
+    Parallel,
+    Preview,
+    Progress,
+    Runtime,
+    StepCache,
+)
+from pipelines.protocol.messages import LOST_GROUP_EXIT
+from server.backends.child_process import ChildProcess
+from server.backends.engine_host import EngineHost
+from tests.engines.conftest import split_picture
+from tests.engines.test_families import family_spec
+from tests.support.image_jobs import image_job
+from tests.support.polling import eventually
+from tests.support.tiny_families import make_family
+
+CPU = torch.device("cpu")
+FAMILIES = ("flux", "klein", "qwen-image")
+Host = EngineHost[ImageJob, Event]
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CheckpointSpec]:
+    folder, made = tmp_path_factory.mktemp("families"), set[str]()
+
+    def spec(name: str) -> CheckpointSpec:
+        if name not in made:
+            make_family(name, folder / name)
+            made.add(name)
+        return family_spec(name, folder, "native" if name == "klein" else "img2img")
+
+    return spec
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def host() -> AsyncIterator[Host]:
+    """A worker with two processes, one thread each."""
+    launcher = ChildProcess("image", ["--devices=2"], {"OMP_NUM_THREADS": "1"})
+    made: Host = EngineHost("image", (), 64, device="cpu", launcher=launcher)
+    await made.start()
+    await eventually(lambda: made.device is not None)
+    yield made
+    await made.stop()
+
+
+async def last(host: Host, job: ImageJob) -> Event:
+    return [event async for event in host.submit(job)][-1]
+
+
+def pictures(event: Event) -> list[Pixels]:
+    assert isinstance(event, Finished), event
+    return [np.asarray(Image.open(io.BytesIO(image.data))) for image in event.images]
+
+
+def apart(one: Event, other: Event) -> int:
+    """Levels of 255."""
+    pairs = zip(pictures(one), pictures(other), strict=True)
+    return max(int(np.abs(a.astype(int) - b).max()) for a, b in pairs)
+
+
+def grouped(spec: CheckpointSpec, parallel: Parallel, **options: Any) -> CheckpointSpec:
+    return replace(spec, runtime=Runtime(gpus=2, parallel=parallel, **options))
+
+
+@pytest.mark.parametrize("parallel", ["context", "tensor"])
+@pytest.mark.parametrize("name", FAMILIES)
+@module_loop
+async def test_pictures_are_those_of_one_process(
+    name: str, parallel: Parallel, host: Host, family: Callable[[str], CheckpointSpec]
+) -> None:
+    alone = family(name)
+    together = grouped(alone, parallel)
+    reference = {"references": (split_picture(upright=True),), "steps": 4}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"prompt": "a much longer prompt of a red boat"},
+        {"width_px": 96, "n": 2},
+        {"width_px": 112, "height_px": 80},  # 35 tokens: no two equal parts
+        reference,
+        {**reference, "width_px": 128, "height_px": 96},  # in two passes
+    ]
+    drawn = []
+    for number, change in enumerate(changes):
+        one = await last(host, image_job(alone, id=f"{name}-{parallel}-{number}-alone", **change))
+        two = await last(host, image_job(together, id=f"{name}-{parallel}-{number}", **change))
+        assert apart(one, two) <= 1, change
+        drawn.append(two)
+    assert apart(drawn[0], drawn[1]) > 1, "nothing reads the prompt"
+    assert isinstance(drawn[2], Finished)
+    assert drawn[2].merged
+
+
+@module_loop
+async def test_calls_at_once_share_passes_and_take_turns(host: Host, family: Callable[[str], CheckpointSpec]) -> None:
+    alone = family("qwen-image")
+    together = grouped(alone, "context")
+    changes: list[dict[str, Any]] = [{"prompt": "a " * n, "seed": n, "steps": 2 + n} for n in range(4)]
+    changes.append({"width_px": 96, "steps": 3})
+    jobs = [image_job(together, id=f"at-once-{n}", **change) for n, change in enumerate(changes)]
+    at_once = await asyncio.gather(*(last(host, job) for job in jobs))
+    for job, event in zip(jobs, at_once, strict=True):
+        assert apart(event, await last(host, replace(job, id=f"{job.id}-alone", checkpoint=alone))) <= 1
+
+
+@module_loop
+async def test_a_picture_is_cancelled_between_two_steps_and_the_next_is_drawn(
+    host: Host, family: Callable[[str], CheckpointSpec]
+) -> None:
+    spec = grouped(family("flux"), "context")
+    long = image_job(spec, id="long", steps=400, previews=2)
+    ended: Event | None = None
+    async for event in host.submit(long):
+        if isinstance(event, Progress) and event.step == 3:
+            host.cancel("long")
+        ended = event
+    assert isinstance(ended, Failed)
+    assert ended.code == "cancelled"
+    events = [event async for event in host.submit(image_job(spec, id="next", steps=6, previews=2))]
+    assert sum(isinstance(event, Preview) for event in events) == 2
+    assert isinstance(events[-1], Finished)
+
+
+@module_loop
+async def test_warmup_says_how_a_checkpoint_is_divided(host: Host, family: Callable[[str], CheckpointSpec]) -> None:
+    """All that the classes announce is tried on both processes."""
+    spec = grouped(family("flux"), "auto")
+    assert await host.prepare(spec)
+    assert "on 2 devices, parallel = 'context'" in host.checkpoints[spec].detail
+    assert "without" not in host.checkpoints[spec].detail
+
+
+@module_loop
+async def test_text_encoders_are_on_the_second_device(host: Host, family: Callable[[str], CheckpointSpec]) -> None:
+    """On a CPU both devices are one; tests/engines/test_second_device.py has two."""
+    alone = family("flux")
+    spec = grouped(alone, "encoders")
+    assert apart(await last(host, image_job(spec, id="e")), await last(host, image_job(alone, id="a"))) == 0
+
+
+@module_loop
+async def test_a_worker_with_another_number_of_devices_refuses_it(
+    host: Host, family: Callable[[str], CheckpointSpec]
+) -> None:
+    spec = replace(family("flux"), runtime=Runtime(gpus=4))
+    with pytest.raises(CheckpointError, match="it takes 4 GPUs, and its image worker has 2"):
+        await host.prepare(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime", "devices", "reason"),
+    [
+        ("flux", Runtime(gpus=2), 1, "it takes 2 GPUs, and its image worker has 1"),
+        ("flux", Runtime(gpus=3), 3, "3 does not divide the 2 attention heads"),
+        ("flux", Runtime(gpus=3, parallel="tensor"), 3, "3 does not divide the 2 attention heads"),
+        ("flux", Runtime(gpus=3, parallel="encoders"), 3, 'parallel = "encoders" is for two GPUs'),
+        ("flux", Runtime(gpus=2, parallel="encoders"), 1, "it takes 2 GPUs, and its image worker has 1"),
+        ("chroma", Runtime(gpus=2, parallel="context"), 2, "no plan for context parallelism of ChromaTransformer2DM"),
+        ("chroma", Runtime(gpus=4), 4, "with gpus = 2 its text encoders could be on the second one"),
+        ("flux", Runtime(gpus=2, offload="model"), 2, "gpus and offload defeat each other"),
+        ("flux", Runtime(gpus=2, compile=True), 2, "gpus and compile defeat each other"),
+        ("flux", Runtime(gpus=2, cache=StepCache("first-block")), 2, "gpus and cache defeat each other"),
+        ("flux", Runtime(gpus=2, lora_folder=Path("loras")), 2, "gpus and lora_folder defeat each other"),
+        ("flux", Runtime(gpus=2, quantize="float8"), 2, "gpus and quantize defeat each other"),
+        ("flux", Runtime(gpus=2, parallel="tensor", loras=(Lora(Path("x")),)), 2, "'tensor' and quantize or loras"),
+    ],
+)
+def test_what_can_not_be_divided_is_refused_before_it_is_read(
+    name: str, runtime: Runtime, devices: int, reason: str, family: Callable[[str], CheckpointSpec]
+) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        runtime_options.resolve(replace(family(name), runtime=runtime), CPU, 2**40, devices)
+
+
+def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
+    family: Callable[[str], CheckpointSpec],
+) -> None:
+    chosen, notes = runtime_options.resolve(replace(family("chroma"), runtime=Runtime(gpus=2)), CPU, 2**40, 2)
+    assert chosen.parallel == "encoders"
+    assert notes == ("on 2 devices, parallel = 'encoders'",)
+
+
+def transformer() -> Any:
+    from tests.support.tiny_families.qwen import qwen_transformer
+
+    torch.manual_seed(1)
+    return qwen_transformer().eval()
+
+
+def inputs(tokens: int = 16, channels: int = 64) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(2)
+    return {
+        "hidden_states": torch.randn(1, tokens, channels, generator=generator),
+        "encoder_hidden_states": torch.randn(1, 6, 16, generator=generator),
+        "encoder_hidden_states_mask": None,
+        "timestep": torch.tensor([0.5]),
+        "img_shapes": [[(1, 4, tokens // 4)]],
+    }
+
+
+def fail_alike_then_go_on() -> None:
+    """An error of all ranks is the pass's own."""
+    denoiser = transformer()
+    with torch.no_grad():
+        expected = denoiser(**inputs()).sample
+        Group(CPU, 2).share(denoiser, "context")
+        with pytest.raises(RuntimeError, match="48"):
+            denoiser(**inputs(channels=48))
+        assert torch.allclose(denoiser(**inputs()).sample, expected, atol=1e-5)
+    os._exit(0)
+
+
+def fail_alone() -> None:
+    """The other rank waits for an exchange that never comes."""
+    groups.AGREE_S = 0.5  # type: ignore[misc]
+    denoiser = transformer()
+    group = Group(CPU, 2)
+    group.share(denoiser, "context")
+
+    def broken(**_: object) -> None:
+        raise RuntimeError("this rank alone")
+
+    group.forward(0, broken, inputs())
+
+
+def lose_a_process() -> None:
+    denoiser = transformer()
+    group = Group(CPU, 2)
+    group.share(denoiser, "context")
+    os.kill(group._processes[0].pid, signal.SIGSTOP)  # so that the pass waits for it
+
+    threading.Timer(0.5, group._processes[0].kill).start()
+    with torch.no_grad():
+        denoiser(**inputs())
+
+
+@pytest.mark.parametrize(
+    ("story", "status"), [(fail_alike_then_go_on, 0), (fail_alone, LOST_GROUP_EXIT), (lose_a_process, LOST_GROUP_EXIT)]
+)
+def test_a_group_goes_on_or_ends_as_one(story: Callable[[], None], status: int) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=story)
+    process.start()
+    process.join(200)
+    assert process.exitcode == status
