@@ -15,7 +15,7 @@ quiet_libraries()
 
 import torch  # noqa: E402
 
-from benchmarks.gpu import ceilings, options, pictures, swap  # noqa: E402
+from benchmarks.gpu import ceilings, options, pictures, several, swap  # noqa: E402
 from benchmarks.gpu.machine import Machine  # noqa: E402
 from benchmarks.gpu.report import PART_S, Report  # noqa: E402
 
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
     "fp8": options.fp8,
     "compiled": options.compiled,
     "loading": swap.loading,
+    "several": several.several,
 }
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.gpu.machine import Machine
-from pipelines.images import checkpoint as checkpoints
+from pipelines.images import loading
 from pipelines.images.engine import ImageEngine
+from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import (
     CheckpointSpec,
     Encoding,
@@ -76,11 +77,11 @@ class Bench:
 
 
 @contextmanager
-def serving(machine: Machine, pipeline: Any, **runtime: object) -> Iterator[Bench]:
+def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runtime: object) -> Iterator[Bench]:
     """An engine that finds `pipeline` wherever it would read this checkpoint's files; its parts stay as they are on the
-    device. Call it in a running event loop.
+    device. `group` has further devices. Call it in a running event loop.
     """
-    read = checkpoints._read
+    read = loading._read
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_headers(pipeline, folder)
@@ -88,11 +89,11 @@ def serving(machine: Machine, pipeline: Any, **runtime: object) -> Iterator[Benc
         def from_memory(spec: CheckpointSpec, *others: Any) -> Any:
             return pipeline if spec.path == folder else read(spec, *others)
 
-        checkpoints._read = from_memory
+        loading._read = from_memory
         try:
-            yield Bench(machine, ImageEngine(machine.device), spec_of(machine, folder, **runtime))
+            yield Bench(machine, ImageEngine(machine.device, group=group), spec_of(machine, folder, **runtime))
         finally:
-            checkpoints._read = read
+            loading._read = read
 
 
 def spec_of(machine: Machine, folder: Path, **runtime: object) -> CheckpointSpec:

@@ -29,7 +29,9 @@
 - finish: crops, masks and references around what a pipeline draws
 - tiling: the second pass, tile by tile
 - previews: previews from latents, by a fitted linear map
-- checkpoint: loading a checkpoint; its pipelines, scheduler, adapters and abilities
+- checkpoint: what is loaded: its pipelines, scheduler, adapters and abilities
+- loading: from files to a checkpoint
+- parallel/: a checkpoint on several devices
 - controls: ControlNets and IP-Adapters: loading them, and their arguments
 - single_files: a denoiser alone in one file: plain, float8, GGUF
 - shared_parts: components that several checkpoints of one base have in common

@@ -1,6 +1,5 @@
 """A denoiser on two processes over gloo: what it draws, through a real worker, and how the group ends."""
 
-import asyncio
 import io
 import multiprocessing
 import os
@@ -19,6 +18,7 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images import runtime_options
+from pipelines.images.engine import ImageEngine
 from pipelines.images.parallel import group as groups
 from pipelines.images.parallel.group import Group
 from pipelines.images.step_observer import Pixels
@@ -39,6 +39,7 @@ from pipelines.protocol.messages import LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
 from server.backends.engine_host import EngineHost
 from tests.engines.conftest import split_picture
+from tests.engines.shared_passes import difference, drawn, drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.polling import eventually
@@ -110,27 +111,32 @@ async def test_pictures_are_those_of_one_process(
         reference,
         {**reference, "width_px": 128, "height_px": 96},  # in two passes
     ]
-    drawn = []
     for number, change in enumerate(changes):
         one = await last(host, image_job(alone, id=f"{name}-{parallel}-{number}-alone", **change))
         two = await last(host, image_job(together, id=f"{name}-{parallel}-{number}", **change))
         assert apart(one, two) <= 1, change
-        drawn.append(two)
-    assert apart(drawn[0], drawn[1]) > 1, "nothing reads the prompt"
-    assert isinstance(drawn[2], Finished)
-    assert drawn[2].merged
 
 
-@module_loop
-async def test_calls_at_once_share_passes_and_take_turns(host: Host, family: Callable[[str], CheckpointSpec]) -> None:
-    alone = family("qwen-image")
-    together = grouped(alone, "context")
-    changes: list[dict[str, Any]] = [{"prompt": "a " * n, "seed": n, "steps": 2 + n} for n in range(4)]
-    changes.append({"width_px": 96, "steps": 3})
-    jobs = [image_job(together, id=f"at-once-{n}", **change) for n, change in enumerate(changes)]
-    at_once = await asyncio.gather(*(last(host, job) for job in jobs))
-    for job, event in zip(jobs, at_once, strict=True):
-        assert apart(event, await last(host, replace(job, id=f"{job.id}-alone", checkpoint=alone))) <= 1
+@pytest.mark.parametrize("name", ["flux", "qwen-image"])
+async def test_calls_at_once_share_passes_and_take_turns(name: str, family: Callable[[str], CheckpointSpec]) -> None:
+    """In this process, so that all wait before the first one is drawn."""
+    pair = Group(CPU, 2)
+    try:
+        engine = ImageEngine(CPU, group=pair)
+        alone = family(name)
+        together = grouped(alone, "context")
+        changes: list[dict[str, Any]] = [{"prompt": "a " * n, "seed": n, "steps": 2 + n} for n in range(4)]
+        changes.append({"width_px": 96, "steps": 3})
+        jobs = [image_job(together, id=f"{n}", **change) for n, change in enumerate(changes)]
+        events = await drawn_together(engine, jobs)
+        for job, event in zip(jobs, events, strict=True):
+            expected = await drawn(engine, replace(job, id=f"{job.id}-alone", checkpoint=alone))
+            assert difference(event, expected) <= 1
+        assert [isinstance(event, Finished) and event.merged for event in events] == [True] * 4 + [False]
+        engine.retain([])
+        assert await drawn(engine, jobs[0])  # loaded again
+    finally:
+        pair.close()
 
 
 @module_loop
@@ -221,7 +227,7 @@ def inputs(tokens: int = 16, channels: int = 64) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(2)
     return {
         "hidden_states": torch.randn(1, tokens, channels, generator=generator),
-        "encoder_hidden_states": torch.randn(1, 6, 16, generator=generator),
+        "encoder_hidden_states": torch.randn(1, 7, 16, generator=generator),  # padded to 8
         "encoder_hidden_states_mask": None,
         "timestep": torch.tensor([0.5]),
         "img_shapes": [[(1, 4, tokens // 4)]],

@@ -46,6 +46,7 @@ class Group:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         self._answers: list[queue.SimpleQueue[Answer]] = []
+        self._closed = False
         self._passes = 0
         self._failures = [0] * size  # by rank, the latest pass that failed there
         self._failed = threading.Condition()
@@ -105,6 +106,18 @@ class Group:
         with self._lock:
             self._tell(Drop(key))
 
+    def close(self) -> None:
+        """End the other processes, where this one goes on. Blocks."""
+        with self._lock:
+            self._closed = True
+            for process in self._processes:
+                process.kill()
+                process.wait()
+            if self._ring is not None:
+                self._ring.leave()
+            self._ring = None
+            self._processes, self._pipes, self._answers = [], [], []
+
     def end(self, reason: str) -> NoReturn:
         """End all ranks, this process too."""
         print(f"The group of {self.size} processes ends: {reason}", file=sys.stderr, flush=True)
@@ -152,6 +165,8 @@ class Group:
             try:
                 message = pipe.recv()
             except (EOFError, OSError):
+                if self._closed:
+                    return
                 self.end(f"process {rank} has ended")
             if isinstance(message, Answer):
                 self._answers[rank - 1].put(message)

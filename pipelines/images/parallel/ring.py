@@ -50,6 +50,10 @@ class Ring:
         config.setup(self.rank, self.size, self.device, mesh=mesh)
         return config
 
+    def leave(self) -> None:
+        """This process belongs to no group any more."""
+        dist.destroy_process_group()
+
     def send(self, tensor: torch.Tensor) -> None:
         """From rank 0 to all."""
         if tensor.numel():

@@ -1,0 +1,61 @@
+"""A picture on two GPUs: what it is, and that memory is free again after it."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.images.engine import ImageEngine
+from pipelines.images.parallel.group import Group
+from pipelines.protocol.images import CheckpointSpec, Runtime
+from tests.gpu.conftest import draw
+from tests.support.image_jobs import image_job
+
+GPU = torch.device("cuda")
+MAY_DIFFER = 4  # levels on average, in bfloat16: sums are rounded in another order
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")
+
+
+@pytest.fixture
+def pair() -> Iterator[Group]:
+    made = Group(GPU, 2)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"quantize": "fp8"}, {"attention": "_native_cudnn"}], ids=str)
+@pytest.mark.parametrize("parallel", ["context", "tensor", "encoders"])
+async def test_two_gpus_draw_what_one_does(
+    parallel: Any, options: dict[str, Any], flux: CheckpointSpec, pair: Group
+) -> None:
+    if parallel == "tensor" and "quantize" in options:
+        pytest.skip("refused")
+    jobs = [
+        image_job(flux, id="plain", steps=4),
+        image_job(flux, id="wide", steps=4, width_px=96, n=2),
+        image_job(flux, id="odd", steps=4, width_px=112, height_px=80),
+    ]
+    one, two = ImageEngine(GPU), ImageEngine(GPU, group=pair)
+    for job in jobs:
+        alone = replace(job, checkpoint=replace(flux, runtime=Runtime(**options)))
+        both = replace(job, checkpoint=replace(flux, runtime=Runtime(gpus=2, parallel=parallel, **options)))
+        for picture, expected in zip(await draw(two, both), await draw(one, alone), strict=True):
+            assert np.abs(picture.astype(int) - expected).mean() < MAY_DIFFER
+
+
+async def test_an_evicted_checkpoint_leaves_both_gpus(flux: CheckpointSpec, pair: Group) -> None:
+    engine = ImageEngine(GPU, group=pair)
+    spec = replace(flux, runtime=Runtime(gpus=2))
+    free = []
+    for version in range(4):
+        await draw(engine, image_job(replace(spec, version=version), steps=2))
+        engine.retain([])
+        gc.collect()
+        await asyncio.sleep(1)
+        free.append(min(torch.cuda.mem_get_info(each)[0] for each in range(2)))
+    assert free[-1] >= free[0] - 64 * 2**20
