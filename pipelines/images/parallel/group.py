@@ -31,7 +31,7 @@ from pipelines.protocol.messages import LOST_GROUP_EXIT
 
 FOLLOWER: Final = "pipelines.images.parallel.follower"
 START_LIMIT_S: Final = 300.0  # imports on a busy machine
-AGREE_S: Final = 10.0  # between the failures of two ranks in the same pass
+AGREE_S: Final = 30.0  # between the failures of two ranks in the same pass
 
 
 class Group:
