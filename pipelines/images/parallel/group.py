@@ -48,7 +48,7 @@ class Group:
         self._answers: list[queue.SimpleQueue[Answer]] = []
         self._closed = False
         self._passes = 0
-        self._failures = [0] * size  # by rank, the latest pass that failed there
+        self._failures = [0] * self.size  # by rank, the latest pass that failed there
         self._failed = threading.Condition()
 
     @property
