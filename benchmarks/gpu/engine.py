@@ -124,6 +124,7 @@ def _write_headers(pipeline: Any, folder: Path) -> None:
     (folder / "model_index.json").write_text(json.dumps({"_class_name": type(pipeline).__name__, **names}))
     for name, part in modules.items():
         (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
         offset, header = 0, {}
         for tensor_name, weight in part.state_dict().items():
             end = offset + weight.numel() * 2
