@@ -143,6 +143,7 @@ async def test_a_picture_is_cancelled_between_two_steps_and_the_next_is_drawn(
     host: Host, family: Callable[[str], CheckpointSpec]
 ) -> None:
     spec = grouped(family("flux"), "context")
+    assert pictures(await last(host, image_job(spec, id="first")))  # previews are fitted to one
     long = image_job(spec, id="long", steps=400, previews=2)
     ended: Event | None = None
     async for event in host.submit(long):
