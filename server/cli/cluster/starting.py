@@ -204,7 +204,8 @@ def _compare(ray: Any, supervisor: Any, settings: Settings, box: Box, name: str)
         """A box that has crashed and is back at once is there twice, until Ray has missed it."""
         nonlocal status
         status = ray.get(supervisor.status.remote(), timeout=JOIN_LIMIT_S)
-        return sum(node["name"] == name and node["state"] != "gone" for node in status["nodes"]) < 2
+        same = [node for node in status["nodes"] if node["name"] == name and node["state"] != "gone"]
+        return len(same) < 2
 
     _wait(is_only, JOIN_LIMIT_S, f"Another box of the cluster is called {name}: give this one a --name.")
     content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)

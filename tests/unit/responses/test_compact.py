@@ -29,7 +29,7 @@ class Chat:
         self._most = most
         self.read: list[str] = []
 
-    async def events(self, _: Any, __: Any, values: Any, ___: Any) -> AsyncIterator[Any]:
+    async def events(self, _: Any, __: Any, ___: Any, values: Any) -> AsyncIterator[Any]:
         text = values["messages"][-1]["content"]
         if len(text) > self._most:
             raise BadRequest("too long", code="context_length_exceeded")
