@@ -139,8 +139,8 @@ class Fleet:
 
     async def change_members(self, members: Sequence[Member], catalog: Catalog) -> None:
         """Other workers, of a cluster whose machines come and go; those whose names are here already stay as they are.
-        The jobs of others fail. New ones load what no worker has. Raises CheckpointError where the catalog does not fit
-        them, and then none changes."""
+        The jobs of others fail. New ones load what they have room for. Raises CheckpointError where the catalog does
+        not fit them, and then none changes."""
         here = {member.host.name: member for member in self._members}
         before, after = self._members, tuple(here.get(member.host.name, member) for member in members)
         self._set_members(after)
@@ -171,10 +171,12 @@ class Fleet:
                     f"{demand.specs[0].path}: none of the image workers that run may draw it; DARKROOM_ENGINES says "
                     "which models each of them draws"
                 )
+        names = {host.name for host in self._local}  # workers that have gone keep nothing
+        kept = {name: specs for name, specs in self.current.placement.items() if name in names}
         keys = [weights_key(demand.specs[0]) for demand in demands]
         return Plan(
             catalog.checkpoints,
-            place(demands, rooms, self.current.placement),
+            place(demands, rooms, kept),
             {key: demand.workers for key, demand in zip(keys, demands, strict=True)},
             {key: demand.bytes for key, demand in zip(keys, demands, strict=True)},
             catalog.upstream_specs,

@@ -23,7 +23,8 @@ class Demand:
 
 
 def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) -> Placement:
-    """`rooms` are bytes for weights by worker. What is `kept` stays where it is, if it is still demanded.
+    """`rooms` are bytes for weights by worker. What is `kept` stays where it is, if it is still demanded; a worker that
+    is not among those gets what there is room for.
 
     The first worker of a checkpoint may be one without room: there it takes the place of what was used least recently.
     """
@@ -42,14 +43,19 @@ def place(demands: Sequence[Demand], rooms: Mapping[str, int], kept: Placement) 
         placed[worker].append(demand)
         free[worker] -= demand.bytes
 
-    homeless = [demand for demand in demands if not any(demand in others for others in placed.values())]
-    homeless.sort(key=lambda demand: demand.bytes, reverse=True)
+    by_size = sorted(demands, key=lambda demand: demand.bytes, reverse=True)
+    homeless = [demand for demand in by_size if not any(demand in others for others in placed.values())]
     for demand in homeless:
         for worker in candidates(demand)[:1]:
             put(demand, worker)
-    for demand in homeless:
-        fitting = [worker for worker in candidates(demand) if demand.bytes <= free[worker]]
-        for worker in fitting if demand.replicas is None else fitting[: demand.replicas - 1]:
+    for demand in by_size:
+        fitting = [
+            worker
+            for worker in candidates(demand)
+            if demand.bytes <= free[worker] and (demand in homeless or worker not in kept)
+        ]
+        placed_on = sum(demand in others for others in placed.values())
+        for worker in fitting if demand.replicas is None else fitting[: max(0, demand.replicas - placed_on)]:
             put(demand, worker)
     order = {demand: position for position, demand in enumerate(demands)}
     return {

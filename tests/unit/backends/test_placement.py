@@ -53,9 +53,15 @@ def test_a_worker_that_is_down_keeps_its_checkpoints_and_gets_no_new_ones() -> N
     assert names([a, b], [10], {"0": [a], "1": [a]}) == ["ab", "a"]
 
 
+def test_a_worker_that_comes_gets_what_it_has_room_for_and_no_copies_beyond_those_wanted() -> None:
+    a, b = demand("a", 6), demand("b", 3, replicas=1)
+    assert names([a, b], [10, 10], {"0": [a, b]}) == ["ab", "a"]
+    assert names([a, demand("c", 7)], [10, 6], {"0": [a]}) == ["a", "c"]
+
+
 def test_checkpoints_that_share_their_weights_stay_together() -> None:
     first, second = SPEC, replace(SPEC, sampling=replace(SPEC.sampling, guidance=1.0))
-    placed = place([Demand((first, second), 5, frozenset(WORKERS))], {"0": 4, "1": 9}, {"0": (first,)})
+    placed = place([Demand((first, second), 5, frozenset(WORKERS))], {"0": 4, "1": 9}, {"0": (first,), "1": ()})
     assert placed == {"0": (first, second), "1": ()}
 
 
