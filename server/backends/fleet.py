@@ -164,15 +164,19 @@ class Fleet:
         headers of the others' files. Raises CheckpointError for one that no worker may draw."""
         demands = list(_demands(catalog, self._members, self._replicas))
         alive = self.alive or self._local
-        rooms = {member.host.name: member.room_bytes for member in self._members if member.host in alive}
+        names = {host.name for host in self._local}  # workers that have gone keep nothing
+        kept = {name: specs for name, specs in self.current.placement.items() if name in names}
+        rooms = {
+            member.host.name: member.room_bytes
+            for member in self._members
+            if member.host in alive or member.host.name not in kept  # one that comes is not up yet
+        }
         for demand in demands:
             if not demand.workers & rooms.keys():
                 raise CheckpointError(
                     f"{demand.specs[0].path}: none of the image workers that run may draw it; DARKROOM_ENGINES says "
                     "which models each of them draws"
                 )
-        names = {host.name for host in self._local}  # workers that have gone keep nothing
-        kept = {name: specs for name, specs in self.current.placement.items() if name in names}
         keys = [weights_key(demand.specs[0]) for demand in demands]
         return Plan(
             catalog.checkpoints,

@@ -244,6 +244,7 @@ async def test_workers_that_come_are_used_and_those_that_go_end(start: Start) ->
     await running.fleet.change_members([kept, new], served)
     assert isinstance(await last(lost), Failed)
     await eventually(lambda: len(running.fleet.alive) == 2)
+    assert running.fleet.current.placement == {"image-0": (SPEC,), "image-new": (SPEC,)}
     running.fleet.submit(job("c"))
     assert (running.workers[0].jobs, came.jobs) == (["a"], ["c"])
     only_other = Member(EngineHost("image", (), 64, name="image-9"), frozenset({"b"}))
