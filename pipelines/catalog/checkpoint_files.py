@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems
+from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Runtime
 
@@ -47,7 +47,8 @@ def check_files(spec: CheckpointSpec) -> Path:
     try:
         spec.path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise CheckpointError(f"{spec.path}: there is no such checkpoint") from error
+        message = f"{spec.path}: there is no such checkpoint{similar_names(spec.path)}"
+        raise CheckpointError(message) from error
     except OSError as error:  # such as a name that is too long, or a folder that may not be entered
         raise CheckpointError(f"{str(spec.path)[:200]}: {error.strerror}") from error
     folder = spec.path if spec.path.is_dir() else spec.base or spec.config

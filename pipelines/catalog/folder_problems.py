@@ -1,5 +1,6 @@
 """What is wrong with a checkpoint's folder, by looking at its files: for inspecting it, and before it is loaded."""
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,18 @@ def other_kind(folder: Path) -> str:
         return f"{folder}: a LoRA adapter: see `loras` and `lora_folder` in [runtime]"
     inside = sorted(each.parent for each in folder.glob("*/model_index.json"))
     return f"{folder}: no model_index.json{f'; {inside[0]} has one' if inside else ', so this is no diffusers folder'}"
+
+
+def similar_names(path: Path) -> str:
+    """For a path that is not there: "; did you mean ...?" with what has nearly the same name there, if anything has."""
+    try:
+        while not path.parent.is_dir() and path.parent != path:
+            path = path.parent
+        there = {each.name.lower(): each for each in sorted(path.parent.iterdir(), reverse=True)}
+    except (OSError, ValueError):  # such as a name that is too long: nothing is like it
+        return ""
+    close = difflib.get_close_matches(path.name.lower(), there, 3)
+    return f"; did you mean {' or '.join(str(there[name]) for name in close)}?" if close else ""
 
 
 def part_problems(part: Path, class_name: str, files: Sequence[Path]) -> Iterator[str]:

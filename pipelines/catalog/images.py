@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.chat import ChatCatalog, read_chat
+from pipelines.catalog.folder_problems import similar_names
 from pipelines.catalog.schema import (
     QUALITIES,
     CatalogFile,
@@ -21,10 +22,8 @@ from pipelines.catalog.schema import (
 )
 from pipelines.catalog.sizes import SizeRules, Tier
 from pipelines.catalog.specs import checkpoint_spec, with_weights
-from pipelines.catalog.toml import error_at, read_toml
-from pipelines.protocol.images import (
-    CheckpointSpec,
-)
+from pipelines.catalog.toml import KeyPath, error_at, read_toml
+from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.upstream import Upstream
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
@@ -210,9 +209,11 @@ def _add_models(
     errors += [error_at(path, tuple(key.split(".")), message) for key, message in validate_file(file, shared)]
     areas = [math.prod(size) for tier in {model.tier for model in file.models} for size in presets[tier].values()]
     spec = checkpoint_spec(file, file.family, weights, max(areas))
+    errors += _adapter_errors(path, (), spec)
     references = None
     if (table := file.references) is not None:
         other = checkpoint_spec(table, file.family, weights, max(areas))
+        errors += _adapter_errors(path, ("references",), other)
         references = ReferenceDrawing(other, table.steps, table.first)
     steps = file.steps or 0
     if file.quality is not None:
@@ -248,6 +249,15 @@ def _add_models(
             source=path,
             references=references,
         )
+
+
+def _adapter_errors(path: Path, table: KeyPath, spec: CheckpointSpec) -> list[str]:
+    """Of a folder of adapters that is not there: no request could name one."""
+    folder = spec.runtime.lora_folder
+    if folder is None or folder.is_dir():
+        return []
+    problem = "not a folder" if folder.exists() else f"there is no such folder{similar_names(folder)}"
+    return [error_at(path, (*table, "runtime", "lora_folder"), f"{folder}: {problem}")]
 
 
 def _qualities(table: QualityTable) -> tuple[dict[str, int], dict[str, str]]:

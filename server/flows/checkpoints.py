@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapter
 from pipelines.catalog.checkpoint_files import SINGLE_FILES
-from pipelines.catalog.folder_problems import HUB_CACHE
+from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
@@ -196,9 +196,10 @@ class CheckpointManager:
                     return path
             except (OSError, ValueError):
                 continue
-        found = sorted(path.name for path in self._weights.glob("*") if not path.name.startswith("."))
-        there = f"{self._weights} has: {', '.join(found[:20]) or 'nothing'}."
-        raise NotFound(f"There is no checkpoint at {text[:200]}. {there}", param=param)
+        if not (hint := similar_names(self._weights / text) or similar_names(Path(text).absolute())):
+            found = sorted(path.name for path in self._weights.glob("*") if not path.name.startswith("."))
+            hint = f". {self._weights} has: {', '.join(found[:20]) or 'nothing'}."
+        raise NotFound(f"There is no checkpoint at {text[:200]}{hint}", param=param)
 
     def _name(self, path: Path) -> str:
         """As catalog files name it: relative to the weights folder if it is inside."""

@@ -138,6 +138,8 @@ def test_corrupt_and_truncated_weights_are_refused(copied: CheckpointSpec) -> No
 
 def test_folders_that_are_no_checkpoint_are_refused(copied: CheckpointSpec, tmp_path: Path) -> None:
     assert "no such checkpoint" in load_error(replace(copied, path=tmp_path / "nothing"))
+    misspelt = copied.path.with_name(f"{copied.path.name}-1")
+    assert f"did you mean {copied.path}?" in load_error(replace(copied, path=misspelt))
     index = copied.path / "model_index.json"
     index.write_text(json.dumps({"_class_name": "NoSuchPipeline"}))
     assert "NoSuchPipeline" in load_error(copied)

@@ -69,7 +69,8 @@ def test_a_denoiser_alone_gets_its_base(manager: CheckpointManager, folders: tup
 @pytest.mark.parametrize(
     ("checkpoint", "options", "param", "message"),
     [
-        ("nowhere", {}, "checkpoint", "There is no checkpoint at nowhere"),
+        ("nowhere", {}, "checkpoint", "There is no checkpoint at nowhere."),
+        ("Fluxx", {}, "checkpoint", "There is no checkpoint at Fluxx; did you mean .*/weights/flux"),
         ("starter-chat", {}, "checkpoint", "a chat model or classifier of transformers"),
         ("flux", {"family": "gamma", "price": "1.00"}, None, "expected one of alpha, beta"),
         ("flux", {"family": "gamma"}, "price", "send 'price'"),

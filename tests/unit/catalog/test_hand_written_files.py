@@ -91,6 +91,30 @@ def test_runtime_is_a_table_or_one_word(configs: Path) -> None:
             assert str(refused.value) == f"{file}: {message}"
 
 
+def test_a_folder_of_adapters_must_be_there(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "loras").mkdir()
+    (tmp_path / "ink.safetensors").touch()
+    references = (
+        f'[references]\n{FILE.partition("family")[0]}conditioning = "native"\nnative_area_px = 4096\nsteps = 4\n'
+    )
+    for name, problem in (
+        ("loras", None),
+        ("Lora", f"there is no such folder; did you mean {tmp_path / 'loras'}?"),
+        ("ink.safetensors", "not a folder"),
+    ):
+        setting = f'lora_folder = "{name}"'
+        own = FILE.replace('dtype = "auto"', setting)
+        other = FILE.replace("[[models]]", f"{references}[references.runtime]\n{setting}\n[[models]]")
+        for text, key in ((own, "line 11: runtime"), (other, "line 19: references.runtime")):
+            (configs / "mine.toml").write_text(text)
+            if problem is None:
+                assert "mine" in load_catalog(configs, tmp_path).models
+                continue
+            with pytest.raises(CatalogError) as refused:
+                load_catalog(configs, tmp_path)
+            assert str(refused.value) == f"{configs / 'mine.toml'}: {key}.lora_folder: {tmp_path / name}: {problem}"
+
+
 def test_a_mark_before_the_first_character_is_no_mistake(configs: Path) -> None:
     (configs / "mine.toml").write_text(FILE, encoding="utf-8-sig")
     assert "mine" in load_catalog(configs, Path("weights")).models
