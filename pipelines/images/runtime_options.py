@@ -99,7 +99,10 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
 
 def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:
     for name, lora in adapters.items():
-        load_lora(pipeline, lora, name)
+        try:
+            load_lora(pipeline, lora, name)
+        except CheckpointError as error:
+            raise CheckpointError(f"runtime.loras: {lora.path}: {error}") from error
     if adapters:
         pipeline.set_adapters(list(adapters), [lora.weight for lora in adapters.values()])
 
@@ -120,21 +123,19 @@ def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> 
 
 
 def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
-    """Load an adapter without activating it."""
+    """Load an adapter without activating it. Raises CheckpointError with the reason alone."""
     if not hasattr(pipeline, "load_lora_weights"):
-        raise CheckpointError(f"runtime.loras: {type(pipeline).__name__} takes no LoRA adapters")
+        raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
     if not lora.path.is_file():
-        raise CheckpointError(f"runtime.loras: {lora.path}: there is no such file")
+        raise CheckpointError("there is no such file")
     try:
         pipeline.load_lora_weights(
             str(lora.path.parent), weight_name=lora.path.name, adapter_name=name, local_files_only=True
         )
     except Exception as error:  # the libraries raise anything for an adapter of another model
-        raise CheckpointError(
-            f"runtime.loras: {lora.path} does not fit this checkpoint: {_last_line(error)}"
-        ) from error
+        raise CheckpointError(f"it does not fit this checkpoint: {_last_line(error)}") from error
     if not any(name in names for names in pipeline.get_list_adapters().values()):
-        raise CheckpointError(f"runtime.loras: {lora.path} does not fit this checkpoint: no layer of it is in there")
+        raise CheckpointError("it does not fit this checkpoint: no layer of it is in there")
 
 
 def _last_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
+from pipelines.images.families import UnsupportedTask
 from pipelines.images.probe_records import ProbeRecords, Subject, describe, list_files
 from pipelines.images.probes import TWO_PASSES, Prober
 from pipelines.images.residency import Resident
@@ -180,9 +181,18 @@ class _Trials:
                 if isinstance(event, Finished):
                     return event.images
                 if isinstance(event, Failed):
-                    self.passing |= _is_passing(self._errors.pop(job.id))
-                    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
+                    error = self._errors.pop(job.id)
+                    self.passing |= _is_passing(error)
+                    return _reason(error, event)
         return "the engine ended without a picture"
+
+
+def _reason(error: BaseException, event: Failed) -> str:
+    """Why a trial failed: our own errors are whole sentences, others need their class."""
+    if isinstance(error, UnsupportedTask):
+        cause = error.__cause__
+        return str(cause if isinstance(cause, CheckpointError) else error)  # such as why an adapter does not fit
+    return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -94,6 +94,12 @@ async def test_an_adapter_that_is_not_there_fails_its_job_by_name(spec: Spec, jo
     assert "absent" in ended.detail
 
 
+async def test_adapters_that_do_not_fit_are_refused_in_plain_words(spec: Spec, adapter: Path) -> None:
+    unfit = replace(spec("klein"), runtime=Runtime(lora_folder=adapter.parent))
+    with pytest.raises(CheckpointError, match=r"no adapter in .* fits .*: sketch: it does not fit this checkpoint: "):
+        await ImageEngine(CPU).prepare(unfit)
+
+
 def test_step_caching_skips_work_and_is_reset_for_each_picture(spec: Spec, job: Job) -> None:
     cached = load(spec("klein"), cache=StepCache("taylorseer", interval=2))
     asked = job("klein", steps=8)
