@@ -98,7 +98,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         default_quality=model.default_quality,
         steps=model.steps,
         supports=supports,
-        adapters=[name for name in offered_loras(model) if abilities is None or name not in abilities.unfit_adapters],
+        adapters=offered_loras(model, abilities),
         schedulers=offered_schedulers(model, abilities),
         controls=[_control_card(control, abilities) for control in offered_controls(model, abilities)],
         max_references=max_references,

@@ -112,7 +112,7 @@ class ImageCreator:
         if call.counts_towards_limit:  # else it is a part of a response, whose model is another
             current_trace().model = model.name
         self.check(request, model)
-        await asyncio.to_thread(check_loras, request, model)
+        await asyncio.to_thread(check_loras, request, model, self._engine.abilities(model.checkpoint))
         references = await self._references.load(key.id, request.references)
         first = references[0] if references else None
         mask = await self._references.load_mask(key.id, request.mask, first)

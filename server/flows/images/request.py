@@ -135,10 +135,20 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
         raise BadRequest(message, param="image", code="unsupported_parameter")
 
 
-def offered_loras(model: ImageModel) -> list[str]:
-    """The names of the adapters that a request may use. Reads a folder."""
+def without_effect(request: ImageRequest, model: ImageModel) -> list[str]:
+    """Fields that are accepted and change nothing with this model: a negative prompt works by guidance, and no pipeline
+    guides at 0. Most don't at 1 either, but not all of them."""
+    checkpoint = model.drawn_with(len(request.references)).checkpoint
+    guidance = checkpoint.sampling.guidance if request.sampling.guidance is None else request.sampling.guidance
+    unguided = bool(request.sampling.negative_prompt) and guidance == 0 and checkpoint.upstream is None
+    return ["negative_prompt"] if unguided else []
+
+
+def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:
+    """The names of the adapters that a request may use, without those that failed in warmup. Reads a folder."""
     folder = model.checkpoint.runtime.lora_folder
-    return sorted(file.stem for file in folder.glob("*.safetensors")) if folder else []
+    unfit = abilities.unfit_adapters if abilities is not None else ()
+    return sorted({file.stem for file in folder.glob("*.safetensors")} - {*unfit}) if folder else []
 
 
 def offered_schedulers(model: ImageModel, abilities: Abilities | None) -> list[str]:
@@ -162,14 +172,14 @@ def _references_at_once(model: ImageModel, abilities: Abilities | None) -> int:
     return min(model.checkpoint.max_references, abilities.references)
 
 
-def check_loras(request: ImageRequest, model: ImageModel) -> None:
+def check_loras(request: ImageRequest, model: ImageModel, abilities: Abilities | None) -> None:
     """Refuse adapters that the operator does not offer. Reads a folder. Raises BadRequest."""
     if not request.sampling.loras:
         return
     if model.checkpoint.runtime.lora_folder is None:
         message = f"Model `{model.name}` takes no LoRA adapters by request."
         raise BadRequest(message, param="loras", code="unsupported_parameter")
-    offered = offered_loras(model)
+    offered = offered_loras(model, abilities)
     if unknown := [name for name in request.sampling.loras if name not in offered]:
         message = (
             f"There is no adapter '{unknown[0]}' for model `{model.name}`. Adapters: {', '.join(offered) or 'none'}."

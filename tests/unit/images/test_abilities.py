@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pipelines.catalog.images import Catalog, ImageModel, load_catalog
-from pipelines.protocol.images import Picture
+from pipelines.protocol.images import Picture, Runtime
 from pipelines.protocol.messages import Abilities
 from server.errors import BadRequest
-from server.flows.images.request import ImageRequest, build_job, check_options
+from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.references import DecodedPicture, Reference
 from server.schemas.images import SamplingOptions
 
@@ -52,6 +52,16 @@ def test_what_a_model_cannot_do_is_refused_by_field(
     with pytest.raises(BadRequest, match=message) as refused:
         check_options(request, beta, 10, replace(ALL, **lacks))
     assert refused.value.param == param
+
+
+def test_an_unknown_adapter_is_refused_with_those_that_fit(beta: ImageModel, tmp_path: Path) -> None:
+    for name in ("ink", "clay", "unfit"):
+        (tmp_path / f"{name}.safetensors").touch()
+    model = replace(beta, checkpoint=replace(beta.checkpoint, runtime=Runtime(lora_folder=tmp_path)))
+    request = ImageRequest(endpoint="images.generations", prompt="x", sampling=SamplingOptions(loras={"none": 1.0}))
+    for abilities, offered in ((None, "clay, ink, unfit"), (replace(ALL, unfit_adapters=("unfit",)), "clay, ink")):
+        with pytest.raises(BadRequest, match=rf"no adapter 'none' .* Adapters: {offered}\.$"):
+            check_loras(request, model, abilities)
 
 
 def test_further_references_are_shown_on_a_sheet_if_the_file_says_so(beta: ImageModel) -> None:
