@@ -142,7 +142,7 @@ def test_a_denoiser_alone_draws_what_its_weights_draw(
 
 def test_other_weights_draw_a_picture_that_is_further_away(base: Path, tmp_path: Path) -> None:
     """Than quantized ones, so that the bounds above say something."""
-    plain({name: weight * 0.5 for name, weight in weights_of(base).items()}, tmp_path / "other.safetensors")
+    plain({name: weight * 2 for name, weight in weights_of(base).items()}, tmp_path / "other.safetensors")
     spec = single_file(base, tmp_path / "other.safetensors")
     of_folder = draw(replace(spec, path=base, base=None)).astype(int)
     assert np.abs(draw(spec) - of_folder).mean() > 10
