@@ -39,8 +39,10 @@ def many() -> Iterator[contextlib.ExitStack]:
 
 def is_closed(connection: socket.socket) -> bool:
     """Whether the server has closed it. What it has sent is read."""
+    readable = select.poll()  # not select.select: descriptors may be above 1,023
+    readable.register(connection, select.POLLIN)
     with contextlib.suppress(ConnectionResetError):
-        while select.select([connection], [], [], 0)[0]:
+        while readable.poll(0):
             if not connection.recv(100_000):
                 return True
         return False

@@ -210,6 +210,6 @@ async def test_the_first_guess_is_from_steps_of_several_sizes(
     monkeypatch.setattr(warmup, "unit_s_at", guess)
     engine = ImageEngine(CPU)
     assert (await engine.prepare(copied)).unit_s == 7.5
-    areas = {round(timing.units * 1e6) for timing in seen}
-    assert areas == {32 * 32, 32 * 48}, "of one step each, without those of two passes"
+    areas = {round(timing.units * 1e6) for timing in seen}  # 56 px wide, which estimates round to 64
+    assert areas == {32 * 32, 32 * 64}, "of one step each, without those of two passes"
     assert all(timing.seconds > 0 for timing in seen)
