@@ -59,6 +59,17 @@ async def none_left(running: InProcess) -> bool:
     return (await running.client.get("/admin/jobs", headers=ADMIN)).json()["data"] == []
 
 
+async def recorded(running: InProcess, call_id: str) -> dict[str, Any]:
+    """A call in the log, which is written after the answer."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await running.client.get(f"/v1/darkroom/calls/{call_id}")
+            if found.status_code == 200:
+                logged: dict[str, Any] = found.json()
+                return logged
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("endpoint", PROTOCOLS)
 async def test_a_chat_is_listed_and_ended_by_an_operator(running: InProcess, endpoint: str) -> None:
     path, body = PROTOCOLS[endpoint]
@@ -82,7 +93,7 @@ async def test_a_stream_ends_with_the_error(running: InProcess) -> None:
     assert answer.status_code == 200
     assert '"code":"cancelled"' in answer.text
     assert "[DONE]" not in answer.text
-    logged = (await running.client.get(f"/v1/darkroom/calls/{job['id']}")).json()
+    logged = await recorded(running, job["id"])
     assert (logged["status"], logged["code"]) == (409, "cancelled")
 
 
