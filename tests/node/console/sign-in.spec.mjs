@@ -19,6 +19,7 @@ await spec("sign-in", "/console", async (page, { looks, shot, context }) => {
   assert.equal(await page.evaluate(() => document.activeElement.tagName), "H1");
 
   await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByRole("button", { name: "Sign out" }).waitFor({ state: "hidden" }); // the click ends before its request does
   assert.equal((await page.request.get(`${base}/v1/models`)).status(), 401);
   await page.goto(`${base}/console/nothing`);
   assert.equal(await page.getByRole("heading", { level: 1 }).textContent(), "No such page");
