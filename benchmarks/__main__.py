@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -39,9 +39,14 @@ def main() -> None:
         configs = Path(home) / "model_configs"  # a copy: a swap writes to it
         shutil.copytree(settings.model_configs, configs)
         server = Server(Path(home), settings.weights.resolve(), configs)
+        ratios = []
         try:
-            with console.status("") as status:
-                ratios = measure(server, catalog, lambda name: status.update(f"Measuring {name} ..."))
+            for part in measure(server, catalog):
+                if isinstance(part, str):
+                    console.print(f"Measuring {part} ...")
+                else:
+                    console.print(f"  {part.name}: {part.value:.2f}")
+                    ratios.append(part)
         finally:
             server.kill()
     device = f"{DEVICE.type}, {platform.machine()}"
@@ -50,58 +55,50 @@ def main() -> None:
     console.print(f"Written: {folder / 'bench.json'}, {folder / 'bench.png'}")
 
 
-def measure(server: Server, catalog: Catalog, report: Callable[[str], None]) -> list[Ratio]:
-    """`report` is called with the name of each measurement when it starts."""
+def measure(server: Server, catalog: Catalog) -> Iterator[str | Ratio]:
+    """What is measured next, and the ratios as they are found."""
     default, draft = catalog.models[catalog.default], catalog.models[DRAFT]
-    report("a start")
+    yield "a start"
     ready_s, first_s = first_picture(server, catalog)
-    ratios = [Ratio("(d) first picture / ready", first_s, ready_s)]
+    yield Ratio("(d) first picture / ready", first_s, ready_s)
     for model in (default, draft):
-        report(f"one 1K call of {model.name}")
+        yield f"one 1K call of {model.name}"
         bare_s, served_s = overhead(server, model)
-        ratios.append(Ratio(f"(a) call / bare pipeline, {model.checkpoint.name}", served_s, bare_s, target=1.03))
+        yield Ratio(f"(a) call / bare pipeline, {model.checkpoint.name}", served_s, bare_s, target=1.03)
     for model in (default, draft):
-        report(f"eight calls at once of {model.name}")
+        yield f"eight calls at once of {model.name}"
         bare_s, served_s = concurrency(server, model)
-        ratios.append(Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, target=1.05))
-    report("a draft during a 4K picture")
+        yield Ratio(f"(b) 8 calls / best bare batch, {model.checkpoint.name}", served_s, bare_s, target=1.05)
+    yield "a draft during a 4K picture"
     times = fairness(server)
-    ratios += [
-        Ratio("(c) draft during a 4K picture / alone", times["draft_with_large_s"], times["draft_alone_s"], target=1.5),
-        Ratio("(c) 4K picture, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1),
-    ]
-    report(f"four calls of other steps, half a step apart, of {draft.name}")
+    yield Ratio(
+        "(c) draft during a 4K picture / alone", times["draft_with_large_s"], times["draft_alone_s"], target=1.5
+    )
+    yield Ratio("(c) 4K picture, overtaken / alone", times["large_overtaken_s"], times["large_alone_s"], target=1.1)
+    yield f"four calls of other steps, half a step apart, of {draft.name}"
     joined = staggered(draft, JOINING_PX)
     step_s = joined.bare.step_s
-    ratios += [
-        Ratio("(f) a bare step of 4 pictures / 4 steps", step_s[4], 4 * step_s[1]),
-        Ratio("(f) 4 staggered calls / best bare batch", joined.all_s, joined.bare.best_s(), target=1.05),
-    ]
-    report("calls that join one with long steps")
+    yield Ratio("(f) a bare step of 4 pictures / 4 steps", step_s[4], 4 * step_s[1])
+    yield Ratio("(f) 4 staggered calls / best bare batch", joined.all_s, joined.bare.best_s(), target=1.05)
+    yield "calls that join one with long steps"
     with random_model(draft, wide_pipeline(), NEWCOMERS_PX) as wide:
         join = newcomers(wide, NEWCOMERS_PX)
     pair_s = join.bare.step_s[2]
-    ratios += [
-        Ratio("(f) long steps: a bare step of 2 pictures / 2 steps", pair_s, 2 * join.bare.step_s[1]),
-        Ratio(
-            "(f) long steps: arrival to end of first step / a bare step of 2", median(join.first_step_s), pair_s, 1.5
-        ),
-    ]
-    report("a mix of long and short calls")
+    yield Ratio("(f) long steps: a bare step of 2 pictures / 2 steps", pair_s, 2 * join.bare.step_s[1])
+    first_step_s = median(join.first_step_s)
+    yield Ratio("(f) long steps: arrival to end of first step / a bare step of 2", first_step_s, pair_s, target=1.5)
+    yield "a mix of long and short calls"
     with random_model(draft, even_pipeline(), TRACE_SIDES[-1]) as even:
         in_order, scheduled = mixed_trace(even)
     for percent in (50, 99):
         name = f"(g) short calls, p{percent} / in order of arrival"
-        ratios.append(Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25))
-    report("a swap")
+        yield Ratio(name, percentile(scheduled, percent), percentile(in_order, percent), target=0.25)
+    yield "a swap"
     with large_checkpoint(default) as checkpoint:
         swap = swap_times(server, default, checkpoint)
     reading = f"reading its {swap.megabytes:.0f} MB"
-    return [
-        *ratios,
-        Ratio(f"(e) swap / {reading}", swap.again_s, swap.read_s, target=2),
-        Ratio(f"(e) first swap of a checkpoint / {reading}", swap.first_s, swap.read_s),
-    ]
+    yield Ratio(f"(e) swap / {reading}", swap.again_s, swap.read_s, target=2)
+    yield Ratio(f"(e) first swap of a checkpoint / {reading}", swap.first_s, swap.read_s)
 
 
 if __name__ == "__main__":

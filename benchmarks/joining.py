@@ -18,8 +18,9 @@ from pipelines.protocol.images import Failed, ImageJob, Progress
 
 STEPS = (4, 8, 12, 20)  # of four callers that arrive half a step apart
 BARE_STEPS = (4, 20)
-NEWCOMERS = 6  # the first of which does not count
-HOST_STEPS = 60  # of the call that they join; they have more
+BARE_LONG_STEPS = (2, 8)  # where one takes half a second
+NEWCOMERS = 5  # the first of which does not count
+HOST_STEPS = 40  # of the call that they join; they have more
 TRACE_CALLS = 40
 TRACE_SIDES = (512, 768, 1024, 1344)
 TRACE_STEPS = (4, 40)
@@ -57,16 +58,16 @@ class Joined:
     first_step_s: list[float]
 
 
-def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int = 4) -> BareSteps:
+def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int, counts: tuple[int, int]) -> BareSteps:
     """Of a bare pipeline, from the difference of pictures of few and of many steps."""
     pipeline = bare_pipeline(model.checkpoint.path)
     seconds: dict[tuple[int, int], float] = {}
     for rows in range(1, most_rows + 1):
         draw(pipeline, replace(model, steps=1), (side_px, side_px), rows)
-        for steps in BARE_STEPS:
+        for steps in counts:
             call = partial(draw, pipeline, replace(model, steps=steps), (side_px, side_px), rows)
             seconds[rows, steps] = min(timed(call) for _ in range(3))
-    few, many = BARE_STEPS
+    few, many = counts
     step_s = {rows: (seconds[rows, many] - seconds[rows, few]) / (many - few) for rows in range(1, most_rows + 1)}
     return BareSteps(step_s, seconds[1, few] - few * step_s[1])
 
@@ -74,7 +75,7 @@ def measure_bare_steps(model: ImageModel, side_px: int, most_rows: int = 4) -> B
 def staggered(model: ImageModel, side_px: int) -> Staggered:
     """Four calls of other step counts, half a step apart, drawn at `side_px` as the bare pipeline draws. The last round
     counts; those before it learn the limits."""
-    bare = measure_bare_steps(model, side_px)
+    bare = measure_bare_steps(model, side_px, most_rows=len(STEPS), counts=BARE_STEPS)
 
     async def measure() -> float:
         engine = ImageEngine(DEVICE)
@@ -95,7 +96,7 @@ def staggered(model: ImageModel, side_px: int) -> Staggered:
 def newcomers(model: ImageModel, side_px: int) -> Joined:
     """Calls that come one after another, each half a step into a pass of one that runs, with more to do than it has.
     They leave after their first step."""
-    bare = measure_bare_steps(model, side_px, most_rows=2)
+    bare = measure_bare_steps(model, side_px, most_rows=2, counts=BARE_LONG_STEPS)
     job = bench_job(model, side_px, side_px, 2 * HOST_STEPS)
 
     async def first_step(engine: ImageEngine, number: int) -> float:
