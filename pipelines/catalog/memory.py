@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from pipelines.catalog.cgroups import memory_limits
+
 DEVICE_SHARE: Final = 0.8  # of its memory for weights; the rest is for activations
 CHAT_CACHE_SHARE: Final = 0.15  # of the device's memory for the KV cache of a chat checkpoint
 CONTEXT_BYTES: Final = 2**29  # of a process on a GPU: CUDA's context and the libraries' workspaces
@@ -27,8 +29,6 @@ def weights_budget(total: float, free: float, others: float) -> float:
 
 
 def host_memory_bytes(root: Path = Path("/")) -> int:
-    """The machine's memory, or the container's limit (cgroup v2 or v1) if that is less."""
+    """The machine's memory, or the least that a control group around this process allows, if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [root / "sys/fs/cgroup/memory.max", root / "sys/fs/cgroup/memory/memory.limit_in_bytes"]
-    texts = [path.read_text().strip() for path in limits if path.is_file()]
-    return min([physical, *(int(text) for text in texts if text.isdigit())])
+    return min([physical, *memory_limits(root)])

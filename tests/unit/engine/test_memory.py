@@ -12,20 +12,54 @@ from pipelines.device.memory import Budgets, compute_dtype
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+V2 = "30 23 0:26 {shown} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "31 23 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755\n"
+    "32 31 0:28 {shown} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "33 31 0:29 {shown} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+)
+UNLIMITED_V1 = "9223372036854771712"
+
+
 @pytest.mark.parametrize(
-    ("file", "text", "expected"),
+    ("mounts", "shown", "own", "limits", "expected"),
     [
-        ("sys/fs/cgroup/memory.max", "1073741824\n", 2**30),
-        ("sys/fs/cgroup/memory.max", "max\n", PHYSICAL),
-        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n", 2**29),
-        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n", PHYSICAL),
-        ("absent", "", PHYSICAL),
+        # the container's own limit, as a cgroup namespace shows it
+        (V2, "/", "0::/", {"": "1073741824"}, 2**30),
+        (V2, "/", "0::/", {"": "max"}, PHYSICAL),
+        # MemoryMax of a unit; of its slice, where that is less; of both
+        (V2, "/", "0::/system.slice/darkroom.service", {"system.slice/darkroom.service": "1073741824"}, 2**30),
+        (V2, "/", "0::/system.slice/darkroom.service", {"system.slice": "536870912", "": "max"}, 2**29),
+        (V2, "/", "0::/a/b", {"a": "1073741824", "a/b": "536870912"}, 2**29),
+        (V2, "/", "0::/a/b", {"a": "536870912", "a/b": "1073741824"}, 2**29),
+        # another unit's limit is none of ours
+        (V2, "/", "0::/a", {"b": "536870912", "a": "max"}, PHYSICAL),
+        # without a namespace the own path begins at the host's root, of which only the container's part is mounted
+        (V2, "/docker/c0ffee", "0::/docker/c0ffee/worker", {"": "1073741824", "worker": "max"}, 2**30),
+        (V2, "/", "0::/../other", {"": "1073741824"}, 2**30),
+        # version 1, where each controller has a tree of its own
+        (V1, "/", "4:memory:/\n3:cpu,cpuacct:/x\n0::/\n", {"": "536870912"}, 2**29),
+        (V1, "/", "4:memory:/a/b\n0::/\n", {"": UNLIMITED_V1, "a": "536870912", "a/b": UNLIMITED_V1}, 2**29),
+        (V1, "/docker/c0ffee", "4:memory:/docker/c0ffee\n", {"": "536870912"}, 2**29),
+        (V1, "/", "4:memory:/a\n", {"a": UNLIMITED_V1}, PHYSICAL),
     ],
 )
-def test_the_containers_limit_counts_where_it_is_less(file: str, text: str, expected: int, tmp_path: Path) -> None:
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file).write_text(text)
+def test_the_least_limit_of_the_groups_around_the_process_counts(
+    mounts: str, shown: str, own: str, limits: dict[str, str], expected: int, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(mounts.format(shown=shown))
+    (tmp_path / "proc/self/cgroup").write_text(own)
+    tree, name = ("", "memory.max") if mounts == V2 else ("memory", "memory.limit_in_bytes")
+    for group, limit in limits.items():
+        folder = tmp_path / "sys/fs/cgroup" / tree / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{limit}\n")
     assert host_memory_bytes(tmp_path) == expected
+
+
+def test_without_control_groups_the_machines_memory_counts(tmp_path: Path) -> None:
+    assert host_memory_bytes(tmp_path) == PHYSICAL
 
 
 @pytest.mark.parametrize(
