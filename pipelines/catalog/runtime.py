@@ -37,6 +37,10 @@ CONFLICTS: Final[tuple[tuple[str, Callable[[Runtime], bool], str, Callable[[Runt
         "copying the weights for every step takes longer than computing in float8 saves; use 'float8' with it",
     ),
     (
+        "quantize = 'int8' or 'int4'", lambda r: r.quantize in {"int8", "int4"}, "offload",
+        lambda r: r.offload != "none", "torchao's weights can't be moved while pictures are drawn; 'float8' can",
+    ),
+    (
         "gpus", lambda r: r.gpus > 1, "offload", lambda r: r.offload != "none",
         "both say where the weights are",
     ),

@@ -15,7 +15,10 @@ FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
 ALIGNMENT: Final = 16  # of both sides of a matrix, which the kernels need
 # Embedders, norms with their modulation, and the last layer: few multiplications, and the whole picture depends on them
-SENSITIVE: Final = re.compile(r"embed|norm|time|modulation|adaln|(^|\.)proj_(in|out)$|^final_layer|^conv_")
+SENSITIVE: Final = re.compile(
+    r"embed|norm|time|modulation|_mod\.|adaln|guidance|proj(ector|ection)|^\w+_in$|^proj_out$"
+    r"|attentions\.\d+\.proj_(in|out)$|^final_layer|^conv_"
+)
 PROBE_ROWS: Final = 64  # of random activations, by which a layer's error is measured
 
 
@@ -63,13 +66,13 @@ def quantize_linears(denoiser: nn.Module) -> Fp8Report:
 
     Raises ValueError if there is none that can be replaced.
     """
-    linears = [(name, layer) for name, layer in denoiser.named_modules() if type(layer) is nn.Linear]
-    chosen = [(name, layer) for name, layer in linears if _suits(name, layer, denoiser)]
+    linears = _linears(denoiser)
+    chosen = suitable_linears(denoiser)
     if not chosen:
         raise ValueError("it has no linear layers for it")
     errors: dict[str, torch.Tensor] = {}
     generator = torch.Generator().manual_seed(0)
-    for name, layer in chosen:
+    for name, layer in chosen.items():
         probe = torch.randn(PROBE_ROWS, layer.in_features, generator=generator).to(layer.weight)
         quantized = Fp8Linear(layer)
         with torch.inference_mode():
@@ -83,10 +86,21 @@ def quantize_linears(denoiser: nn.Module) -> Fp8Report:
     return Fp8Report(len(chosen), len(linears) - len(chosen), mean, measured[worst], worst)
 
 
-def _suits(name: str, layer: nn.Linear, denoiser: Any) -> bool:
+def suitable_linears(denoiser: Any) -> dict[str, nn.Linear]:
+    """The linear layers that may be replaced, by name."""
     patterns = getattr(denoiser, "_skip_layerwise_casting_patterns", None) or ()
-    aligned = layer.in_features % ALIGNMENT == 0 and layer.out_features % ALIGNMENT == 0
-    return aligned and not SENSITIVE.search(name) and not any(re.search(pattern, name) for pattern in patterns)
+    return {
+        name: layer
+        for name, layer in _linears(denoiser).items()
+        if layer.in_features % ALIGNMENT == 0
+        and layer.out_features % ALIGNMENT == 0
+        and not SENSITIVE.search(name)
+        and not any(re.search(pattern, name) for pattern in patterns)
+    }
+
+
+def _linears(denoiser: nn.Module) -> dict[str, nn.Linear]:
+    return {name: layer for name, layer in denoiser.named_modules() if type(layer) is nn.Linear}
 
 
 def _quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ Each function raises CheckpointError with the key of an option that the checkpoi
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -20,6 +20,8 @@ from pipelines.images.compilation import compile_denoiser, fuse_projections
 from pipelines.images.fp8 import quantize_linears
 from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
+
+LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}  # by quantize
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
@@ -37,11 +39,14 @@ def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
                 Int8WeightOnlyConfig,
             )
 
+            if runtime.quantize == "int4":
+                import mslk  # type: ignore[import-not-found,unused-ignore]  # noqa: F401  # torchao's kernels for it
+
             config = TorchAoConfig(Int8WeightOnlyConfig() if runtime.quantize == "int8" else Int4WeightOnlyConfig())
     except ImportError as error:
-        library = "bitsandbytes" if runtime.quantize == "nf4" else "torchao"
+        libraries = LIBRARIES[runtime.quantize]
         raise CheckpointError(
-            f"runtime.quantize: {runtime.quantize!r} needs the library {library}: pip install {library}"
+            f"runtime.quantize: {runtime.quantize!r} needs {' and '.join(libraries)}: pip install {' '.join(libraries)}"
         ) from error
     return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.compilation import RECOMPILE_LIMIT, fuse_projections
 from pipelines.images.engine import ImageEngine
-from pipelines.images.fp8 import Fp8Linear, quantize_linears
+from pipelines.images.fp8 import Fp8Linear, quantize_linears, suitable_linears
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
@@ -151,6 +152,26 @@ def test_the_error_of_fp8_is_that_of_its_format() -> None:
         quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)))
 
 
+@pytest.mark.parametrize(
+    ("denoiser", "exact"),
+    [
+        ("FluxTransformer2DModel", {"norm.linear", "norm1.linear", "norm1_context.linear"}),
+        ("QwenImageTransformer2DModel", {"img_mod.1", "txt_mod.1"}),
+        ("Flux2Transformer2DModel", set()),
+        ("ChromaTransformer2DModel", set()),
+        ("SD3Transformer2DModel", {"norm1.linear", "norm1_context.linear"}),
+    ],
+)
+def test_fp8_computes_all_of_the_blocks_but_their_modulation(denoiser: str, exact: set[str]) -> None:
+    """FLUX.1's single blocks end in `proj_out`, as the transformer does: 28 % of what its linear layers multiply."""
+    with torch.device("meta"):
+        network = getattr(diffusers, denoiser)(num_layers=1)
+    linears = {name for name, layer in network.named_modules() if type(layer) is torch.nn.Linear}
+    in_blocks = {name for name in linears if "transformer_blocks." in name}
+    assert {name.split(".", 2)[2] for name in in_blocks - suitable_linears(network).keys()} == exact
+    assert suitable_linears(network).keys() <= in_blocks
+
+
 def test_attention_of_one_checkpoint_is_not_that_of_others(spec: Spec, job: Job) -> None:
     others = draw(load(spec("klein")), job("klein"))
     chosen = load(spec("klein"), attention="_native_math")
@@ -272,7 +293,8 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
         ("klein", {"cache": StepCache("taylorseer", threshold=0.1)}, "runtime.cache.threshold: taylorseer"),
         ("klein", {"cache": StepCache("magcache")}, "runtime.cache.mag_ratios"),
         ("sd", {"offload": "group"}, "runtime.offload: 'group' is for a GPU"),
-        ("sd", {"quantize": "int8"}, "runtime.quantize: 'int8' needs the library torchao"),
+        ("sd", {"quantize": "int8"}, "runtime.quantize: 'int8' needs torchao: pip install torchao"),
+        ("sd", {"quantize": "int4"}, "runtime.quantize: 'int4' needs torchao and mslk: pip install torchao mslk"),
         ("klein", {"attention": "_flash_3_hub"}, "runtime.attention: '_flash_3_hub' would be downloaded"),
         ("klein", {"attention": "magic"}, "runtime.attention: .*magic.* must be one of"),
         ("klein", {"attention": "flash"}, "runtime.attention: .*flash-attn"),

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipelines.images.parallel.packing import replace_weights
 from pipelines.images.parallel.ring import Ring
@@ -59,5 +60,8 @@ def _part(whole: torch.Tensor, dim: int, blocks: list[int], ring: Ring) -> torch
 
 
 def local_bytes(weight: torch.Tensor) -> int:
-    """What it takes on this rank's device."""
-    return weight.to_local().nbytes if isinstance(weight, DTensor) else weight.nbytes
+    """What it takes on this rank's device. A tensor that wraps others, as those of torchao, says nothing of them."""
+    if not is_traceable_wrapper_subclass(weight):
+        return weight.nbytes
+    names, _ = weight.__tensor_flatten__()
+    return sum(local_bytes(getattr(weight, name)) for name in names)
