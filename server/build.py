@@ -363,11 +363,14 @@ def _catalog_updater(
 ) -> tuple[CatalogMember | None, CatalogUpdater]:
     """Of a server that is the only one, or of one of several."""
     settings, folders = base.settings, {"model_configs": base.settings.model_configs, "weights": base.settings.weights}
-    switch = CatalogSwitch(base.catalog, base.image_engine, base.chat_engine, base.upstreams, preload=settings.preload)
+    digests = Digests(settings.weight_digests)
+    switch = CatalogSwitch(
+        base.catalog, base.image_engine, base.chat_engine, base.upstreams, digests, preload=settings.preload
+    )
     if peers is None or version is None or settings.gateway_url is None:
         history = EditHistory(settings.home / "swaps.json")
         return None, FileCatalogUpdater(base.catalog, switch, checkpoints, history, **folders)
-    store, digests = CatalogStore(base.database, base.gateways.owner), Digests(settings.weight_digests)
+    store = CatalogStore(base.database, base.gateways.owner)
     member = CatalogMember(base.catalog, switch, store, digests, version=version, **folders)
     updater = ClusterCatalogUpdater(
         base.catalog, member, store, peers, checkpoints,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.digests import Digests
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Runtime
@@ -210,14 +211,12 @@ def device_bytes(parts: Iterable[Sequence[float]], offload: Offload) -> int:
             return int(min(total, 2 * max((size for tensors in listed for size in tensors), default=0)))
 
 
-def describe(spec: CheckpointSpec) -> str:
-    """One line for the operator: class, components, size, and a hash over every weight file."""
+def describe(spec: CheckpointSpec, digests: Digests) -> str:
+    """One line for the operator: class, components, size, and a hash over every weight file, each of which is read if
+    `digests` does not know it."""
     index = model_index(check_files(spec))
     files = sorted(file for part in weight_files(spec).values() for file in part)
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    digest = hashlib.sha256(b"".join(bytes.fromhex(each) for each in digests.of_files(files)))
     size = sum(file.stat().st_size for file in files)
     types = "/".join(sorted({tensor.dtype for file in files for tensor in _tensors(file)}))
     parts = ", ".join(component_names(index))

@@ -1,10 +1,12 @@
-"""SHA-256 sums of whole checkpoints, by which several servers know that they draw with the same weights.
+"""SHA-256 sums of checkpoints, by which operators, and several servers, know with which weights they draw.
 
-A file is read once: its sum is remembered until its size or its time of change is another.
+A file is read once: its sum is remembered until its size or a time of change is another.
 """
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipelines.catalog.manifest import checkpoint_files, sha256_of
@@ -18,16 +20,24 @@ class Digests:
 
     def of(self, checkpoint: Path) -> str:
         """Of all its files with their names, or of a single file. Blocking: reads what has changed. Raises OSError."""
-        known = self._read()
-        lines = []
-        for file in checkpoint_files(checkpoint):
-            status = file.stat()
-            state = [status.st_size, status.st_mtime_ns]
-            if (found := known.get(str(file))) is None or found[:2] != state:
-                found = known[str(file)] = [*state, sha256_of(file)]
-            lines.append(f"{found[2]}  {file.relative_to(checkpoint)}\n")
-        self._write(known)
+        files = checkpoint_files(checkpoint)
+        lines = [
+            f"{sum_}  {file.relative_to(checkpoint)}\n" for file, sum_ in zip(files, self.of_files(files), strict=True)
+        ]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def of_files(self, files: Sequence[Path]) -> list[str]:
+        """Of each. Blocking: reads what has changed. Raises OSError."""
+        known = self._read()
+        sums = []
+        for file in files:
+            status = file.stat()
+            state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            if (found := known.get(str(file))) is None or found[:-1] != state:
+                found = known[str(file)] = [*state, sha256_of(file)]
+            sums.append(str(found[-1]))
+        self._write({name: found for name, found in known.items() if Path(name).exists()})
+        return sums
 
     def _read(self) -> dict[str, list[int | str]]:
         try:
@@ -38,7 +48,8 @@ class Digests:
 
     def _write(self, known: dict[str, list[int | str]]) -> None:
         text = json.dumps(known)
-        if not self._memory.exists() or self._memory.read_text() != text:
-            part = self._memory.with_suffix(".part")
-            part.write_text(text)
-            part.replace(self._memory)
+        with contextlib.suppress(OSError):  # such as a full disk: the files are read again next time
+            if not self._memory.exists() or self._memory.read_text() != text:
+                part = self._memory.with_suffix(".part")
+                part.write_text(text)
+                part.replace(self._memory)

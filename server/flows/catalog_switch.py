@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe
+from pipelines.catalog.digests import Digests
 from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
@@ -60,6 +61,7 @@ class CatalogSwitch:
         image_engine: Fleet,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         upstreams: UpstreamClient,
+        digests: Digests,
         *,
         preload: bool,
     ) -> None:
@@ -67,6 +69,7 @@ class CatalogSwitch:
         self._image_engine = image_engine
         self._chat_engine = chat_engine
         self._upstreams = upstreams
+        self._digests = digests
         self._preload = preload
 
     async def replace(self, after: Catalog) -> CatalogDiff:
@@ -112,13 +115,16 @@ class CatalogSwitch:
     ) -> dict[str, str]:
         """Both at once, since hashing takes as long as loading. Each is awaited even when the other fails."""
         error, descriptions = await asyncio.gather(
-            self._prepare(images, chats, plan), asyncio.to_thread(_describe, images), return_exceptions=True
+            self._prepare(images, chats, plan), asyncio.to_thread(self._describe, images), return_exceptions=True
         )
         if isinstance(error, BaseException):
             raise error
         if isinstance(descriptions, BaseException):
             raise descriptions
         return descriptions
+
+    def _describe(self, specs: Sequence[CheckpointSpec]) -> dict[str, str]:
+        return {spec.name: describe(spec, self._digests) for spec in specs}
 
     async def _prepare(self, images: Sequence[CheckpointSpec], chats: Sequence[ChatSpec], plan: Plan) -> None:
         """Load and warm them all, on every worker that needs them. Raises CheckpointError with every error, and
@@ -140,10 +146,6 @@ class CatalogSwitch:
         """Let the engines evict checkpoints that this catalog does not name."""
         self._image_engine.retain(plan, preload=self._preload)
         self._chat_engine.retain(chats, chats if self._preload else ())
-
-
-def _describe(specs: Sequence[CheckpointSpec]) -> dict[str, str]:
-    return {spec.name: describe(spec) for spec in specs}
 
 
 def _to_api_error(error: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe, estimate_bytes
+from pipelines.catalog.digests import Digests
 from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
 from pipelines.images.loading import load_checkpoint
@@ -46,8 +47,9 @@ def test_the_dtype_of_the_catalog_is_used(spec: Spec) -> None:
     assert load_checkpoint(spec("sd"), CPU).components["unet"].dtype == torch.float32
 
 
-def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec) -> None:
-    size, description = estimate_bytes(copied, 4), describe(copied)
+def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec, tmp_path: Path) -> None:
+    digests = Digests(tmp_path / "digests.json")
+    size, description = estimate_bytes(copied, 4), describe(copied, digests)
     for part in ("unet", "vae", "text_encoder"):
         weights = next((copied.path / part).glob("*.safetensors"))
         shutil.copy(weights, copied.path / f"{part}.safetensors")  # such as a copy in one file
@@ -55,7 +57,7 @@ def test_only_the_files_that_are_loaded_count(copied: CheckpointSpec) -> None:
         for variant in ("fp16", "fp16-00001-of-00002", "non_ema"):
             shutil.copy(weights, weights.with_suffix(f".{variant}.safetensors"))
     assert estimate_bytes(copied, 4) == size
-    assert describe(copied) == description
+    assert describe(copied, digests) == description
     for weights in list((copied.path / "unet").glob("*.safetensors")):
         if "fp16" not in weights.name:
             weights.unlink()
