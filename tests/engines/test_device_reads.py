@@ -1,10 +1,15 @@
 """Between two steps, Darkroom reads nothing from the device: a read makes the host wait until the GPU has caught up.
 
-A picture that is drawn is finished after its turn, while the device serves others.
+A picture that is drawn is finished after its turn, while the device serves others, and adapters are read before it.
 """
 
+import asyncio
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +24,7 @@ from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import Drawn, PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.images.step_observer import PreviewFn
-from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Runtime
 
 Job = Callable[..., ImageJob]
 # What a GPU can't do without the host waiting: reading a number, and shapes that depend on values.
@@ -120,3 +125,32 @@ async def test_a_picture_is_finished_after_its_turn(job: Job, monkeypatch: pytes
     ended = [event async for event in engine.submit(job("sd", n=2))][-1]
     assert isinstance(ended, Finished), ended
     assert turns == [None, None]
+
+
+async def test_an_adapters_file_is_read_while_others_have_the_device(
+    spec: Callable[[str], CheckpointSpec], job: Job, tmp_path: Path
+) -> None:
+    """A pipe stands for a slow disk: whoever reads it waits until it is closed."""
+    os.mkfifo(pipe := tmp_path / "slow.safetensors")
+    engine = ImageEngine(torch.device("cpu"))
+    with_adapter = replace(spec("sd"), runtime=Runtime(lora_folder=tmp_path))
+
+    async def last(asked: ImageJob) -> object:
+        return [event async for event in engine.submit(asked)][-1]
+
+    def is_read() -> int | None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # which is: nobody reads it
+                raise
+            return None
+
+    waiting = asyncio.create_task(last(job("sd", id="slow", checkpoint=with_adapter, loras=(("slow", 1.0),))))
+    while (writer := is_read()) is None:
+        assert not waiting.done(), await waiting
+        await asyncio.sleep(0.01)
+    assert isinstance(await last(job("sd3", id="other")), Finished)
+    assert not waiting.done()
+    os.close(writer)
+    assert isinstance(await waiting, Failed)  # it is no file of an adapter
