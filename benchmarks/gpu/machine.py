@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from pipelines.images.fp8 import has_products
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -28,7 +30,7 @@ class Machine:
     @property
     def has_fp8(self) -> bool:
         """Kernels that multiply float8 matrices; a CPU has slow ones."""
-        return not self.is_gpu or torch.cuda.get_device_capability(self.device) >= (8, 9)
+        return has_products(self.device)
 
     def sync(self) -> None:
         if self.is_gpu:

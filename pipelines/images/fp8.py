@@ -11,6 +11,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from pipelines.device.failures import is_device_error, is_out_of_memory
+
 FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
 ALIGNMENT: Final = 16  # of both sides of a matrix, which the kernels need
@@ -84,6 +86,19 @@ def quantize_linears(denoiser: nn.Module) -> Fp8Report:
     worst = max(measured, key=lambda name: measured[name])
     mean = sum(measured.values()) / len(measured)
     return Fp8Report(len(chosen), len(linears) - len(chosen), mean, measured[worst], worst)
+
+
+def has_products(device: torch.device) -> bool:
+    """Whether this torch multiplies float8 matrices with a scale for each row there. 2.11 does not on a CPU."""
+    values = torch.zeros(ALIGNMENT, ALIGNMENT, device=device).to(FORMAT)
+    scale = torch.ones(ALIGNMENT, 1, device=device)
+    try:
+        torch._scaled_mm(values, values.t(), scale, scale.t(), out_dtype=torch.bfloat16)
+    except RuntimeError as error:
+        if is_device_error(error) or is_out_of_memory(error):
+            raise
+        return False
+    return True
 
 
 def suitable_linears(denoiser: Any) -> dict[str, nn.Linear]:

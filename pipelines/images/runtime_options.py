@@ -17,7 +17,7 @@ from pipelines.catalog.checkpoint_files import (
 )
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.images.compilation import compile_denoiser, fuse_projections
-from pipelines.images.fp8 import quantize_linears
+from pipelines.images.fp8 import has_products, quantize_linears
 from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
@@ -194,6 +194,11 @@ def _set_attention(denoiser: Any, name: str) -> None:
 def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
         raise CheckpointError("runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)")
+    if not has_products(device):
+        raise CheckpointError(
+            f"runtime.quantize: 'fp8' needs another torch: {torch.__version__} does not multiply float8 matrices "
+            f"by rows on this {device.type.upper()}"
+        )
     try:
         return str(quantize_linears(denoiser))
     except ValueError as error:

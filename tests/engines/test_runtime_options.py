@@ -152,6 +152,15 @@ def test_the_error_of_fp8_is_that_of_its_format() -> None:
         quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)))
 
 
+def test_a_torch_without_such_products_is_refused_by_name(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_in_2_11(*_: object, **__: object) -> None:
+        raise RuntimeError("(scale_a.numel() == 1 && scale_b.numel() == 1) INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch, "_scaled_mm", as_in_2_11)
+    with pytest.raises(CheckpointError, match=r"runtime.quantize: 'fp8' needs another torch: .* on this CPU"):
+        load(spec("klein"), quantize="fp8")
+
+
 @pytest.mark.parametrize(
     ("denoiser", "exact"),
     [
