@@ -21,20 +21,16 @@ TWO_PASSES: Final = "a second pass"
 AT_ONCE: Final = "two pictures at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
-Shown = Callable[[tuple[EncodedImage, ...], tuple[EncodedImage, ...]], str | None]
+Pictures = tuple[EncodedImage, ...]
 
 
 class Probe(NamedTuple):
-    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails.
-
-    `shown` compares it with the first picture and says what is wrong, if it is not enough that it is drawn.
-    """
+    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails."""
 
     name: str
     job: ImageJob
     without: Mapping[str, Any]  # fields of Abilities
     needs: Callable[[Abilities], bool] = lambda _: True
-    shown: Shown = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +62,9 @@ class Prober:
         for other in self._others(small, short):
             if other.name != probe.name and other.needs(abilities):
                 drawn = await self.draw(other.job)
-                failed = drawn if isinstance(drawn, str) else other.shown(reference, drawn)
-                if failed is not None:
-                    abilities = _withdraw(abilities, other, failed)
+                if isinstance(drawn, str):
+                    abilities = _withdraw(abilities, other, drawn)
+        abilities = await self._try_guidance(abilities, small.job, reference)
         abilities = await self._try_two_passes(abilities, short)
         abilities = await self._try_two(abilities, small.job, reference[0])
         abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
@@ -87,6 +83,33 @@ class Prober:
         if isinstance(failed := await self.draw(three), str):
             abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
         return abilities, job
+
+    async def _try_guidance(self, abilities: Abilities, job: ImageJob, before: Pictures) -> Abilities:
+        """Much guidance, then a negative prompt with it: each must change the picture, which is `before` at first. In
+        two steps, since they may act in one alone."""
+        if abilities.guidance:
+            much = _guided(job, 2 * job.sampling.guidance + 3)
+            drawn = await self.draw(much)
+            failed = drawn if isinstance(drawn, str) else _differs(before, drawn)
+            if failed is not None:
+                abilities = _withdraw(abilities, Probe("guidance", much, {"guidance": False}), failed)
+            elif not isinstance(drawn, str):
+                job, before = much, drawn
+        return await self._try_negative_prompt(abilities, job, before) if abilities.negative_prompt else abilities
+
+    async def _try_negative_prompt(self, abilities: Abilities, job: ImageJob, before: Pictures) -> Abilities:
+        """With the job's guidance, and with little: most pipelines compute its part of a step at a guidance above 1
+        only, some at any above 0."""
+        drawn = await self.draw(_negated(job))
+        failed = drawn if isinstance(drawn, str) else _differs(before, drawn)
+        if failed is not None:
+            return _withdraw(abilities, Probe("a negative prompt", job, {"negative_prompt": False}), failed)
+        if not abilities.guidance:
+            return abilities
+        little = _guided(job, 0.5)
+        without, negated = await self.draw(little), await self.draw(_negated(little))
+        works = not isinstance(without, str) and not isinstance(negated, str) and _differs(without, negated) is None
+        return replace(abilities, negative_prompt_above=0.0 if works else 1.0)
 
     async def _try_two_passes(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """A larger picture, whose second pass takes some of a checkpoint's own steps if it can't take others."""
@@ -166,19 +189,15 @@ class Prober:
         return None
 
     def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
-        """`short` is the first picture in as few steps as it is drawn in. Guidance has two: it may act in one alone. So
-        has the other shape: its second step is timed."""
-        side_px, sampling, steps = self._side_px, first.job.sampling, short.sampling.steps
+        """`short` is the first picture in as few steps as it is drawn in. The other shape has two: the second is
+        timed."""
+        side_px, steps = self._side_px, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)
         yield Probe("a reference", one, {"references": 0}, lambda has: has.references > 0)
         yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
         yield Probe("a mask", masked, {"mask": False}, lambda has: has.mask)
         yield Probe("a picture that is no square", self._wide(first.job), {"any_ratio": False})
-        blurred = replace(short, sampling=replace(short.sampling, negative_prompt="blurred"))
-        yield Probe("a negative prompt", blurred, {"negative_prompt": False}, lambda has: has.negative_prompt)
-        guided = replace(first.job, sampling=replace(sampling, guidance=2 * sampling.guidance + 3))
-        yield Probe("guidance", guided, {"guidance": False}, lambda has: has.guidance, _differs)
 
     @property
     def _native_px(self) -> int:
@@ -229,7 +248,18 @@ def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
     return replace(abilities, **probe.without, withdrawn=(*abilities.withdrawn, Withdrawn(probe.name, reason)))
 
 
-def _differs(before: tuple[EncodedImage, ...], drawn: tuple[EncodedImage, ...]) -> str | None:
+def _guided(job: ImageJob, scale: float) -> ImageJob:
+    return replace(job, sampling=replace(job.sampling, guidance=scale))
+
+
+def _negated(job: ImageJob) -> ImageJob:
+    """With another negative prompt, beside the catalog file's."""
+    return replace(
+        job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
+    )
+
+
+def _differs(before: Pictures, drawn: Pictures) -> str | None:
     return None if difference(before[0], drawn[0]) > 0 else "it changes nothing"
 
 

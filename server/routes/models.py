@@ -98,6 +98,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         default_quality=model.default_quality,
         steps=model.steps,
         supports=supports,
+        negative_prompt_above=abilities.negative_prompt_above if abilities is not None else None,
         adapters=offered_loras(model, abilities),
         schedulers=offered_schedulers(model, abilities),
         controls=[_control_card(control, abilities) for control in offered_controls(model, abilities)],

@@ -40,7 +40,8 @@ class ControlCard(Answer):
 
 class ModelCard(Answer):
     """An image model: OpenAI's four fields, and what a caller needs to choose it. `supports` is what its checkpoint has
-    shown that it can do, empty until it is loaded. `sizes` has the pixels of each ratio, `price` is CNY a call."""
+    shown that it can do, empty until it is loaded; a negative prompt only at a guidance above `negative_prompt_above`.
+    `sizes` has the pixels of each ratio, `price` is CNY a call."""
 
     id: str
     object: Literal["model"] = "model"
@@ -58,6 +59,7 @@ class ModelCard(Answer):
     default_quality: str | None
     steps: int
     supports: list[str]
+    negative_prompt_above: float | None
     adapters: list[str]
     schedulers: list[str]
     controls: list[ControlCard]

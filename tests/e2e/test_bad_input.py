@@ -58,6 +58,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("n of 11", body(n=11), 400, "integer_above_max_value", "n"),
     ("n as a fraction", body(n=1.5), 400, "invalid_type", "n"),
     ("n as a boolean", body(n=True), 400, "invalid_type", "n"),
+    ("no guidance", body(negative_prompt="x", guidance=1), 400, "unsupported_parameter", "negative_prompt"),
     ("quality with beta", body(model=BETA, quality="high"), 400, "unsupported_parameter", "quality"),
     ("unknown quality", body(quality="best"), 400, "invalid_value", "quality"),
     ("size in words", body(size="large"), 400, "invalid_value", "size"),

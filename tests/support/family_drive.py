@@ -28,7 +28,7 @@ ONE, TWO = 1, 2
 # By what families may lack, the request for it; its 400 names that field
 LACKING: Final[Mapping[str, dict[str, Any]]] = {
     "guidance": {"guidance": 2.5},
-    "negative_prompt": {"negative_prompt": "blurred", "guidance": 2.5},  # at 1, there is nothing to guide away from
+    "negative_prompt": {"negative_prompt": "blurred", "guidance": 2.5},
     "steps": {"steps": 7},
 }
 WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
@@ -36,6 +36,7 @@ WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"size": "9:1"}, "size"),
     ({"steps": 0}, "steps"),
     ({"guidance": "much"}, "guidance"),
+    ({"negative_prompt": "blurred", "guidance": 0}, "negative_prompt"),  # there is nothing to guide away from
     ({"loras": {"nobody": 1.0}}, "loras"),
     ({"scheduler": "NoScheduler"}, "scheduler"),
     ({"controls": {"edges": "data:image/png;base64,"}}, "controls"),

@@ -18,7 +18,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-CARD = {"supports": ["text", "image", "mask", "negative_prompt", "guidance", "steps"], "max_references": 4}
+CARD = {
+    "supports": ["text", "image", "mask", "negative_prompt", "guidance", "steps"],
+    "negative_prompt_above": 1,
+    "max_references": 4,
+}
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,10 @@ def abilities_of(upstream: ImageUpstream, max_references: int) -> Abilities:
 
 
 def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
-    """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError for another list."""
+    """What another Darkroom says of its model, in its list of models. Raises KeyError, TypeError or ValueError for
+    another list."""
     supports = set(card["supports"])
+    above = card.get("negative_prompt_above")
     return Abilities(
         text="text" in supports,
         references=int(card["max_references"]) if "image" in supports else 0,
@@ -61,6 +63,7 @@ def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
         negative_prompt="negative_prompt" in supports,
         guidance="guidance" in supports,
         any_steps="steps" in supports,
+        negative_prompt_above=None if above is None else float(above),
     )
 
 

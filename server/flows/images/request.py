@@ -97,13 +97,25 @@ def check_options(request: ImageRequest, model: ImageModel, max_n: int, abilitie
         raise BadRequest(message, param="image", code="array_above_max_length")
 
 
-def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
-    if request.sampling.negative_prompt and not abilities.negative_prompt:
+def _check_guidance(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
+    negative_prompt, above = request.sampling.negative_prompt, abilities.negative_prompt_above
+    if negative_prompt and not abilities.negative_prompt:
         message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
     if request.sampling.guidance is not None and not abilities.guidance:
         message = f"Model `{model.name}` draws without guidance: leave it out."
         raise BadRequest(message, param="guidance", code="unsupported_parameter")
+    guidance = _resolve_sampling(request, model).guidance
+    if negative_prompt and above is not None and guidance <= above:
+        message = (
+            f"'negative_prompt' has no effect here: model `{model.name}` uses it at a guidance above {above:g}, "
+            f"and this is {guidance:g}. Send a higher 'guidance' too, or leave 'negative_prompt' out."
+        )
+        raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
+
+
+def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
+    _check_guidance(request, model, abilities)
     if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
@@ -133,15 +145,6 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
             raise BadRequest(message, param="mask", code="missing_required_parameter")
         message = f"Model `{model.name}` takes no reference images."
         raise BadRequest(message, param="image", code="unsupported_parameter")
-
-
-def without_effect(request: ImageRequest, model: ImageModel) -> list[str]:
-    """Fields that are accepted and change nothing with this model: a negative prompt works by guidance, and no pipeline
-    guides at 0. Most don't at 1 either, but not all of them."""
-    checkpoint = model.drawn_with(len(request.references)).checkpoint
-    guidance = checkpoint.sampling.guidance if request.sampling.guidance is None else request.sampling.guidance
-    unguided = bool(request.sampling.negative_prompt) and guidance == 0 and checkpoint.upstream is None
-    return ["negative_prompt"] if unguided else []
 
 
 def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:

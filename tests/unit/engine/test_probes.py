@@ -18,12 +18,19 @@ SPEC = CheckpointSpec("x", Path("x"), None, "beta", "native", 16)
 ALL = Abilities(
     text=True, references=16, mask=True, second_pass=True, negative_prompt=True, guidance=True, any_steps=True
 )
+FOUND = replace(ALL, negative_prompt_above=1.0)
+
+
+def by_guidance(job: ImageJob, above: float = 1.0) -> int:
+    guidance = job.sampling.guidance
+    return int(guidance * 10) + (len(job.sampling.negative_prompt) if guidance > above else 0)
 
 
 class Engine:
-    """Draws a colour that depends on the guidance, with a white pixel, and fails where it is told so."""
+    """Draws a colour that depends on the guidance and what it guides away from, with a white pixel, and fails where it
+    is told so."""
 
-    def __init__(self, fails: Any = lambda _: None, colour: Any = lambda job: int(job.sampling.guidance * 10)) -> None:
+    def __init__(self, fails: Any = lambda _: None, colour: Any = by_guidance) -> None:
         self.fails, self.colour = fails, colour
         self.plain_in: int | None = None  # steps
         self.jobs: list[ImageJob] = []
@@ -46,7 +53,7 @@ async def find(engine: Engine, *, native: bool = False, spec: CheckpointSpec = S
 
 async def test_what_works_stays() -> None:
     engine = Engine()
-    assert await find(engine) == ALL
+    assert await find(engine) == FOUND
     assert len({job.sampling.steps for job in engine.jobs}) == 2
     assert max(len(job.references) for job in engine.jobs) == 2
 
@@ -61,13 +68,17 @@ async def test_what_works_stays() -> None:
             ["a reference"],  # and then two are not tried
         ),
         (lambda job: "no" if job.mask else None, {"mask": False}, ["a mask"]),
-        (lambda job: "no" if job.sampling.negative_prompt else None, {"negative_prompt": False}, ["a negative prompt"]),
+        (
+            lambda job: "no" if job.sampling.negative_prompt else None,
+            {"negative_prompt": False, "negative_prompt_above": None},
+            ["a negative prompt"],
+        ),
         (lambda job: "no" if job.sampling.steps != 2 else None, {"any_steps": False}, ["another number of steps"]),
     ],
 )
 async def test_what_fails_is_withdrawn_with_its_reason(fails: Any, withdrawn: dict[str, Any], what: list[str]) -> None:
     found = await find(Engine(fails))
-    assert replace(found, withdrawn=()) == replace(ALL, **withdrawn)
+    assert replace(found, withdrawn=()) == replace(FOUND, **withdrawn)
     assert [each.what for each in found.withdrawn] == what
     assert str(found.withdrawn[0]).endswith(": no")
 
@@ -80,7 +91,7 @@ async def test_a_shape_that_cannot_be_drawn_is_withdrawn_with_the_second_pass() 
 async def test_the_second_pass_is_tried_where_larger_pictures_are_only_scaled() -> None:
     """The abilities are those of the weights, which another catalog file may serve with two passes."""
     engine = Engine()
-    assert await find(engine, spec=replace(SPEC, enlarge="resize")) == ALL
+    assert await find(engine, spec=replace(SPEC, enlarge="resize")) == FOUND
     assert any(two_passes(job) for job in engine.jobs)
 
 
@@ -92,7 +103,7 @@ async def test_a_checkpoint_of_fixed_steps_refines_in_some_of_them() -> None:
         strength = job.sampling.refine_strength if two_passes(job) else 1.0
         return None if partial(job.sampling.steps, strength).steps == 2 else "two steps alone"
 
-    assert replace(await find(Engine(fails)), withdrawn=()) == replace(ALL, any_steps=False)
+    assert replace(await find(Engine(fails)), withdrawn=()) == replace(FOUND, any_steps=False)
 
 
 def two_passes(job: ImageJob) -> bool:
@@ -108,7 +119,7 @@ def two_passes(job: ImageJob) -> bool:
     ],
 )
 async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colour: Any, why: str | None) -> None:
-    guided = replace(ALL, guidance=False)
+    guided = replace(ALL, guidance=False, negative_prompt=False)
     abilities = await Prober(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_abilities(
         guided, warmup_native=False
     )
@@ -120,19 +131,28 @@ async def test_what_does_not_draw_in_one_step_is_tried_in_two() -> None:
     failing, blank = Engine(lambda job: "no" if job.sampling.steps == 1 else None), Engine()
     blank.plain_in = 1
     for engine in (failing, blank):
-        assert await find(engine) == ALL
+        assert await find(engine) == FOUND
         assert [job.sampling.steps for job in engine.jobs].count(1) == 1
 
 
 async def test_guidance_that_changes_nothing_is_withdrawn() -> None:
     found = await find(Engine(colour=lambda _: 7))
-    assert found == replace(ALL, guidance=False, withdrawn=found.withdrawn)
-    assert str(found.withdrawn[0]) == "guidance: it changes nothing"
+    assert found == replace(ALL, guidance=False, negative_prompt=False, withdrawn=found.withdrawn)
+    assert [str(each) for each in found.withdrawn] == [
+        "guidance: it changes nothing", "a negative prompt: it changes nothing",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("above", [0.0, 1.0])
+async def test_a_negative_prompt_is_tried_at_little_guidance_too(above: float) -> None:
+    spec = replace(SPEC, sampling=replace(SPEC.sampling, negative_prompt="blurred"))  # which must not hide it
+    found = await find(Engine(colour=lambda job: by_guidance(job, above)), spec=spec)
+    assert found == replace(ALL, negative_prompt_above=above)
 
 
 async def test_after_a_native_picture_the_others_are_compared_with_a_small_one() -> None:
     engine = Engine()
-    assert await find(engine, native=True) == ALL
+    assert await find(engine, native=True) == FOUND
     assert [engine.jobs[0].width_px, engine.jobs[1].width_px] == [1024, 256]
 
 
@@ -150,7 +170,7 @@ async def test_schedulers_are_tried_and_named() -> None:
 
 async def test_adapters_are_tried_and_named(tmp_path: Path) -> None:
     spec = replace(SPEC, runtime=Runtime(lora_folder=tmp_path))
-    assert await find(Engine(), spec=spec) == ALL  # an empty folder
+    assert await find(Engine(), spec=spec) == FOUND  # an empty folder
     for name in ("good", "bad"):
         (tmp_path / f"{name}.safetensors").touch()
     found = await find(Engine(lambda job: "no layer" if job.sampling.loras[:1] == (("bad", 1.0),) else None), spec=spec)

@@ -250,7 +250,8 @@ async def test_a_server_that_is_down_is_503_and_operators_see_it(app: InProcess)
 async def test_a_model_says_what_it_supports(app: InProcess) -> None:
     cards = {card["id"]: card for card in (await app.client.get("/v1/models")).json()["data"]}
     assert (cards["plain"]["supports"], cards["plain"]["max_references"]) == (["text"], 0)
-    assert cards["far"]["supports"] == CARD["supports"]
+    assert (cards["far"]["supports"], cards["far"]["negative_prompt_above"]) == (CARD["supports"], 1.0)
+    assert cards["plain"]["negative_prompt_above"] is None
     assert (cards["far"]["max_references"], cards["far"]["price"]) == (1, "0.30")
 
 

@@ -1,5 +1,6 @@
 """What a checkpoint can't do is refused by field, before anything is held."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def beta() -> ImageModel:
         ({"references": 1}, {"references": PICTURE["references"] * 2}, "image", "at most 1 reference image, but got 2"),
         ({"mask": False}, MASK, "mask", "takes no mask"),
         ({"negative_prompt": False}, DULL, "negative_prompt", "takes no negative prompt"),
+        ({"negative_prompt_above": 100.0}, DULL, "negative_prompt", "at a guidance above 100, and this is"),
         ({"guidance": False}, {"sampling": SamplingOptions(guidance=3.0)}, "guidance", "without guidance"),
         ({"unfit_adapters": ("a",)}, {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", "does not fit model"),
         ({"any_steps": False}, {"sampling": SamplingOptions(steps=17)}, "steps", "steps only: leave 'steps' out"),
@@ -52,6 +54,18 @@ def test_what_a_model_cannot_do_is_refused_by_field(
     with pytest.raises(BadRequest, match=message) as refused:
         check_options(request, beta, 10, replace(ALL, **lacks))
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("above", "guidance", "refused"), [(1.0, 1.0, True), (1.0, 1.1, False), (0.0, 0.0, True), (0.0, 0.5, False)]
+)
+def test_a_negative_prompt_that_guidance_leaves_out_is_refused(
+    beta: ImageModel, above: float, guidance: float, refused: bool
+) -> None:
+    sampling = SamplingOptions(negative_prompt="dull", guidance=guidance)
+    request = ImageRequest(endpoint="images.generations", prompt="a boat", model=beta.name, sampling=sampling)
+    with pytest.raises(BadRequest) if refused else contextlib.nullcontext():
+        check_options(request, beta, 10, replace(ALL, negative_prompt_above=above))
 
 
 def test_an_unknown_adapter_is_refused_with_those_that_fit(beta: ImageModel, tmp_path: Path) -> None:

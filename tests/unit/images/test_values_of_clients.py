@@ -215,15 +215,6 @@ async def test_synonyms_have_one_fingerprint(running: InProcess) -> None:
     assert again.headers["idempotency-replayed"] == "true"
 
 
-async def test_a_negative_prompt_without_guidance_is_named(running: InProcess) -> None:
-    for fields, ignored in (({"guidance": 0}, "negative_prompt"), ({}, None), ({"guidance_scale": 1.5}, None)):
-        answer = await running.client.post(PATH, json={"prompt": "x", "negative_prompt": "dull", **fields})
-        assert (answer.status_code, answer.headers.get("x-darkroom-ignored")) == (200, ignored)
-    form = {"prompt": "x", "size": "256x256", "negative_prompt": "dull", "guidance": "0"}
-    edited = await running.client.post(EDITS, data=form, files={"image": png()})
-    assert (edited.status_code, edited.headers["x-darkroom-ignored"]) == (200, "negative_prompt")
-
-
 async def test_known_fields_that_change_nothing_are_named(running: InProcess) -> None:
     fields = {"style": "vivid", "input_fidelity": "high", "user": "u", "safety_identifier": "s", "colour": "red"}
     answer = await running.client.post(PATH, json={"prompt": "x", "moderation": "low", **fields})
