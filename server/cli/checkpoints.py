@@ -184,9 +184,12 @@ def _prompts(text: str) -> list[str]:
 
 
 def _axis(text: str) -> dict[str, list[Any]]:
-    """ "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values."""
+    """ "steps=10,20" -> {"steps": [10, 20]}. The server checks names and values. Raises StartError."""
     name, _, values = text.partition("=")
-    return {name: [_number(value.strip()) for value in values.split(",") if value.strip()]}
+    listed = [_number(value.strip()) for value in values.split(",") if value.strip()]
+    if not listed:
+        raise StartError(f"--axis takes a name and values, such as steps=10,20,30, but got {text!r}.")
+    return {name.strip(): listed}
 
 
 def _number(text: str) -> int | float | str:

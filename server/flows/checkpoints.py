@@ -267,7 +267,7 @@ def _family_of(catalog: Catalog, conditioning: str) -> str:
     """The family whose checkpoints take references as this one does. Raises BadRequest if there is none."""
     families = {model.checkpoint.conditioning: model.checkpoint.family for model in catalog.models.values()}
     if conditioning not in families:
-        raise BadRequest(f"No family here has conditioning {conditioning!r}: send 'family'.", param="family")
+        raise BadRequest(f"No family here has conditioning {conditioning!r}: name a family for it.", param="family")
     return families[conditioning]
 
 
@@ -275,7 +275,7 @@ def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
     """What the family's models of this tier cost, the most of them. Raises BadRequest if there are none."""
     prices = [m.price for m in catalog.models.values() if (m.checkpoint.family, m.tier) == (family, tier)]
     if not prices:
-        message = f"Family '{family}' has no {tier} model whose price could be taken: send 'price'."
+        message = f"Family '{family}' has no {tier} model whose price could be taken: give the price of a call."
         raise BadRequest(message, param="price")
     return format_money(max(prices))
 

@@ -1,6 +1,6 @@
 """Bodies and answers of the checkpoint manager's routes."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -67,16 +67,17 @@ class ProofAxis(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    steps: list[Annotated[int, Field(ge=1, le=200)]] | None = None
-    guidance: list[Annotated[float, Field(ge=0, le=50)]] | None = None
-    scheduler: list[str] | None = None
-    shift: list[Annotated[float, Field(gt=0)]] | None = None
+    steps: Annotated[list[Annotated[int, Field(ge=1, le=200)]], Field(min_length=1)] | None = None
+    guidance: Annotated[list[Annotated[float, Field(ge=0, le=50)]], Field(min_length=1)] | None = None
+    scheduler: Annotated[list[str], Field(min_length=1)] | None = None
+    shift: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
 
-    @model_validator(mode="after")
-    def _one(self) -> "ProofAxis":
-        if len(self.model_fields_set) > 1:
-            raise ValueError("one axis at a time")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _one(cls, values: Any) -> Any:
+        if isinstance(values, dict) and (len(values) > 1 or not values.keys() <= cls.model_fields.keys()):
+            raise ValueError(f"expected one of {', '.join(cls.model_fields)}")
+        return values
 
 
 class ProofRequest(BaseModel):

@@ -50,6 +50,10 @@ BOUNDS = {
 }
 AMOUNT = r"^[0-9]{1,8}(\.[0-9]{1,4})?$"
 PATTERNS = {AMOUNT: "an amount in CNY, such as 0.25"}  # what they are for
+NOT_HERE = {
+    "none_required": ("'{}' is not supported by this server: leave it out.", "unsupported_parameter"),
+    "extra_forbidden": ("Unknown parameter: '{}'.", "unknown_parameter"),
+}
 TOO_SHORT = {"string_too_short": "string", "too_short": "array"}
 TOO_LONG = {"string_too_long": ("string", "characters"), "too_long": ("array", "items")}
 
@@ -151,12 +155,12 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
     if kind == "union_tag_invalid":
         message = f"Invalid value: {_short(context['tag'])}. Supported values are: {context['expected_tags']}."
         return BadRequest(message, param=param, code="invalid_value")
-    if kind == "none_required":
-        message = f"'{param}' is not supported by this server: leave it out."
-        return BadRequest(message, param=param, code="unsupported_parameter")
     if kind == "string_pattern_mismatch" and context["pattern"] in PATTERNS:
         message = f"Invalid '{param}': expected {PATTERNS[context['pattern']]}, but got {_short(value)}."
         return BadRequest(message, param=param, code="invalid_value")
+    if kind in NOT_HERE:
+        message, code = NOT_HERE[kind]
+        return BadRequest(message.format(param), param=param, code=code)
     if kind in BOUNDS:
         return _out_of_bounds(param, kind, value, context)
     if kind in TOO_LONG:
@@ -166,7 +170,7 @@ def _bad_request(error: ErrorDetails, values: Mapping[str, Any]) -> BadRequest:
     if kind in TOO_SHORT:
         code = f"{TOO_SHORT[kind]}_below_min_length"
         return BadRequest(f"Invalid '{param}': it must not be empty.", param=param, code=code)
-    return BadRequest(f"Invalid '{param}': {error['msg']}.", param=param)
+    return BadRequest(f"Invalid '{param}': {context.get('error', error['msg'])}.", param=param)
 
 
 def _out_of_bounds(param: str, kind: str, value: object, context: Mapping[str, Any]) -> BadRequest:

@@ -73,7 +73,7 @@ def test_a_denoiser_alone_gets_its_base(manager: CheckpointManager, folders: tup
         ("Fluxx", {}, "checkpoint", "There is no checkpoint at Fluxx; did you mean .*/weights/flux"),
         ("starter-chat", {}, "checkpoint", "a chat model or classifier of transformers"),
         ("flux", {"family": "gamma", "price": "1.00"}, None, "expected one of alpha, beta"),
-        ("flux", {"family": "gamma"}, "price", "send 'price'"),
+        ("flux", {"family": "gamma"}, "price", "no 1K model whose price could be taken"),
         ("flux", {"name": "catalog"}, "name", "is there already"),
         ("flux", {"name": "beta-3-pro-image-count"}, "name", "is served already, by beta-3-pro.toml"),
         ("odd.gguf", {}, "checkpoint", "neither a diffusers folder"),
