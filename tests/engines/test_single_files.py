@@ -28,6 +28,8 @@ from tests.support.tiny_families import make_family
 CPU = torch.device("cpu")
 KIND = gguf.GGMLQuantizationType
 Weights = dict[str, torch.Tensor]
+Blocks = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
+OF_256 = "time_text_embed.timestep_embedder.linear_1.weight"  # the only rows of the tiny FLUX.1 that are as long
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +94,28 @@ def quantized(kind: gguf.GGMLQuantizationType) -> Callable[[Weights, Path], None
     """GGUF: of this type where rows are blocks of 32, else F32."""
 
     def save(weights: Weights, path: Path) -> None:
-        writer = gguf.GGUFWriter(path, "flux")
-        for name, weight in weights.items():
-            rows = weight.numpy().astype(np.float32)
-            if rows.ndim == 2 and rows.shape[1] % 32 == 0:
-                writer.add_tensor(name, gguf.quants.quantize(rows, kind), raw_dtype=kind)
-            else:
-                writer.add_tensor(name, rows)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        blocks = {
+            name: gguf.quants.quantize(weight.numpy().astype(np.float32), kind)
+            for name, weight in weights.items()
+            if weight.ndim == 2 and weight.shape[1] % 32 == 0
+        }
+        write_gguf(weights, blocks, kind, path)
 
     return save
+
+
+def write_gguf(weights: Weights, blocks: dict[str, Blocks], kind: gguf.GGMLQuantizationType, path: Path) -> None:
+    """`blocks` in place of the weights with their names; the others as F32."""
+    writer = gguf.GGUFWriter(path, "flux")
+    for name, weight in weights.items():
+        if name in blocks:
+            writer.add_tensor(name, blocks[name], raw_dtype=kind)
+        else:
+            writer.add_tensor(name, weight.numpy().astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def draw(spec: CheckpointSpec) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -138,6 +149,30 @@ def test_a_denoiser_alone_draws_what_its_weights_draw(
     assert np.abs(draw(spec) - of_folder).mean() <= difference
     checkpoint = load_checkpoint(spec, CPU)
     assert estimate_bytes(spec, 4) == pytest.approx(checkpoint.weights_bytes, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales"),  # where a block has its scales, of two bytes each
+    [(KIND.Q2_K, (-4, -2)), (KIND.Q3_K, (-2,)), (KIND.Q4_K, (0, 2)), (KIND.Q5_K, (0, 2)), (KIND.Q6_K, (-2,))],
+)
+def test_blocks_of_256_weights_draw_what_they_stand_for(
+    base: Path, tmp_path: Path, kind: gguf.GGMLQuantizationType, scales: tuple[int, ...]
+) -> None:
+    """The library reads these types and writes none, so the blocks are random bits with small scales."""
+    weights = weights_of(base)
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = np.random.default_rng(0).integers(0, 256, (weights[OF_256].shape[0], size), dtype=np.uint8)
+    for place in scales:
+        blocks[:, place % size : place % size + 2] = np.frombuffer(np.float16(2e-4).tobytes(), np.uint8)
+    weights[OF_256] = torch.from_numpy(gguf.quants.dequantize(blocks, kind))
+    write_gguf(weights, {OF_256: blocks}, kind, tmp_path / "blocks.gguf")
+    plain(weights, tmp_path / "plain.safetensors")
+    of_blocks, of_weights = (
+        draw(single_file(base, tmp_path / name)).astype(int) for name in ("blocks.gguf", "plain.safetensors")
+    )
+    assert np.abs(of_blocks - of_weights).mean() <= 0.5
+    of_others = draw(replace(single_file(base, tmp_path / "blocks.gguf"), path=base, base=None)).astype(int)
+    assert np.abs(of_blocks - of_others).mean() > 1
 
 
 def test_other_weights_draw_a_picture_that_is_further_away(base: Path, tmp_path: Path) -> None:
