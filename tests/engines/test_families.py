@@ -107,7 +107,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     if not (found.text or found.references):
         inputs["mask"] = left_half()
     steps = 2 if found.text else 4  # a redrawn picture is drawn in the last of them
-    job = image_job(spec, id="wide", width_px=112, height_px=64, n=2, steps=steps, **inputs)
+    job = image_job(spec, id="wide", width_px=112, height_px=64, n=2, steps=steps, time_limit_s=900, **inputs)
     one_by_one = name in ONE_BY_ONE  # then the second does not begin before the first has ended
     event = await last_event(engine, job) if one_by_one else (await drawn_together(engine, [job]))[0]
     assert isinstance(event, Finished), event
