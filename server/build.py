@@ -232,7 +232,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         response_creator=response_creator,
         responses=responses,
         conversations=Conversations(base.conversation_store, history, base.storage),
-        pictured_chat=PicturedChat(image_calls, response_creator, base.storage),
+        pictured_chat=PicturedChat(image_calls, response_creator, base.storage, links=settings.links_in_chats),
         compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
         checkpoints=checkpoints,

@@ -96,6 +96,11 @@ class Settings(BaseSettings):
     json_edits: bool = Field(
         False, description="Whether /v1/images/edits takes a JSON body with 'images', as OpenAI's does, beside a form."
     )
+    links_in_chats: bool = Field(
+        False,
+        description="Whether the text of a chat answer with pictures links them, for clients that send back "
+        "only the text of earlier answers.",
+    )
     leave_out_pictures: bool = Field(
         False,
         description="Whether pictures for a chat model that does not see are left out and named in x-darkroom-ignored, "

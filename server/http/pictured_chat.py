@@ -101,7 +101,7 @@ async def _by_image_model(
     request: Request, key: Key, services: Services, call: PicturedCall, model: ImageModel
 ) -> Response:
     model = at_tier(services.catalog.current, model, call.tier, SIZE_FIELD)
-    drawing = read_conversation(call.body.messages, model.checkpoint.max_references)
+    drawing = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
     options = call.options | _size(call.body)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))

@@ -147,7 +147,8 @@ def _event_choice(event: Delta | ChoiceFinished, logprobs: bool) -> Json:
         case CustomCallDelta():
             return _chunk_choice(event.choice, {"tool_calls": [_custom_call_delta(event)]})
         case PictureDelta():
-            return _chunk_choice(event.choice, {"images": [_image(event)]})
+            text = {"content": event.text} if event.text else {}
+            return _chunk_choice(event.choice, {**text, "images": [_image(event)]})
         case ChoiceFinished():
             return {**_chunk_choice(event.choice, {}), "finish_reason": event.reason}
 
@@ -178,6 +179,7 @@ def _add(choice: _Choice, event: Delta) -> None:
     match event:
         case PictureDelta():
             choice.images.append(_image(event))
+            choice.text.append(event.text)
         case TextDelta():
             choice.text.append(event.text)
             choice.logprobs.extend(event.logprobs)

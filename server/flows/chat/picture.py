@@ -15,16 +15,22 @@ class CallAdmitted(Admitted):
 
 @dataclass(frozen=True, slots=True)
 class PictureDelta:
-    """A whole picture of a choice, as base64."""
+    """A whole picture of a choice, as base64. `link`: the URL by which the choice's text names it, if it does."""
 
     choice: int
     data: str
     media_type: str
     index: int = 0  # among the pictures of its choice
+    link: str | None = None
 
     @property
     def data_uri(self) -> str:
         return f"data:{self.media_type};base64,{self.data}"
+
+    @property
+    def text(self) -> str:
+        """In Markdown."""
+        return f"[image]({self.link})\n" if self.link else ""
 
 
 PicturedEvent = ChatEvent | PictureDelta

@@ -1,8 +1,11 @@
 """What is drawn of a conversation: the last thing that the user said, from the pictures since the last one drawn."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from server.backends.storage import NAME
 from server.errors import BadRequest
 from server.flows.references import Reference
 from server.schemas.chat_messages import (
@@ -15,6 +18,8 @@ from server.schemas.chat_messages import (
 )
 
 ChatMessage = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(\s*<?([^\s<>()]+)>?(?:\s[^()]*)?\)")  # linear in long texts
+DATA_URI = re.compile(r"data:image/[a-z+.-]+;base64,", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +47,31 @@ def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> D
     for index in range(last - 1, -1, -1):
         earlier = messages[index]
         room = max(0, max_references - len(references))
-        references += list(_pictures(earlier, index))[:room]
-        if isinstance(earlier, AssistantMessage) and earlier.images:
+        found = list(_pictures(earlier, index))
+        references += found[:room]
+        if isinstance(earlier, AssistantMessage) and found:
             break
     unread = tuple(f"messages[{i}]" for i, one in enumerate(messages) if isinstance(one, SystemMessage))
     return Drawing(_text(message), tuple(references), unread)
+
+
+def drawn_pictures(message: AssistantMessage, index: int) -> list[Reference]:
+    """The pictures of an earlier answer: its `images`; or, as some clients keep only the text, those that the text
+    links. Of a result of this server only the name is kept, so that no link in a text is ever fetched."""
+    if message.images:
+        parts = enumerate(message.images)
+        return [Reference(f"messages[{index}].images[{i}].image_url", part.image_url.url) for i, part in parts]
+    links = (found[1] for found in MARKDOWN_LINK.finditer(text_of(message.content or "")))
+    sources = (link if DATA_URI.match(link) else link.partition("?")[0].rpartition("/")[2] for link in links)
+    kept = dict.fromkeys(source for source in sources if DATA_URI.match(source) or NAME.fullmatch(source))
+    return [Reference(f"messages[{index}].content", source) for source in kept]
+
+
+def text_of(content: str | Sequence[Any]) -> str:
+    """Its parts that have text."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(getattr(part, "text", None) or getattr(part, "refusal", "")) for part in content)
 
 
 def _text(message: UserMessage) -> str:
@@ -57,8 +82,7 @@ def _text(message: UserMessage) -> str:
 
 def _pictures(message: ChatMessage, index: int) -> Iterator[Reference]:
     if isinstance(message, AssistantMessage):
-        for position, part in enumerate(message.images or ()):
-            yield Reference(f"messages[{index}].images[{position}].image_url", part.image_url.url)
+        yield from drawn_pictures(message, index)
     elif isinstance(message, UserMessage) and isinstance(message.content, list):
         for position, user_part in enumerate(message.content):
             if isinstance(user_part, ImagePart):

@@ -34,12 +34,14 @@ OnStart = Callable[[ActiveJob[Any]], None]
 
 
 class PicturedChat:
-    """Runs such chats. One for the whole server. `on_start` gets the task, once it is found or begun."""
+    """Runs such chats. One for the whole server. `on_start` gets the task, once it is found or begun. `links`: texts
+    link the pictures."""
 
-    def __init__(self, calls: ImageCalls, responses: ResponseCreator, storage: Storage) -> None:
+    def __init__(self, calls: ImageCalls, responses: ResponseCreator, storage: Storage, *, links: bool) -> None:
         self._calls = calls
         self._responses = responses
         self._storage = storage
+        self._links = links
 
     async def draw(
         self, key: Key, request: ImageRequest, retry: RetryInfo, on_start: OnStart, *, body_begins: bool
@@ -52,9 +54,12 @@ class PicturedChat:
             await call.admission()
             call.response_started = call.response_started or body_begins
             yield CallAdmitted(0, job=call.call.id, replayed=call.replayed)
-            answer = await load_answer(self._storage, await call.result())
+            result = await call.result()
+            answer = await load_answer(self._storage, result)
+            media_type = f"image/{answer.output_format}"
             for index, item in enumerate(answer.data):
-                yield PictureDelta(index, item.b64_json or "", f"image/{answer.output_format}")
+                link = result.answer.data[index].url if self._links else None
+                yield PictureDelta(index, item.b64_json or "", media_type, link=link)
                 yield ChoiceFinished(index, "stop")
             yield ChatFinished(ChatUsage(answer.usage.input_tokens, answer.usage.output_tokens), 0.0)
 
@@ -69,7 +74,7 @@ class PicturedChat:
             yield CallAdmitted(0, job=response.call.id, replayed=response.replayed)
             pictures = 0
             async for event in response.follow():
-                for made in _events(event, pictures):
+                for made in _events(event, pictures, self._links):
                     pictures += isinstance(made, PictureDelta)
                     yield made
         yield ChoiceFinished(0, _end(response))
@@ -77,7 +82,7 @@ class PicturedChat:
         yield ChatFinished(ChatUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0)), 0.0)
 
 
-def _events(event: Json, pictures: int) -> Iterator[PicturedEvent]:
+def _events(event: Json, pictures: int, links: bool) -> Iterator[PicturedEvent]:
     match event["type"]:
         case "response.output_text.delta":
             yield TextDelta(0, event["delta"])
@@ -90,7 +95,8 @@ def _events(event: Json, pictures: int) -> Iterator[PicturedEvent]:
             if item["type"] == "custom_tool_call":
                 yield ToolCallDelta(0, index, custom_arguments(item["input"]), item["call_id"], item["name"])
             if item["type"] == "image_generation_call" and item["result"]:
-                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures)
+                link = item["url"] if links else None
+                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures, link)
 
 
 def _end(response: ActiveResponse) -> FinishReason:

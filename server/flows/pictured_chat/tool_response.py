@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.flows.pictured_chat.conversation import ChatMessage
+from server.flows.pictured_chat.conversation import ChatMessage, drawn_pictures, text_of
 from server.schemas.chat import ChatBody
 from server.schemas.chat_messages import AssistantMessage, CustomCall, ImagePart, TextPart, ToolMessage
 from server.schemas.chat_tools import ChatFunction, ChatTool, TextByGrammar
@@ -55,7 +55,7 @@ def _client_tool(tool: ChatTool) -> Json:
 
 def _items(message: ChatMessage, index: int) -> Iterator[Json]:
     if isinstance(message, ToolMessage):
-        output = _joined(message.content)
+        output = text_of(message.content)
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
         return
     if isinstance(message, AssistantMessage):
@@ -70,9 +70,9 @@ def _items(message: ChatMessage, index: int) -> Iterator[Json]:
 
 def _assistant_items(message: AssistantMessage, index: int) -> Iterator[Json]:
     if message.content:
-        yield {"role": "assistant", "content": _joined(message.content)}
-    for position, picture in enumerate(message.images or ()):
-        url = picture.image_url.url
+        yield {"role": "assistant", "content": text_of(message.content)}
+    for position, picture in enumerate(drawn_pictures(message, index)):
+        url = str(picture.source)
         if found := DATA_URI.match(url):
             item_id = f"ig_{index}_{position}"
             yield {"type": "image_generation_call", "id": item_id, "result": url[found.end() :]}
@@ -91,9 +91,3 @@ def _part(part: TextPart | ImagePart) -> Json:
     if isinstance(part, ImagePart):
         return {"type": "input_image", "image_url": part.image_url.url}
     return {"type": "input_text", "text": part.text}
-
-
-def _joined(content: str | Sequence[Any]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(getattr(part, "text", None) or getattr(part, "refusal", "")) for part in content)

@@ -59,6 +59,33 @@ def test_the_newest_pictures_are_the_references(messages: list[Any], references:
     assert prompt == messages[-1]["content"][-1]["text"]
 
 
+RESULT = f"{'0a' * 16}.png"
+
+
+@pytest.mark.parametrize(
+    ("text", "references"),
+    [
+        (f"[image](http://127.0.0.1:8080/cdn/{RESULT})\n", [RESULT]),
+        (f"Here: ![a boat](https://pictures.example/cdn/{RESULT}?w=320 'a boat') and more", [RESULT]),
+        (f"[x](/cdn/{RESULT}) [again](<http://other/cdn/{RESULT}>)", [RESULT]),
+        ("![boat](data:image/png;base64,AAAA)", ["data:image/png;base64,AAAA"]),
+        ("![boat](https://example.com/boat.png) [page](http://10.0.0.1/admin)", []),  # never fetched
+        ([{"type": "text", "text": f"[image](http://x/cdn/{RESULT})"}], [RESULT]),
+        ("[](a" * 200_000 + "[](" + "a" * 200_000, []),
+        ("[" * 200_000 + "[]( " + " " * 200_000, []),
+    ],
+)
+def test_links_to_results_in_earlier_answers_are_references(text: Any, references: list[str]) -> None:
+    answer = {"role": "assistant", "content": text}
+    assert read(user("a boat", "a"), answer, user("blue"))[1] == (references or ["a"])
+    kept = to_response(body(user("a boat"), answer, user("blue")), "starter-chat", ImageTool(type="image_generation"))
+    assert sum("image" in str(item) for item in kept.input[1:]) >= len(references)  # type: ignore[index]
+
+
+def test_pictures_of_an_answer_are_not_taken_from_its_text_too() -> None:
+    assert read({**drawn("a"), "content": f"[image](http://x/cdn/{RESULT})"}, user("blue"))[1] == ["a"]
+
+
 def test_earlier_pictures_yield_where_a_model_takes_fewer() -> None:
     assert read(user("x", "a"), user("y", "b"), user("z"), most=1)[1] == ["b"]
     assert read(user("x", "a"), user("y", "b", "c"), most=1)[1] == ["b", "c"]  # sent for this: refused, not dropped
