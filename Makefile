@@ -12,7 +12,7 @@ VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -77,6 +77,9 @@ $(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/n
 	@.venv-clients/bin/pip install --quiet --disable-pip-version-check --constraint tests/clients/constraints.txt \
 		--requirement tests/clients/requirements.txt && touch $@ || echo "LiteLLM and LangChain are not tested: pip could not install them"
 	@npm ci --prefix tests/node --no-audit --no-fund --silent || echo "OpenAI's Node SDK and the console are not tested: npm could not install the SDK and the browser"
+
+conformance: $(STAMP) $(CLIENTS) ## SDKs and suites of others against one server: the tables of docs/conformance.md; SUITES=folder with their copies
+	@$(BIN)/python -m benchmarks.conformance $(if $(SUITES),--suites $(SUITES))
 
 check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
 	@$(BIN)/ruff check .

@@ -3,10 +3,10 @@
 # and short calls at one time.
 #   BASE=http://127.0.0.1:8080 KEY=sk-dr-... AIPERF=path/to/aiperf sh benchmarks/aiperf.sh FOLDER
 # It writes a folder for each run, with profile_export_aiperf.json, and prints one line for each. AIPerf's builtin
-# tokenizer is fetched at its first use: without a network, TOKENIZER=weights/starter-chat.
+# tokenizer is fetched at its first use: without a network, TOKENIZER=weights/starter-chat. A run has 3 calls for each
+# one at a time, and 8 at least.
 set -eu
 out=$1
-requests=${REQUESTS:-16}
 model=${MODEL:-alpha-image-2-count}
 mkdir -p "$out"
 for colour in red blue green yellow; do
@@ -16,8 +16,9 @@ done > "$out/prompts.jsonl"
 profile() { # NAME ROUTE CONCURRENCY, and options of aiperf
     run=$out/$1 route=$2 concurrency=$3
     shift 3
+    requests=${REQUESTS:-$((concurrency < 3 ? 8 : 3 * concurrency))}
     "${AIPERF:-aiperf}" profile --url "$BASE" --api-key "$KEY" --model "$model" \
-        --tokenizer "${TOKENIZER:-builtin}" --endpoint-type "$route" --extra-inputs "size:${SIZE:-256x256}" \
+        --tokenizer "${TOKENIZER:-builtin}" --endpoint-type "$route" --extra-inputs "size:${SIZE:-512x512}" \
         --extra-inputs response_format:b64_json --concurrency "$concurrency" --request-count "$requests" \
         --warmup-request-count 1 --random-seed 7 --ui-type none --output-artifact-dir "$run" "$@" \
         > "$run.log" 2>&1 || echo "failed: $run.log"
@@ -41,9 +42,9 @@ draw() {
 }
 
 for concurrency in ${CONCURRENCY:-1 4 8}; do
-    draw "text-$concurrency" "$concurrency" --extra-inputs quality:standard
-    profile "edit-$concurrency" image_edit "$concurrency" --extra-inputs quality:standard --image-width-mean 256 \
-        --image-height-mean 256 --image-format png --synthetic-input-tokens-mean 8
+    draw "text-$concurrency" "$concurrency" --extra-inputs quality:low
+    profile "edit-$concurrency" image_edit "$concurrency" --extra-inputs quality:low --image-width-mean 512 \
+        --image-height-mean 512 --image-format png --synthetic-input-tokens-mean 8
 done
 draw mixed-long 2 --extra-inputs num_inference_steps:80 &
 draw mixed-short 4 --extra-inputs num_inference_steps:2

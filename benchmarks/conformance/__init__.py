@@ -1,0 +1,1 @@
+"""`make conformance`: clients of others against one server, and the tables of docs/conformance.md."""
