@@ -1,5 +1,5 @@
 // Compare: the price before it starts, a sheet of two axes, and checkpoints side by side for operators.
-import { assert, spec } from "./harness.mjs";
+import { assert, eventually, spec } from "./harness.mjs";
 
 await spec("compare", "/console/compare", async (page, { looks, shot }) => {
   await page.getByRole("textbox", { name: "Prompt", exact: true }).fill("a red boat at sunset");
@@ -10,7 +10,7 @@ await spec("compare", "/console/compare", async (page, { looks, shot }) => {
   const start = page.getByRole("button", { name: "Generate 4 images · CNY 0.40" });
   await start.click();
   await page.waitForFunction(() => document.querySelectorAll(".sheet td img").length === 4);
-  assert.deepEqual(await page.locator(".sheet th").allTextContents(), ["Seed 1", "Seed 2", "Steps 1", "Steps 2"]);
+  await eventually(async () => assert.deepEqual(await page.locator(".sheet th").allTextContents(), ["Seed 1", "Seed 2", "Steps 1", "Steps 2"]));
   const urls = await page.locator(".sheet td a").evaluateAll((links) => links.map((link) => link.pathname));
   assert.equal(new Set(urls).size, 4);
 

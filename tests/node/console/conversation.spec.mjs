@@ -1,5 +1,5 @@
 // Conversation: a picture in an answer, a change of it, a branch from an earlier turn, and all of it after a reload.
-import { assert, spec } from "./harness.mjs";
+import { assert, eventually, spec } from "./harness.mjs";
 
 await spec("conversation", "/console/conversation", async (page, { looks, shot }) => {
   const parents = [];
@@ -12,11 +12,13 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
   });
   const say = async (text) => {
     const before = parents.length;
+    const answers = page.getByRole("group", { name: "Model" });
+    const earlier = await answers.count();
     await page.getByLabel("Message", { exact: true }).fill(text);
     await page.getByRole("button", { name: "Send" }).click();
-    await page.getByRole("group", { name: "Model" }).last().and(page.locator("[aria-busy=false]")).waitFor();
+    await answers.nth(earlier).and(page.locator("[aria-busy=false]")).waitFor();
     await page.waitForFunction(() => document.querySelector("#message").value === "");
-    assert.equal(parents.length, before + 1);
+    await eventually(async () => assert.equal(parents.length, before + 1));
   };
   await say("draw a red boat at sea");
   const picture = page.getByAltText("Image for: draw a red boat at sea");
@@ -26,16 +28,16 @@ await spec("conversation", "/console/conversation", async (page, { looks, shot }
   await page.getByLabel("It may draw.").uncheck();
   await say("hello");
   await page.getByRole("button", { name: "Branch from here" }).click();
-  assert.equal(await page.getByRole("group", { name: "You" }).count(), 1);
+  await eventually(async () => assert.equal(await page.getByRole("group", { name: "You" }).count(), 1));
   await say("good bye");
   assert.equal(parents[0], null);
   assert.equal(parents[2], parents[1]); // both continue the first turn
   await page.getByRole("button", { name: "Branch 2" }).click();
-  assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "hello"]);
+  await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "hello"]));
 
   await page.reload();
   await page.getByRole("button", { name: "good bye" }).first().click();
   await page.getByRole("group", { name: "Model" }).last().waitFor();
-  assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "good bye"]);
+  await eventually(async () => assert.deepEqual(await page.getByRole("group", { name: "You" }).allInnerTexts(), ["draw a red boat at sea", "good bye"]));
   await picture.evaluate((image) => image.decode());
 });

@@ -1,5 +1,5 @@
 // Edit: what the brush painted changes, and nothing else does.
-import { api, assert, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 const drawn = await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a red boat at sea", response_format: "url", seed: 3 });
 const name = drawn.body.data[0].url.split("/").pop();
@@ -35,12 +35,13 @@ await spec("edit", `/console/edit?image=${name}`, async (page, { looks, shot }) 
   const once = await painted();
   assert.ok(once > 40_000, `${once} pixels painted`);
   await page.getByRole("button", { name: "Eraser" }).click();
+  await page.getByRole("button", { name: "Eraser", pressed: true }).waitFor();
   await stroke();
-  assert.ok((await painted()) < once / 10);
+  await eventually(async () => assert.ok((await painted()) < once / 10));
   await page.getByRole("button", { name: "Undo" }).click();
-  assert.equal(await painted(), once);
+  await eventually(async () => assert.equal(await painted(), once));
   await page.getByRole("button", { name: "Invert" }).click();
-  assert.ok((await painted()) > 1024 * 1024 - once - 5000);
+  await eventually(async () => assert.ok((await painted()) > 1024 * 1024 - once - 5000));
   await page.getByRole("button", { name: "Undo" }).click();
   await looks();
   await shot();

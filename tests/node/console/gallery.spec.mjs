@@ -1,5 +1,5 @@
 // Gallery: kept after a reload, filtered, opened by arrows, every setting recalled, deleted.
-import { api, assert, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 const MODEL = "beta-2.5-flash-image-count";
 const draw = (prompt, more = {}) => api("POST", "/v1/images/generations", { model: MODEL, prompt, response_format: "url", ...more });
@@ -14,7 +14,7 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
   const before = await cards.count();
   await page.reload();
   await cards.first().waitFor();
-  assert.equal(await cards.count(), before);
+  await eventually(async () => assert.equal(await cards.count(), before));
   const widths = await page.evaluate(() => Promise.all([...document.querySelectorAll("figure.card img")].slice(0, 2).map(async (image) => {
     await image.decode();
     return image.naturalWidth;
@@ -28,11 +28,11 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
   await page.waitForFunction(() => [...document.querySelectorAll("figcaption")].every((caption) => caption.textContent.includes("green tree")));
   await cards.first().getByRole("button").click();
   const dialog = page.getByRole("dialog");
-  assert.match(await dialog.textContent(), /Seed7/);
+  await eventually(async () => assert.match(await dialog.textContent(), /Seed7/));
   await dialog.getByRole("button", { name: "Recall all settings" }).click();
-  assert.equal(await page.locator("#prompt").inputValue(), "a green tree on a hill");
-  assert.equal(await page.locator("#seed").inputValue(), "7");
-  assert.equal(await page.locator("#model").inputValue(), MODEL);
+  await eventually(async () => assert.equal(await page.locator("#prompt").inputValue(), "a green tree on a hill"));
+  await eventually(async () => assert.equal(await page.locator("#seed").inputValue(), "7"));
+  await eventually(async () => assert.equal(await page.locator("#model").inputValue(), MODEL));
 
   await page.getByRole("link", { name: "Gallery" }).click();
   await page.getByRole("button", { name: "Open a blue boat" }).first().click();

@@ -1,5 +1,5 @@
 // Generate: by the keyboard alone, several at once, cancelled, refused, and found again after a reload.
-import { api, assert, base, spec } from "./harness.mjs";
+import { api, assert, base, eventually, spec } from "./harness.mjs";
 
 const MODEL = "beta-2.5-flash-image-count";
 const cards = (page) => page.locator("figure.card");
@@ -21,10 +21,10 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.keyboard.type("beta-2.5");
   await tabTo(page, "1:1");
   await page.keyboard.press("ArrowRight");
-  assert.equal(await page.evaluate(() => document.activeElement.value), "3:2"); // focus stays on the ratios
+  await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.value), "3:2")); // focus stays on the ratios
   await page.keyboard.press("Control+Enter");
   await cards(page).waitFor();
-  assert.match(await page.locator("figcaption").textContent(), /a red boat at sunset.*beta-2.5-flash-image-count · 1536x1024/);
+  await eventually(async () => assert.match(await page.locator("figcaption").textContent(), /a red boat at sunset.*beta-2.5-flash-image-count · 1536x1024/));
   await cards(page).getByRole("button").press("Enter");
   const shown = page.getByRole("dialog").getByRole("img");
   await shown.evaluate((image) => image.decode());
@@ -61,9 +61,9 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.locator("#guidance").fill("9");
   await page.getByText("Advanced").click();
   await generate.click();
-  assert.match(await page.getByRole("alert").textContent(), /without guidance/);
-  assert.equal(await page.evaluate(() => document.activeElement.id), "guidance");
-  assert.ok(await page.locator("#guidance").isVisible());
+  await eventually(async () => assert.match(await page.getByRole("alert").textContent(), /without guidance/));
+  await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.id), "guidance"));
+  await eventually(async () => assert.ok(await page.locator("#guidance").isVisible()));
   await page.locator("#guidance").fill("");
   await looks();
   assert.equal(base, new URL(page.url()).origin);

@@ -22,6 +22,18 @@ export async function api(method, path, body, secret = key) {
   return { status: response.status, body: text && JSON.parse(text) };
 }
 
+// Runs a check until its assertions hold: a click ends before the request that it causes, and the page changes later.
+export async function eventually(check) {
+  for (const end = Date.now() + LIMIT_MS; ; ) {
+    try {
+      return await check();
+    } catch (error) {
+      if (error.code !== "ERR_ASSERTION" || Date.now() > end) throw error;
+    }
+    await new Promise((next) => setTimeout(next, 50));
+  }
+}
+
 export const asOperator = (method, path, body) => api(method, path, body, admin);
 
 async function violations(page, rules) {

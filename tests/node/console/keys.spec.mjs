@@ -1,5 +1,5 @@
 // Keys: made in the browser, used, changed, given another secret, revoked.
-import { api, assert, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 const works = async (secret) => (await api("GET", "/v1/models", undefined, secret)).status === 200;
 
@@ -17,13 +17,13 @@ await spec("keys", "/console/keys", async (page, { looks, shot }) => {
   await shot();
 
   await page.getByRole("button", { name: "web shop" }).click();
-  assert.equal(Number(await dialog.getByLabel("Budget in CNY").inputValue()), 10.5);
+  await eventually(async () => assert.equal(Number(await dialog.getByLabel("Budget in CNY").inputValue()), 10.5));
   await dialog.locator("#name").fill("shop");
   await dialog.getByLabel("Budget a month in CNY").fill("2");
   await looks("keys, dialog");
   await dialog.getByRole("button", { name: "Save" }).click();
   await page.getByRole("button", { name: "shop", exact: true }).click();
-  assert.equal(await dialog.getByLabel("Calls at once").inputValue(), "3");
+  await eventually(async () => assert.equal(await dialog.getByLabel("Calls at once").inputValue(), "3"));
   await dialog.getByRole("button", { name: /^New secret/ }).click();
   await page.waitForFunction((before) => document.querySelector("#secret")?.textContent !== before, first);
   const second = await secret();

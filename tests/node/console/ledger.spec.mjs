@@ -1,5 +1,5 @@
 // Ledger: who spent what last, equal in the table, the CSV and an invoice; and books that agree.
-import { api, asOperator, assert, base, spec } from "./harness.mjs";
+import { api, asOperator, assert, base, eventually, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", response_format: "url" });
 
@@ -8,7 +8,7 @@ await spec("ledger", "/console/ledger", async (page, { looks, shot }) => {
   const { body: usage } = await asOperator("GET", "/admin/usage?by=key");
   const total = Number(usage.total.amount).toFixed(2);
   const table = page.getByRole("region", { name: "Usage" });
-  assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${total}`));
+  await eventually(async () => assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${total}`)));
   const csv = await page.request.get(base + (await page.getByRole("link", { name: "Download CSV" }).getAttribute("href")));
   const [head, ...rows] = (await csv.text()).trim().split(/\r?\n/);
   const amount = head.split(",").indexOf("amount");

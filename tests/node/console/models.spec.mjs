@@ -1,5 +1,5 @@
 // Models: what is served, an undo that fails without a change, a reload, the servers, and a swap with its progress, taken back.
-import { asOperator, assert, spec } from "./harness.mjs";
+import { asOperator, assert, eventually, spec } from "./harness.mjs";
 
 const SWAPPED = "alpha-image-2-count";
 const checkpointOf = async (model) => (await asOperator("GET", "/admin/checkpoints")).body.data.find((one) => one.models.includes(model)).name;
@@ -10,10 +10,11 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
   await page.getByRole("alert").waitFor(); // there was none
   await page.getByRole("button", { name: "Reload the catalog" }).click();
   await page.getByText("No model has changed.").waitFor();
-  assert.equal(await page.getByRole("alert").count(), 0);
-  assert.deepEqual(await page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr td:nth-child(3)").allTextContents().then((actions) => actions.slice(0, 2)), ["Reload the catalog", "Undo"]);
+  await eventually(async () => assert.equal(await page.getByRole("alert").count(), 0));
+  const actions = page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr td:nth-child(3)");
+  await eventually(async () => assert.deepEqual((await actions.allTextContents()).slice(0, 2), ["Reload the catalog", "Undo"]));
   const servers = page.getByRole("region", { name: "Servers and workers" }).locator("tbody tr");
-  assert.deepEqual(await servers.locator("td:nth-child(-n+4)").allTextContents(), ["this one", "ready", "–", "image"]);
+  await eventually(async () => assert.deepEqual(await servers.locator("td:nth-child(-n+4)").allTextContents(), ["this one", "ready", "–", "image"]));
   await looks();
   await shot();
 
@@ -29,5 +30,5 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
   await page.getByRole("button", { name: "Undo the last swap" }).click();
   await changes.nth(3).waitFor();
   assert.equal(await checkpointOf(SWAPPED), "starter-alpha");
-  assert.equal(await page.getByRole("alert").count(), 0);
+  await eventually(async () => assert.equal(await page.getByRole("alert").count(), 0));
 });

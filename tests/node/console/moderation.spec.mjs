@@ -1,5 +1,5 @@
 // Moderation: a refusal with its evidence, and a trial that refuses nothing.
-import { api, assert, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 const refused = await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a forbidden word" });
 assert.equal(refused.body.error.code, "moderation_blocked");
@@ -15,6 +15,6 @@ await spec("moderation", "/console/moderation", async (page, { looks, shot }) =>
   await page.getByText("It would pass.").waitFor();
   await page.getByRole("button", { name: "Reload the policy" }).click();
   await page.getByText("Reloaded.").waitFor();
-  assert.match(await page.locator("#main").textContent(), /Rules: no-forbidden-things/);
+  await eventually(async () => assert.match(await page.locator("#main").textContent(), /Rules: no-forbidden-things/));
   await looks();
 });

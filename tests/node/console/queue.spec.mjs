@@ -1,5 +1,5 @@
 // Queue: a call appears while it runs, and an operator cancels it.
-import { api, assert, spec } from "./harness.mjs";
+import { api, assert, eventually, spec } from "./harness.mjs";
 
 await spec("queue", "/console/queue", async (page, { looks, shot }) => {
   await page.getByText("live", { exact: true }).waitFor();
@@ -8,7 +8,7 @@ await spec("queue", "/console/queue", async (page, { looks, shot }) => {
   await shot();
   await page.getByRole("button", { name: `Cancel ${job.id}` }).click();
   await page.getByText(job.id).waitFor({ state: "detached" });
-  assert.equal((await api("GET", `/v1/images/jobs/${job.id}`)).body.state, "cancelled");
-  assert.match(await page.getByRole("region", { name: "Workers" }).textContent(), /imageready/);
+  await eventually(async () => assert.equal((await api("GET", `/v1/images/jobs/${job.id}`)).body.state, "cancelled"));
+  await eventually(async () => assert.match(await page.getByRole("region", { name: "Workers" }).textContent(), /imageready/));
   await looks();
 });

@@ -1,10 +1,10 @@
 // Signing in: a wrong key, a session without a trace in the page, an operator's, Chinese, and out again.
-import { assert, base, key, spec } from "./harness.mjs";
+import { assert, base, eventually, key, spec } from "./harness.mjs";
 
 await spec("sign-in", "/console", async (page, { looks, shot, context }) => {
   await page.getByLabel("API key").fill("sk-dr-wrong");
   await page.keyboard.press("Enter");
-  assert.match(await page.getByRole("alert").textContent(), /Incorrect API key/);
+  await eventually(async () => assert.match(await page.getByRole("alert").textContent(), /Incorrect API key/));
   await looks();
   await shot("sign-in", { width: "phone", theme: "light" });
   await page.getByLabel("API key").fill(key);
@@ -15,14 +15,14 @@ await spec("sign-in", "/console", async (page, { looks, shot, context }) => {
 
   await page.getByRole("link", { name: "Keys" }).click(); // a key is no operator
   await page.getByLabel("Admin key").waitFor();
-  assert.equal(await page.title(), "Keys · Darkroom");
-  assert.equal(await page.evaluate(() => document.activeElement.tagName), "H1");
+  await eventually(async () => assert.equal(await page.title(), "Keys · Darkroom"));
+  await eventually(async () => assert.equal(await page.evaluate(() => document.activeElement.tagName), "H1"));
 
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByRole("button", { name: "Sign out" }).waitFor({ state: "hidden" }); // the click ends before its request does
   assert.equal((await page.request.get(`${base}/v1/models`)).status(), 401);
   await page.goto(`${base}/console/nothing`);
-  assert.equal(await page.getByRole("heading", { level: 1 }).textContent(), "No such page");
+  await eventually(async () => assert.equal(await page.getByRole("heading", { level: 1 }).textContent(), "No such page"));
 }, { signedIn: false });
 
 await spec("chinese", "/console", async (page, { looks, shot }) => {

@@ -1,5 +1,5 @@
 // My usage: what the key spent, as the ledger has it, and a refused call with its code.
-import { api, assert, base, spec } from "./harness.mjs";
+import { api, assert, base, eventually, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", response_format: "url" });
 assert.equal((await api("POST", "/v1/images/generations", { prompt: "a boat", model: "nothing" })).status, 404);
@@ -8,7 +8,7 @@ await spec("usage", "/console/usage", async (page, { looks, shot }) => {
   await page.locator(".uplot canvas").waitFor();
   const { body: me } = await api("GET", "/v1/darkroom/me");
   const table = page.getByRole("region", { name: "Usage" });
-  assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${Number(me.spent).toFixed(2)}`));
+  await eventually(async () => assert.match(await table.getByRole("row").last().textContent(), new RegExp(`Total.*CNY\\s${Number(me.spent).toFixed(2)}`)));
   await page.getByRole("region", { name: "Calls" }).getByText("404 model_not_found").first().waitFor();
   const csv = await page.request.get(base + (await page.getByRole("link", { name: "Download CSV" }).getAttribute("href")));
   assert.match(csv.headers()["content-type"], /text\/csv/);
