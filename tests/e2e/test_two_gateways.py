@@ -7,6 +7,7 @@ Workers are suspended while a test looks at what runs, so that nothing depends o
 import concurrent.futures
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +132,37 @@ def test_a_key_has_its_limits_on_both_together(pair: Pair) -> None:
     answers = [post(server, quick, seed=seed) for seed, server in enumerate((pair.a, pair.b, pair.a, pair.b))]
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
     assert answers[2].headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_a_call_refused_by_one_is_drawn_and_charged_once_by_the_other(pair: Pair) -> None:
+    """A 429, and a 503 of a server that is about to stop: clients and balancers send both again with their key."""
+    key, headers = pair.key(max_running=1), {"Idempotency-Key": "refused"}
+    with in_background() as pool:
+        with pair.held_up(pair.a):
+            first = pool.submit(post, pair.a, key)
+            until(lambda: len(pair.running(key)) == 1)
+            assert [post(server, key, headers).status_code for server in pair.servers] == [429, 429]
+        assert first.result().status_code == 200
+    drawn = post(pair.b, key, headers)
+    assert (drawn.status_code, "idempotency-replayed" in drawn.headers) == (200, False)
+    assert post(pair.a, key, headers).headers["idempotency-replayed"] == "true"
+    assert pair.charges(key) == 2
+
+    key = pair.key()
+    with in_background() as pool:
+        with pair.held_up(pair.a):
+            first = pool.submit(post, pair.a, key)
+            until(lambda: len(pair.running(key)) == 1)
+            assert pair.a.process is not None
+            pair.a.process.send_signal(signal.SIGTERM)
+            until(lambda: pair.a.readiness()["status"] == "draining")
+            assert post(pair.a, key, headers).status_code == 503
+            drawn = post(pair.b, key, headers)
+        assert (first.result().status_code, drawn.status_code) == (200, 200)
+    pair.a.wait_dead()
+    pair.a.start()
+    assert post(pair.a, key, headers).headers["idempotency-replayed"] == "true"
+    assert pair.charges(key) == 2
 
 
 def test_the_private_listener_takes_signed_requests_only(pair: Pair) -> None:
