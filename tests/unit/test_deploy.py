@@ -1,6 +1,7 @@
 """The files in deploy/ parse, and agree with the server's settings and with each other."""
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -150,6 +151,23 @@ def test_what_the_image_copies_is_there_and_not_ignored() -> None:
     allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied == allowed
     assert [path for path in copied if not (REPOSITORY / path).exists()] == []
+
+
+def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    for line in instructions():
+        if line.startswith("COPY "):
+            for word in [word for word in line.split()[1:-1] if not word.startswith("--")]:
+                source, target = REPOSITORY / word, image / word
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DARKROOM_")}
+    environment |= {"DARKROOM_HOME": str(tmp_path / "home"), "DARKROOM_DEVICE": "cpu"}
+    for command in (["keys", "create", "first"], ["models"], ["checkpoints", "inspect", "starter-alpha"]):
+        ran = [sys.executable, "-m", "server", *command]
+        done = subprocess.run(ran, cwd=image, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "home" / "darkroom.db").exists()
 
 
 def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settings) -> None:
