@@ -173,7 +173,7 @@ def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> 
 def test_the_image_runs_on_a_gpu_as_a_user_and_tells_its_health(defaults: Settings) -> None:
     lines = instructions()
     users = [number for number, line in enumerate(lines) if line.startswith("USER ")]
-    assert [lines[number] for number in users] == ["USER darkroom"]
+    assert [lines[number] for number in users] == ["USER 1000"]
     assert any("useradd --uid 1000 --create-home darkroom" in line for line in lines[: users[0]])
     (environment,) = (line for line in lines if line.startswith("ENV "))
     values = dict(word.split("=", 1) for word in environment.split()[1:])
