@@ -81,7 +81,7 @@ export default function Keys({ title }) {
       { name: t("This month"), show: (one) => html`<${Spent} one=${one} of="monthly_budget" spent="spent_this_month" />` },
       { name: t("Last used"), show: (one) => when(one.last_used_at) },
       { name: t("Groups"), wrap: true, show: (one) => one.groups.join(", ") },
-      { name: t("Id"), show: (one) => html`<code>${one.id}</code>` },
+      { name: t("Id"), long: true, show: (one) => html`<code>${one.id}</code>` },
       { name: t("Ends with"), show: (one) => html`<code>${one.tail}</code>` },
     ]} />`}
     ${list.more && html`<div class="actions"><button type="button" onClick=${list.loadMore}>${t("Show more")}</button></div>`}

@@ -66,7 +66,7 @@ export default function Ledger({ title }) {
       { name: t("Key"), show: (row) => row.key_name },
       { name: t("Model"), show: (row) => row.model },
       { name: t("Amount"), number: true, show: (row) => money(row.amount) },
-      { name: t("Call"), show: (row) => html`<code>${row.call_id}</code>` },
+      { name: t("Call"), long: true, show: (row) => html`<code>${row.call_id}</code>` },
     ]} />`}
     ${entries.more && html`<div class="actions"><button type="button" onClick=${entries.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

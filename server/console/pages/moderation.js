@@ -58,7 +58,7 @@ export default function Moderation({ title }) {
       { name: t("As"), show: (row) => stages()[row.stage] ?? row.stage },
       { name: t("Policy"), show: (row) => `${row.policy} · ${row.category}` },
       { name: t("Evidence"), wrap: true, show: (row) => row.evidence ?? "–" },
-      { name: t("Call"), show: (row) => html`<code>${row.call_id}</code>` },
+      { name: t("Call"), long: true, show: (row) => html`<code>${row.call_id}</code>` },
     ]} />`}
     ${refusals.more && html`<div class="actions"><button type="button" onClick=${refusals.loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;

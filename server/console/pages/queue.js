@@ -46,7 +46,7 @@ export default function Queue({ title }) {
       { name: t("Since"), show: (job) => when(job.created_at) },
       { name: t("Left"), number: true, show: (job) => duration(job.estimated_s) },
       { name: "", show: (job) => html`<button type="button" class="plain" aria-label=${t("Cancel {id}", job)} onClick=${() => cancel(job.id)}>${t("Cancel")}</button>` },
-      { name: t("Id"), show: (job) => html`<code>${job.id}</code>` },
+      { name: t("Id"), long: true, show: (job) => html`<code>${job.id}</code>` },
     ]} />`}
     <h2>${t("Workers")}</h2>
     <${Table} label=${t("Workers")} rows=${workers} rowKey=${(worker) => worker.name} empty=${t("None.")} columns=${[
