@@ -12,11 +12,14 @@ import { Pictures, picturesOf } from "../parts/picture.js";
 import { jobs, startJob } from "../state/jobs.js";
 import { can, findModel, imageModels, models } from "../state/models.js";
 
-// The picture before and after, with a line between them that can be moved.
+// The picture before and after, with a line between them that can be moved. It comes into view: it is below what was
+// painted on, and on a phone below the form too.
 function BeforeAfter({ before, after }) {
   const [share, setShare] = useState(50);
-  return html`<div class="form">
-    <div class="easel"><img src=${after} alt=${t("After")} />
+  const box = useRef();
+  const show = () => box.current.scrollIntoView({ block: "nearest" });
+  return html`<div class="form" ref=${box}>
+    <div class="easel"><img src=${after} alt=${t("After")} onLoad=${show} />
       <img src=${before} alt=${t("Before")} style=${{ position: "absolute", inset: 0, width: "100%", height: "100%", clipPath: `inset(0 ${100 - share}% 0 0)` }} />
     </div>
     <${Field} id="share" type="range" min="0" max="100" label=${t("Before and after")} value=${share} onInput=${(event) => setShare(Number(event.target.value))} />

@@ -52,5 +52,8 @@ await spec("edit", `/console/edit?image=${name}`, async (page, { looks, shot }) 
   await page.getByLabel("Before and after").waitFor();
   const [inside, outside] = [await difference(page, [0.2, 0.13, 0.8, 0.17]), await difference(page, [0, 0.5, 1, 1])];
   assert.ok(inside > 3 * outside, `the painted part changed by ${inside}, the rest by ${outside}`);
+  await eventually(async () => assert.ok((await page.getByLabel("Before and after").boundingBox()).y < 860)); // it came into view
+  await page.setViewportSize({ width: 390, height: 844 });
+  await page.getByLabel("Before and after").scrollIntoViewIfNeeded();
   await shot("edit-after", { width: "phone", theme: "light" });
 });
