@@ -147,8 +147,8 @@ def _node_chats(results: Json) -> Passed:
 
 
 def _python_version(package: str) -> str:
-    command = [CLIENTS, "-c", f"from importlib.metadata import version; print(version('{package}'))"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    told = f"from importlib.metadata import version; print(version('{package}'))"
+    return subprocess.run([str(CLIENTS), "-c", told], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _node_version(package: str) -> str:
