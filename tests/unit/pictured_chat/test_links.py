@@ -47,6 +47,18 @@ async def test_the_next_picture_is_drawn_from_the_one_that_the_text_links(runnin
     assert message["content"] != text
 
 
+async def test_a_chat_model_that_draws_sees_what_earlier_texts_link(running: InProcess) -> None:
+    drawn = await running.client.post("/v1/images/generations", json={"prompt": "a boat", "response_format": "url"})
+    running.workers.call = ("image_generation", '{"prompt": "a blue boat"}')
+    body = {**second(f"[image]({drawn.json()['data'][0]['url']})"), "model": "starter-chat", "stream": False}
+    answer = await running.client.post(PATH, json={**body, "modalities": ["image", "text"]})
+    running.workers.call = None
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"].startswith("[image](http://test")
+    jobs = [job for job in running.workers.jobs if isinstance(job, ImageJob) and job.prompt == "a blue boat"]
+    assert {len(job.references) for job in jobs} == {1}
+
+
 async def test_a_link_is_never_fetched(running: InProcess) -> None:
     before = len(running.workers.jobs)
     gone = await running.client.post(PATH, json=second(f"[image](https://example.com/cdn/{'0a' * 16}.png)"))
