@@ -8,6 +8,7 @@ With parts, only their tables are written. FOLDER has copies of the repositories
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--suites", type=Path, default=WORK / "suites")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server ends too
     began, failed = time.monotonic(), []
     with tempfile.TemporaryDirectory() as home:
         server = Server(Path(home), REPOSITORY / "weights", REPOSITORY / "model_configs", SETTINGS).start()

@@ -34,7 +34,11 @@ class Seen:
 
 def drive_sdks(server: Server) -> list[Seen]:
     """All of them, one after another."""
-    return [_drive(server, name, calls) for name, calls in SDKS.items()]
+    found = []
+    for name, calls in SDKS.items():
+        found.append(_drive(server, name, calls))
+        print(found[-1], flush=True)
+    return found
 
 
 Call = tuple[tuple[str | Path, ...], Callable[[Json], Passed]]
