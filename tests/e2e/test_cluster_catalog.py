@@ -4,15 +4,17 @@ The workers are plain ones, without torch; WORKERS=real has the server's.
 """
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.support.gateways import QUICK, Pair, two_gateways
-from tests.support.harness import Server, frozen, until
+from tests.support.harness import Server, free_port, frozen, until
 from tests.support.tiny_checkpoints import make_sd
 
 MODEL = "alpha-image-2-count"
@@ -103,6 +105,23 @@ def test_what_one_server_can_not_prepare_changes_nothing_on_both(pair: Pair) -> 
     (pair.a.weights / "only-here").symlink_to(pair.a.weights / "other")
     assert "only-here: No such file" in swap(pair.a, "only-here").json()["error"]["message"]
     assert swap(pair.a, "nowhere").status_code == 400
+    assert served(pair) == before
+
+
+@pytest.mark.nightly  # it waits for two leases
+def test_a_server_that_runs_and_can_not_be_reached_is_named(pair: Pair) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    row = "INSERT INTO gateways (owner, url, started_at, lease_until) VALUES ('lost', %s, %s, %s)"
+    with psycopg.connect(pair.url.replace("+psycopg", "")) as connection:
+        connection.execute(row, (url, time.time(), time.time() + 3600))
+    before = served(pair)
+    refused = swap(pair.a, "other")
+    with psycopg.connect(pair.url.replace("+psycopg", "")) as connection:
+        connection.execute("DELETE FROM gateways WHERE owner = 'lost'")
+    assert refused.status_code == 409
+    message = refused.json()["error"]["message"]
+    assert f"The server at {url} does not answer this one" in message
+    assert "Stop it, or let the servers reach each other there, and try again." in message
     assert served(pair) == before
 
 

@@ -152,7 +152,10 @@ class ClusterCatalogUpdater(CatalogUpdater):
                 if not isinstance(outcome, BaseException):
                     prepared.add(gateway.owner)
                 elif time.monotonic() > until:
-                    message = f"{NOTHING} {gateway.url} does not answer ({outcome}), but it runs: it renews its lease."
+                    message = (
+                        f"{NOTHING} The server at {gateway.url} does not answer this one ({outcome}), but it runs: it "
+                        "renews its lease. Stop it, or let the servers reach each other there, and try again."
+                    )
                     raise Conflict(message, 10) from outcome
             if any(isinstance(outcome, BaseException) for outcome in outcomes):
                 await asyncio.sleep(AGAIN_S)
