@@ -6,7 +6,7 @@ A file is read once: its sum is remembered until its size or a time of change is
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipelines.catalog.manifest import checkpoint_files, sha256_of
@@ -18,26 +18,31 @@ class Digests:
     def __init__(self, memory: Path) -> None:
         self._memory = memory
 
-    def of(self, checkpoint: Path) -> str:
-        """Of all its files with their names, or of a single file. Blocking: reads what has changed. Raises OSError."""
+    def of(self, checkpoint: Path, tell: Callable[[int], None] = lambda _: None) -> str:
+        """Of all its files with their names, or of a single file. Blocking: reads what has changed, and tells how many
+        bytes, as it goes. Raises OSError."""
         files = checkpoint_files(checkpoint)
-        lines = [
-            f"{sum_}  {file.relative_to(checkpoint)}\n" for file, sum_ in zip(files, self.of_files(files), strict=True)
-        ]
+        sums = self.of_files(files, tell)
+        lines = [f"{sum_}  {file.relative_to(checkpoint)}\n" for file, sum_ in zip(files, sums, strict=True)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def of_files(self, files: Sequence[Path]) -> list[str]:
-        """Of each. Blocking: reads what has changed. Raises OSError."""
-        known = self._read()
+    def of_files(self, files: Sequence[Path], tell: Callable[[int], None] = lambda _: None) -> list[str]:
+        """Of each. Blocking, and tells, as `of` does. Raises OSError."""
+        known = {name: found for name, found in self._read().items() if Path(name).exists()}
         sums = []
         for file in files:
-            status = file.stat()
-            state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+            state = _state(file)
             if (found := known.get(str(file))) is None or found[:-1] != state:
-                found = known[str(file)] = [*state, sha256_of(file)]
+                found = known[str(file)] = [*state, sha256_of(file, tell)]
+                self._write(known)  # a start that is broken off need not read it again
             sums.append(str(found[-1]))
-        self._write({name: found for name, found in known.items() if Path(name).exists()})
         return sums
+
+    def unread_bytes(self, checkpoint: Path) -> int:
+        """What `of` will read. Raises OSError."""
+        known = self._read()
+        states = {str(file): _state(file) for file in checkpoint_files(checkpoint)}
+        return sum(state[0] for file, state in states.items() if known.get(file, [])[:-1] != state)
 
     def _read(self) -> dict[str, list[int | str]]:
         try:
@@ -47,9 +52,13 @@ class Digests:
         return known
 
     def _write(self, known: dict[str, list[int | str]]) -> None:
-        text = json.dumps(known)
+        part = self._memory.with_suffix(".part")
         with contextlib.suppress(OSError):  # such as a full disk: the files are read again next time
-            if not self._memory.exists() or self._memory.read_text() != text:
-                part = self._memory.with_suffix(".part")
-                part.write_text(text)
-                part.replace(self._memory)
+            part.write_text(json.dumps(known))
+            part.replace(self._memory)
+
+
+def _state(file: Path) -> list[int]:
+    """By which a change shows: the size, and the times of change."""
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

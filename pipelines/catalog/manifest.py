@@ -5,12 +5,13 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 SUFFIX = ".sha256"
+CHUNK_BYTES = 2**22
 LINE = re.compile(r"([0-9a-f]{64})[ *] ?(.+)")
 
 
@@ -61,7 +62,11 @@ def checkpoint_files(checkpoint: Path) -> list[Path]:
     return sorted(file for file, parts in inside if parts[0] != "blobs" and not any(p.startswith(".") for p in parts))
 
 
-def sha256_of(file: Path) -> str:
-    """Hexadecimal."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def sha256_of(file: Path, tell: Callable[[int], None] = lambda _: None) -> str:
+    """Hexadecimal. `tell` is told of bytes that were read, as they are."""
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as stream:
+        while part := stream.read(CHUNK_BYTES):
+            digest.update(part)
+            tell(len(part))
+    return digest.hexdigest()

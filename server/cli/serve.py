@@ -5,6 +5,7 @@ import secrets
 import shlex
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from server.cli.connection_limits import (
 )
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
+from server.cli.reading import reading_shown
 from server.errors import StartError
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
@@ -48,14 +50,34 @@ def run(settings: Settings) -> None:
 
 def prepare_server(settings: Settings) -> DrainingServer:
     """The server, which `run` starts. Raises StartError."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
+    for line in unknown_settings():
+        console.print(line, style="yellow", markup=False)
+    catalog = _check_start(settings, console)
+    if problem := port_problem(settings):
+        raise StartError(f"The server can't listen on {problem}.")
+    app = _make_app(settings, catalog, lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
+    console.print("Darkroom is loading its checkpoints ...")
+    return DrainingServer(_server_config(settings, app), app.state.services)
+
+
+def prepare_app(settings: Settings) -> FastAPI:
+    """What another server than ours serves. Raises StartError."""
+    return _make_app(settings, _check_start(settings, _console()), lambda _: None)
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _check_start(settings: Settings, console: Console) -> Catalog:
+    """Raises StartError for what would stop the server later."""
     try:
-        catalog = catalog_at_start(settings).catalog
+        with reading_shown(console) as tell:
+            catalog = catalog_at_start(settings, tell).catalog
     except CatalogError as error:
         raise StartError(str(error)) from error
     require_checkpoints(settings, catalog)
-    for line in unknown_settings():
-        console.print(line, style="yellow", markup=False)
     try:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
             pass  # for an early, readable error; the server itself takes the locks again
@@ -66,15 +88,15 @@ def prepare_server(settings: Settings) -> DrainingServer:
         raise StartError(
             f"{reason}. Choose a folder that can be written for the server's files (DARKROOM_HOME)."
         ) from error
-    if problem := port_problem(settings):
-        raise StartError(f"The server can't listen on {problem}.")
+    return catalog
+
+
+def _make_app(settings: Settings, catalog: Catalog, on_ready: Callable[[Services], None]) -> FastAPI:
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     make_private(settings.home)
     create_first_key(settings, catalog)
     _admin_key(settings)
-    app = create_app(settings, on_ready=lambda services: _welcome(console, services, show_key=sys.stdout.isatty()))
-    console.print("Darkroom is loading its checkpoints ...")
-    return DrainingServer(_server_config(settings, app), app.state.services)
+    return create_app(settings, on_ready)
 
 
 def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:

@@ -1,7 +1,7 @@
 """A catalog as the texts of its files, and the sums of the weights that they name."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,8 @@ import structlog
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.flows.catalog_edit import write_text
+
+TellRead = Callable[[int, int], None]  # bytes that were read, of how many
 
 log = structlog.stdlib.get_logger("darkroom.catalog")
 
@@ -52,14 +54,25 @@ def write_files(folder: Path, files: Mapping[str, str], known: Collection[tuple[
     return edited
 
 
-def weight_sums(catalog: Catalog, weights: Path, digests: Digests) -> dict[str, str]:
+def weight_sums(
+    catalog: Catalog, weights: Path, digests: Digests, tell: TellRead = lambda _done, _total: None
+) -> dict[str, str]:
     """The SHA-256 of everything that is loaded, by its path as catalog files name it. Blocking: reads what has changed
     since the last time. Raises CatalogError for what is not there."""
     sums: dict[str, str] = {}
-    for path in dict.fromkeys(_paths(catalog)):
+    paths = list(dict.fromkeys(_paths(catalog)))
+    done = 0
+    total = sum(digests.unread_bytes(path) for path in paths if path.exists())
+
+    def tell_more(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(done, max(done, total))  # a file may have grown
+
+    for path in paths:
         name = str(path.relative_to(weights)) if path.is_relative_to(weights) else str(path)
         try:
-            sums[name] = digests.of(path)
+            sums[name] = digests.of(path, tell_more)
         except OSError as error:
             raise CatalogError(f"{path}: {error.strerror}; all servers of a cluster need the same weights") from error
     return sums

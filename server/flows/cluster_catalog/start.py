@@ -9,7 +9,7 @@ from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
 from server.accounts.db import Database
 from server.errors import StartError
-from server.flows.cluster_catalog.files import compare_sums, parse, read_files, weight_sums
+from server.flows.cluster_catalog.files import TellRead, compare_sums, parse, read_files, weight_sums
 from server.settings import Settings
 
 
@@ -21,32 +21,34 @@ class StartCatalog:
     version: int | None = None
 
 
-def catalog_at_start(settings: Settings) -> StartCatalog:
-    """Blocking: of several servers each reads its weights whole at its first start. The first one's files become the
-    catalog of all. Raises CatalogError, and StartError for a server that can't be one of several."""
+def catalog_at_start(settings: Settings, tell: TellRead = lambda _done, _total: None) -> StartCatalog:
+    """Blocking: of several servers each reads its weights whole at its first start, and tells how far it is. The first
+    one's files become the catalog of all. Raises CatalogError, and StartError for a server that can't be one of
+    several."""
     if settings.gateway_url is None:
         return StartCatalog(load_catalog(settings.model_configs, settings.weights))
     _check_cluster(settings)
     database = Database(settings.database_url)
     try:
         database.migrate()
-        current = _current(settings, CatalogStore(database, ""))
+        current = _current(settings, CatalogStore(database, ""), tell)
     finally:
         database.dispose()
     catalog = parse(current.content.files, settings.model_configs, settings.weights)
+    sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
     try:
-        compare_sums(weight_sums(catalog, settings.weights, Digests(settings.weight_digests)), current.content.weights)
+        compare_sums(sums, current.content.weights)
     except CatalogError as error:
         raise StartError(f"The other servers serve version {current.version} of the catalog. Here {error}") from error
     return StartCatalog(catalog, current.version)
 
 
-def _current(settings: Settings, store: CatalogStore) -> CatalogVersion:
+def _current(settings: Settings, store: CatalogStore, tell: TellRead) -> CatalogVersion:
     if (current := store.current()) is not None:
         return current
     files = read_files(settings.model_configs)
     catalog = parse(files, settings.model_configs, settings.weights)
-    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests))
+    weights = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
     return store.begin(CatalogContent(files, weights))
 
 

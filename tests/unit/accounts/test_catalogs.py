@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.digests import Digests
+from pipelines.catalog.manifest import CHUNK_BYTES
 from server.accounts.catalogs import CatalogContent, CatalogStore, TurnLost
 from server.accounts.db import Database
 from tests.unit.accounts.helpers import server
@@ -56,6 +57,20 @@ def test_a_change_of_a_server_that_was_given_up_is_not_recorded(database: Databa
     with pytest.raises(TurnLost):
         there.commit(1, SECOND, "c2")
     assert there.current_number() == 1
+
+
+def test_what_is_read_is_told_and_what_was_read_is_not_read_again(tmp_path: Path) -> None:
+    folder, memory, told = tmp_path / "tiny", tmp_path / "sums.json", list[int]()
+    folder.mkdir()
+    for name, size in (("one", 3), ("two", CHUNK_BYTES + 1)):
+        (folder / name).write_bytes(b"0" * size)
+    assert Digests(memory).unread_bytes(folder) == CHUNK_BYTES + 4
+    Digests(memory).of(folder, told.append)
+    assert told == [3, CHUNK_BYTES, 1]
+    assert Digests(memory).unread_bytes(folder) == 0
+    (folder / "one").write_bytes(b"1111")
+    Digests(memory).of(folder, told.append)
+    assert told[3:] == [4]
 
 
 def test_a_checkpoint_has_another_sum_once_any_of_its_files_changes(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""How far the weights have been read for their SHA-256, which takes minutes when a server joins its first cluster."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from server.flows.cluster_catalog.files import TellRead
+
+TENTHS = 10
+
+
+@contextmanager
+def reading_shown(console: Console) -> Iterator[TellRead]:
+    """A bar on a terminal, a line for each tenth in a log. Nothing if there is nothing to read."""
+    columns = (TextColumn("Reading the weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        told = -1
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            bar.update(task, completed=done, total=total, visible=True)
+            if (tenth := TENTHS * done // total) > told and not console.is_terminal:
+                percent = 100 * tenth // TENTHS
+                console.print(f"Reading {total / 1e9:.1f} GB of weights, to compare them by SHA-256: {percent} %")
+            told = max(told, tenth)
+
+        yield tell
