@@ -62,7 +62,7 @@ def error_at(path: Path, key_path: KeyPath, message: str) -> str:
     """The error of a key of a readable file, with its line."""
     number = line_of(path.read_text(), key_path)
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key_path).lstrip(".")
-    return f"{path}: {f'line {number}: ' if number else ''}{key}: {message}"
+    return f"{path}: {f'line {number}: ' if number else ''}{f'{key}: ' if key else ''}{message}"
 
 
 def line_of(text: str, key_path: KeyPath) -> int | None:

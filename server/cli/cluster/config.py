@@ -43,11 +43,11 @@ class EngineTable(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.device == "cpu" and self.count == "per-gpu":
-            raise PydanticCustomError("count", "engines on the CPU need a number as their count")
+            raise PydanticCustomError("count", "a number as the count of engines on the CPU, such as count = 1")
         if self.kind != "image" and self.count != 1:
-            raise PydanticCustomError("count", "there is one {kind} engine: set count = 1", {"kind": self.kind})
+            raise PydanticCustomError("count", "count = 1: there is one {kind} engine", {"kind": self.kind})
         if self.kind != "image" and self.models is not None:
-            raise PydanticCustomError("models", "models are for image engines")
+            raise PydanticCustomError("models", "no models, which are for image engines")
         return self
 
 
@@ -69,9 +69,11 @@ class ClusterConfig(Strict):
         try:
             backend = make_url(value).get_backend_name()
         except ArgumentError:
-            raise PydanticCustomError("database", "expected a URL such as postgresql+psycopg://...") from None
+            raise PydanticCustomError("database", "a URL such as postgresql+psycopg://...") from None
         if backend != "postgresql":
-            raise PydanticCustomError("database", "several servers need PostgreSQL: postgresql+psycopg://...")
+            raise PydanticCustomError(
+                "database", "a PostgreSQL, which several servers can share: postgresql+psycopg://..."
+            )
         return value
 
     @field_validator("storage")
@@ -80,8 +82,7 @@ class ClusterConfig(Strict):
         if "://" not in value or (value.startswith("file://") and not value.startswith("file:///")):
             raise PydanticCustomError(
                 "storage",
-                "a folder of one box will not do: expected s3://bucket/prefix, or file:///folder for one that all "
-                "boxes mount",
+                "s3://bucket/prefix, or file:///folder for one that all boxes mount; a folder of one box will not do",
             )
         return value
 
@@ -89,9 +90,9 @@ class ClusterConfig(Strict):
     def _one_of_a_kind(self) -> Self:
         kinds = [table.kind for table in self.engines]
         if "image" not in kinds:
-            raise PydanticCustomError("engines", "a cluster needs image engines")
+            raise PydanticCustomError("engines", 'image engines among the [[engines]]: kind = "image"')
         if any(kinds.count(kind) > 1 for kind in ("chat", "classify")):
-            raise PydanticCustomError("engines", "there is one chat and one classify engine at most")
+            raise PydanticCustomError("engines", "one chat and one classify engine at most")
         return self
 
 

@@ -20,6 +20,7 @@ from server.errors import StartError
 
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 45.0
+HEAD_ANSWERS_S = 5  # it listens, as has been tried; a wrong token Ray would try for 20 s
 STORE_BYTES = 2**30  # shared memory for pictures that pass through Ray
 NO_RAY = "The cluster needs Ray, which is not installed: pip install 'darkroom[cluster]'"
 
@@ -84,17 +85,17 @@ def start_node(
     options += ["--head", f"--port={port}", "--include-dashboard=false"] if head is None else [f"--address={head}"]
     log_path = home / "logs" / "ray.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    patience = {} if head is None else {"RAY_NUM_REDIS_GET_RETRIES": str(HEAD_ANSWERS_S)}
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **patience},
         )  # fmt: skip
     deadline = time.monotonic() + START_LIMIT_S
     while "Ray runtime started" not in log_path.read_text(errors="replace"):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            last = log_path.read_text(errors="replace").strip().splitlines()[-1:]
-            raise StartError(f"Ray did not start here; {log_path} says why: {''.join(last)}")
+            raise StartError(_why_not_started(home, log_path))
         time.sleep(0.1)
     address = head or f"{ip or _own_address(log_path)}:{port}"
     node = RayNode(address, name, process.pid, head is None)
@@ -146,13 +147,25 @@ def _file(home: Path) -> Path:
     return home / "cluster-node.json"
 
 
+def _why_not_started(home: Path, log_path: Path) -> str:
+    said = log_path.read_text(errors="replace").strip()
+    if "InvalidAuthToken" in said:
+        return (
+            f"The cluster has another token than the one in {token_file(home)}: `darkroom cluster token` on the first "
+            "box prints the right one."
+        )
+    return f"Ray did not start here; {log_path} says why: {''.join(said.splitlines()[-1:])}"
+
+
 def _require_listener(address: str) -> None:
     host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise StartError(f"--head: expected the first box as HOST:PORT, such as 10.0.0.1:6379, got {address!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=5):
             pass
-    except (OSError, ValueError) as error:
-        raise StartError(f"Nothing answers at {address}, expected the first box as HOST:PORT: {error}") from error
+    except (OSError, OverflowError) as error:
+        raise StartError(f"Nothing answers at {address}, where the first box should: {error}") from error
 
 
 def _own_address(log_path: Path) -> str:

@@ -34,15 +34,19 @@ def test_two_gateways_and_an_engine_per_gpu_are_the_default(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("postgresql+psycopg://u@h/n", "sqlite:///books.db", "line 2: database: .*several servers need PostgreSQL"),
+        ("postgresql+psycopg://u@h/n", "sqlite:///books.db", "line 2: database: .*expected a PostgreSQL"),
         ("postgresql+psycopg://u@h/n", "books", "line 2: database: .*expected a URL"),
         ("s3://bucket/prefix", "/srv/results", "line 3: storage: .*a folder of one box will not do"),
         ("s3://bucket/prefix", "file://results", "line 3: storage: .*a folder of one box will not do"),
         ('kind = "image"', 'kind = "video"', "line 5: engines.0..kind: got 'video'"),
-        ('kind = "image"', 'kind = "chat"\ncount = 1', "a cluster needs image engines"),
+        ('kind = "image"', 'kind = "chat"\ncount = 1', "expected image engines among the"),
         ('kind = "image"', 'kind = "image"\ncount = 0', "line 6: engines.0..count"),
-        ('kind = "image"', 'kind = "image"\ndevice = "cpu"', "engines on the CPU need a number"),
-        ('kind = "image"', 'kind = "image"\n[[engines]]\nkind = "chat"\ncount = 2', "there is one chat engine"),
+        ('kind = "image"', 'kind = "image"\ndevice = "cpu"', "expected a number as the count of engines on the CPU"),
+        (
+            'kind = "image"',
+            'kind = "image"\n[[engines]]\nkind = "chat"\ncount = 2',
+            "expected count = 1: there is one chat engine",
+        ),
         ('kind = "image"', 'kind = "image"\nmodels = ["two"]', "'two' is not an image model; expected one of one"),
         ('kind = "image"', 'kind = "image"\nnodes = { gpu = "A 100" }', "line 6: engines.0..nodes"),
         ("[[engines]]", "gatewys = 2\n[[engines]]", "line 4: gatewys: unknown key"),
