@@ -119,3 +119,8 @@ class Services:
     token_counter: TokenCounter
     checkpoints: CheckpointManager
     proofs: Proofs
+
+    @property
+    def running(self) -> int:
+        """Calls, chats and responses that run."""
+        return len(self.active_calls) + len(self.active_chats) + len(self.active_responses)

@@ -150,6 +150,15 @@ class CallRow(Base):
     ended_at: Mapped[float | None] = mapped_column(Float)
 
 
+class ClusterBoxRow(Base):
+    """A box of a Ray cluster that is used or, if `drained`, was. `node` is its id in Ray, another one at each start."""
+
+    __tablename__ = "cluster_boxes"
+
+    node: Mapped[str] = mapped_column(String(60), primary_key=True)
+    drained: Mapped[bool] = mapped_column(Boolean)
+
+
 class GatewayRow(Base):
     """A server that runs. What belongs to an owner without a row here has lost its server.
 

@@ -63,5 +63,4 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _is_idle(self) -> bool:
-        running = len(self._calls) + len(self._chats) + len(self._responses)
-        return running == 0 and not self.server_state.tasks
+        return self.services.running == 0 and not self.server_state.tasks

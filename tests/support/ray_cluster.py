@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from server.cli.cluster.ray_node import connected, find_supervisor, read_node, s
 from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port, until
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
+from tests.support.processes import command_of, group
 from tests.support.tiny_chat_checkpoints import make_qwen
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_server import write_tiny_catalog
@@ -46,6 +48,7 @@ device = "cpu"
 count = 1
 nodes = { box = "a" }
 """
+SUPERVISOR_TITLE = b"ray::Supervisor"
 RAY_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_USAGE_STATS_ENABLED")
 RAY_VARIABLES += ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S",)
 
@@ -94,19 +97,56 @@ class Box:
 
 
 @dataclass
-class RayCluster:
+class Books:
+    """A cluster's database, at `url`."""
+
+    url: str
+
+    def key(self) -> str:
+        database = Database(self.url)
+        try:
+            _, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "chat"}), by="test")
+        finally:
+            database.dispose()
+        return secret
+
+    def count(self, table: str, secret: str, condition: str = "true") -> int:
+        """Rows of a key."""
+        sql = f"SELECT count(*) FROM {table} JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND {condition}"
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            (count,) = connection.execute(sql.encode(), [hash_secret(secret)]).fetchone() or (0,)
+        return int(count)
+
+    def running(self, secret: str) -> list[str]:
+        """A key's calls that have a hold."""
+        sql = "SELECT call_id FROM holds JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND holds.state = 'held'"
+        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
+            return [str(row[0]) for row in connection.execute(sql.encode(), [hash_secret(secret)]).fetchall()]
+
+
+@dataclass
+class RayCluster(Books):
     """Two boxes, `a` the first. `supervisor` is called in place of `darkroom cluster status`, which takes seconds."""
 
     a: Box
     b: Box
-    url: str
     head: str
+    port: int  # of the first gateway
     ray: Any
 
     def status(self) -> dict[str, Any]:
         supervisor = find_supervisor(self.ray)
         status: dict[str, Any] = self.ray.get(supervisor.status.remote(), timeout=60)
         return status
+
+    def commands(self) -> list[tuple[int, bytes]]:
+        """Of all processes of both boxes. Ray writes there what a process is."""
+        nodes = [read_node(box.home) for box in (self.a, self.b)]
+        return [(pid, command_of(pid)) for node in nodes if node is not None for pid in group(node.pid)]
+
+    def pid(self, title: bytes) -> int:
+        """Of a process with that title; 0 if there is none."""
+        return next((pid for pid, command in self.commands() if command.startswith(title)), 0)
 
     def engine(self, name: str) -> dict[str, Any]:
         return next(engine for engine in self.status()["engines"] if engine["name"] == name)
@@ -122,6 +162,14 @@ class RayCluster:
     def given_up(self, name: str) -> int:
         """Gateways whose jobs an engine has dropped."""
         return int(self._ask(name).get("servers_given_up", 0))
+
+    def has(self, name: str) -> bool:
+        """Whether there is an engine or a gateway of that name."""
+        try:
+            self.ray.get_actor(name, NAMESPACE)
+        except ValueError:
+            return False
+        return True
 
     def _ask(self, name: str) -> dict[str, Any]:
         try:
@@ -144,27 +192,6 @@ class RayCluster:
     def client(self, index: int, key: str) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}
         return httpx.Client(base_url=self.gateway(index)["url"], headers=headers, timeout=CALL_LIMIT_S, trust_env=False)
-
-    def key(self) -> str:
-        database = Database(self.url)
-        try:
-            _, secret = create_key(database, "test", frozenset({"alpha-image-per-call", "chat"}), by="test")
-        finally:
-            database.dispose()
-        return secret
-
-    def count(self, table: str, secret: str, condition: str = "true") -> int:
-        """Rows of a key."""
-        sql = f"SELECT count(*) FROM {table} JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND {condition}"
-        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
-            (count,) = connection.execute(sql.encode(), [hash_secret(secret)]).fetchone() or (0,)
-        return int(count)
-
-    def running(self, secret: str) -> list[str]:
-        """A key's calls that have a hold."""
-        sql = "SELECT call_id FROM holds JOIN keys ON keys.id = key_id WHERE secret_hash = %s AND holds.state = 'held'"
-        with psycopg.connect(self.url.replace("+psycopg", "")) as connection:
-            return [str(row[0]) for row in connection.execute(sql.encode(), [hash_secret(secret)]).fetchall()]
 
     def join(self, box: Box) -> subprocess.CompletedProcess[str]:
         done = box.cluster("join", "--head", self.head, "--name", box.name, "--label", f"box={box.name}")
@@ -190,20 +217,36 @@ def write_config(path: Path, database: str, storage: str, engines: str = ENGINES
         ports["private_port"] = free_port()
     lines = [f'database = "{database}"', f'storage = "{storage}"', 'host = "127.0.0.1"', "gateways = 2"]
     lines += [f"{name} = {port}" for name, port in ports.items()]
-    lines.append(f"ray_port = {20_000 + free_port() % 10_000}")  # Ray's workers use those from 10,002 to 19,999
+    lines.append(f"ray_port = {ray_port()}")
     path.write_text("\n".join(lines) + engines)
     return path
 
 
+def ray_port() -> int:
+    """One that Ray does not give to its workers: those have the ports from 10,002 to 19,999."""
+    while (port := free_port()) < 20_000:
+        pass
+    return port
+
+
 @contextmanager
-def ray_cluster(folder: Path) -> Iterator[RayCluster]:
+def new_cluster(folder: Path) -> Iterator[RayCluster]:
+    """With a PostgreSQL and an S3 server of its own."""
+    with (
+        object_store() as store,
+        Cluster.temporary() as database,
+        ray_cluster(folder, database.new("template0"), store.url, store.environment) as cluster,
+    ):
+        yield cluster
+
+
+@contextmanager
+def ray_cluster(folder: Path, url: str, storage: str, environment: Mapping[str, str]) -> Iterator[RayCluster]:
     """It is down when this is left."""
     kept = {name: os.environ.get(name) for name in RAY_VARIABLES}
     with ExitStack() as cleanup:
-        store = cleanup.enter_context(object_store())
-        url = cleanup.enter_context(Cluster.temporary()).new("template0")
-        a, b = make_boxes(folder, store.environment)
-        config = write_config(folder / "cluster.toml", url, store.url)
+        a, b = make_boxes(folder, environment)
+        config = write_config(folder / "cluster.toml", url, storage)
         for box in (a, b):
             cleanup.callback(box.kill)
         up = a.cluster("up", "--config", str(config), "--name", "a", "--label", "box=a")
@@ -213,7 +256,7 @@ def ray_cluster(folder: Path) -> Iterator[RayCluster]:
         node = read_node(a.home)
         assert node is not None
         with connected(node.address) as ray:
-            cluster = RayCluster(a, b, url, node.address, ray)
+            cluster = RayCluster(url, a, b, node.address, int(tomllib.loads(config.read_text())["port"]), ray)
             cluster.join(b)
             cluster.wait_engine("image-0")
             cluster.wait_engine("image-1")

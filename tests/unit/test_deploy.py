@@ -1,6 +1,8 @@
 """The files in deploy/ parse, and agree with the server's settings and with each other."""
 
+import ast
 import configparser
+import importlib.metadata
 import os
 import re
 import shutil
@@ -219,7 +221,7 @@ INSTALLATIONS = pytest.mark.parametrize("files", [ONE, SEVERAL], ids=["one", "se
 
 def test_every_manifest_is_of_an_installation() -> None:
     found = {str(file.relative_to(DEPLOY / "kubernetes")) for file in (DEPLOY / "kubernetes").rglob("*.yaml")}
-    assert found == {f"{name}.yaml" for name in (*ONE, *SEVERAL)}
+    assert found == {f"{name}.yaml" for name in (*ONE, *SEVERAL, "kuberay")}
 
 
 @pytest.mark.parametrize(
@@ -266,6 +268,32 @@ def test_pods_of_a_cluster_have_all_that_it_needs_and_reach_each_other() -> None
         assert rule[side] == [{"podSelector": {"matchLabels": service["selector"]}}]
 
 
+def test_kuberay_s_pods_have_what_a_cluster_needs_and_serve_runs_its_app(defaults: Settings) -> None:
+    claim, service = manifests("kuberay")
+    kubernetes_validate.validate(claim, "1.33", strict=True)
+    ray = service["spec"]["rayClusterConfig"]
+    assert ray["rayVersion"] == importlib.metadata.version("ray")
+    assert ray["authOptions"] == {"mode": "token"}
+    (workers,) = ray["workerGroupSpecs"]
+    for group in (ray["headGroupSpec"], workers):
+        pod = group["template"]["spec"]
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": pod}
+        kubernetes_validate.validate(whole, "1.33", strict=True)
+        assert pod["terminationGracePeriodSeconds"] >= defaults.drain_s + 30
+        (container,) = pod["containers"]
+        assert {each["name"] for each in container["env"]} <= setting_names() | {"RAY_USAGE_STATS_ENABLED"}
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    serve = yaml.safe_load(service["spec"]["serveConfigV2"])
+    assert serve["http_options"]["port"] in [port["containerPort"] for port in container["ports"]]
+    (application,) = serve["applications"]
+    module, _, name = application["import_path"].partition(":")
+    tree = ast.parse((REPOSITORY / f"{module.replace('.', '/')}.py").read_text())
+    assert name in [function.name for function in tree.body if isinstance(function, ast.FunctionDef)]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert application["args"] == {"config": f"{mounts['cluster']}/cluster.toml"}
+
+
 @INSTALLATIONS
 def test_every_selector_of_kubernetes_finds_pods(files: tuple[str, ...]) -> None:
     pods = [
@@ -305,6 +333,6 @@ def test_the_versions_of_images_are_the_projects(compose: dict[str, Any]) -> Non
     pyproject = (REPOSITORY / "pyproject.toml").read_text()
     (version,) = re.findall(r'^version = "(.*)"', pyproject, re.M)
     assert compose["services"]["darkroom"]["image"] == f"darkroom:{version}"
-    for name in ("darkroom", "cluster/darkroom"):
+    for name in ("darkroom", "cluster/darkroom", "kuberay"):
         assert f"image: darkroom:{version}" in (DEPLOY / "kubernetes" / f"{name}.yaml").read_text()
     assert f"docker build -f Dockerfile.cuda -t darkroom:{version} ." in DOCKERFILE

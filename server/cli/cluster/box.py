@@ -2,7 +2,6 @@
 by hash."""
 
 import hashlib
-import json
 import os
 import platform
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from pipelines.catalog.memory import host_memory_bytes
 from server.accounts.catalogs import CatalogContent
 from server.backends.gpus import list_gpus
 from server.errors import StartError
-from server.flows.cluster_catalog.files import compare_sums, parse, weight_sums
+from server.flows.cluster_catalog.files import TellRead, compare_sums, parse, weight_sums
 from server.settings import Settings
 
 MIB = 2**20
@@ -33,11 +32,6 @@ class Box:
     python: str
     weights: str
     moderation: str
-
-    @property
-    def digest(self) -> str:
-        """Of all of it, short enough for a label."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, other: "Box") -> list[str]:
         """In words, as this box's against the other's."""
@@ -64,12 +58,13 @@ def examine_box(settings: Settings) -> Box:
     )
 
 
-def compare_weights(settings: Settings, content: CatalogContent) -> None:
+def compare_weights(settings: Settings, content: CatalogContent, tell: TellRead = lambda _done, _total: None) -> None:
     """Whether this box has the catalog's weights. Reads those that have changed since the last time. Raises
     StartError."""
     try:
         catalog = parse(content.files, settings.model_configs, settings.weights)
-        compare_sums(weight_sums(catalog, settings.weights, Digests(settings.weight_digests)), content.weights)
+        sums = weight_sums(catalog, settings.weights, Digests(settings.weight_digests), tell)
+        compare_sums(sums, content.weights)
     except CatalogError as error:
         raise StartError(f"This box does not fit the cluster's catalog: {error}") from error
 

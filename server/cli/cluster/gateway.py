@@ -31,13 +31,7 @@ class Gateway:
         address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # Ray has no types for it
         own, cluster = Settings().home, ray.get_runtime_context().gcs_address
         settings = gateway_settings(own / name, address, index, config, secrets, cluster)
-        settings.home.mkdir(parents=True, exist_ok=True)
-        known = Settings().weight_digests
-        if known.exists() and not settings.weight_digests.exists():
-            shutil.copy(known, settings.weight_digests)  # what the box has read need not be read again
-        for file, secret in ((settings.admin_key, secrets.admin), (settings.webhook_secret, secrets.webhooks)):
-            file.unlink(missing_ok=True)
-            write_secret(file, secret)
+        prepare_home(settings, secrets)
         reached = address if config.host in {"0.0.0.0", "::"} else config.host  # noqa: S104
         self._url = f"http://{reached}:{settings.port}"
         self._server = prepare_server(settings)
@@ -50,7 +44,7 @@ class Gateway:
             "url": self._url,
             "ready": self._server.started and services.image_engine.ready,
             "leaving": services.drain.draining,
-            "calls": len(services.active_calls) + len(services.active_chats) + len(services.active_responses),
+            "calls": services.running,
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),
         }
@@ -64,6 +58,17 @@ class Gateway:
             self._server.run()
         finally:
             os._exit(0)
+
+
+def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
+    """The home of a gateway within its box's: with the box's sums of weights, and the cluster's secrets."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    known = Settings().weight_digests
+    if known.exists() and not settings.weight_digests.exists():
+        shutil.copy(known, settings.weight_digests)  # what the box has read need not be read again
+    for file, secret in ((settings.admin_key, secrets.admin), (settings.webhook_secret, secrets.webhooks)):
+        file.unlink(missing_ok=True)
+        write_secret(file, secret)
 
 
 def gateway_settings(

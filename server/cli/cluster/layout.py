@@ -9,7 +9,6 @@ from server.cli.cluster.config import ClusterConfig, EngineTable
 MIB = 2**20
 OF_HOST = 0.5  # of its memory, for weights on a CPU
 OF_GPU = 0.8
-SAME = "darkroom"  # the label with a box's digest
 NODE = "darkroom-node"  # with its name
 HEAD = "darkroom-head"  # on the first box
 NODE_ID = "ray.io/node-id"  # Ray's own
@@ -38,7 +37,7 @@ def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
         fitting = [node for node in usable if node.has(table.nodes)]
         if table.count == "per-gpu":
             engines += [
-                _engine(table, f"{table.kind}-{node.name}-{index}", [node], {NODE: node.name}, node.gpus)
+                _engine(table, f"{table.kind}-{node.name}-{index}", [node], _here(node), node.gpus)
                 for node in fitting
                 for index in range(node.gpus)
             ]
@@ -49,6 +48,11 @@ def plan_engines(config: ClusterConfig, nodes: Sequence[Node]) -> Roster:
             numbers = range(first, first + table.count)
             engines += [_engine(table, f"image-{n}", fitting, {}, table.count) for n in numbers]
     return Roster(tuple(engines))
+
+
+def _here(node: Node) -> dict[str, str]:
+    """The labels of this box alone."""
+    return {NODE: node.name} if NODE in node.labels else {NODE_ID: node.id}
 
 
 def _engine(table: EngineTable, name: str, nodes: Sequence[Node], labels: Mapping[str, str], beside: int) -> Engine:

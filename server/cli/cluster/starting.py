@@ -8,13 +8,15 @@ from typing import Any
 import httpx
 import typer
 from rich.console import Console
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipelines.catalog.images import CatalogError
+from server.accounts.db import Database
 from server.backends.open_storage import open_storage
 from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
-from server.cli.cluster.layout import HEAD, NODE, SAME
+from server.cli.cluster.layout import HEAD, NODE
 from server.cli.cluster.ray_node import (
     RayNode,
     connected,
@@ -27,8 +29,9 @@ from server.cli.cluster.ray_node import (
 )
 from server.cli.cluster.status_tables import show_status
 from server.cli.cluster.token import ClusterSecrets, derive_secrets, make_token, read_token
+from server.cli.reading import reading_shown
 from server.cli.serve import create_first_key, read_catalog, require_checkpoints
-from server.errors import ApiError, DatabaseBusy, StartError
+from server.errors import DatabaseBusy, StartError, StorageFailed
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.settings import Settings
 
@@ -48,10 +51,9 @@ def start_cluster(settings: Settings, path: Path, name: str, labels: Mapping[str
     set_environment(settings.home)
     console, box = _console(), examine_box(settings)
     secrets = derive_secrets(read_token(settings.home))
-    with console.status("Reading the weights ..."):
-        _prepare_books(settings, config, secrets)
+    prepare_books(settings, config, secrets, console)
     with console.status("Starting Ray, engines and gateways ..."):
-        labels = _labels(settings, box, name, labels) | {HEAD: "true"}
+        labels = _labels(settings, name, labels) | {HEAD: "true"}
         node = start_node(settings.home, name, None, config.ray_port, ip, labels)
         try:
             with connected(node.address) as ray:
@@ -72,11 +74,16 @@ def join_cluster(settings: Settings, head: str, name: str, labels: Mapping[str, 
     set_environment(settings.home)
     console, box = _console(), examine_box(settings)
     with console.status("Joining ..."):
-        node = start_node(settings.home, name, head, 0, ip, _labels(settings, box, name, labels))
+        node = start_node(settings.home, name, head, 0, ip, _labels(settings, name, labels))
     try:
-        with connected(node.address) as ray, console.status("Comparing this box with the first one ..."):
+        with connected(node.address) as ray:
             supervisor = find_supervisor(ray)
-            status = _compare(ray, supervisor, settings, box, name)
+            with console.status("Comparing this box with the first one ..."):
+                status = _compare(ray, supervisor, box, name)
+                content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
+            if content is not None:
+                with reading_shown(console) as tell:
+                    compare_weights(settings, content, tell)
             ray.get(supervisor.admit.remote(name), timeout=JOIN_LIMIT_S)
     except BaseException:
         stop_node(settings.home)
@@ -135,30 +142,52 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def _prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets) -> None:
+def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
     """The database at this version's schema with a catalog and a first key, and a storage that answers. Raises
     StartError."""
     from server.cli.cluster.gateway import gateway_settings
 
     as_gateway = gateway_settings(settings.home, "127.0.0.1", 0, config, secrets)
     try:
-        open_storage(config.storage).exists("darkroom-cluster")
-    except (ApiError, OSError) as error:
-        raise StartError(f"storage: {config.storage} can't be used: {_line(error)}") from error
-    try:
-        create_first_key(as_gateway, catalog_at_start(as_gateway).catalog)
+        with console.status("Asking the storage and the database ..."):
+            _try_storage(config.storage)
+            _migrate(config.database)
+        with reading_shown(console) as tell:
+            create_first_key(as_gateway, catalog_at_start(as_gateway, tell).catalog)
     except CatalogError as error:
         raise StartError(str(error)) from error
     except (SQLAlchemyError, DatabaseBusy) as error:
-        raise StartError(f"database: {config.database} can't be used: {_line(error)}") from error
+        reason = error.reason if isinstance(error, DatabaseBusy) else _line(error)
+        url = make_url(config.database).render_as_string(hide_password=True)
+        raise StartError(f"database: {url} can't be used: {reason}") from error
+
+
+def _migrate(url: str) -> None:
+    database = Database(url)
+    try:
+        database.migrate()
+    finally:
+        database.dispose()
+
+
+def _try_storage(url: str) -> None:
+    """Raises StartError unless it takes a file."""
+    try:
+        storage = open_storage(url)
+        name = storage.new_name("png")
+        storage.write(name, b"")
+        storage.delete([name])
+    except (StorageFailed, OSError) as error:
+        reason = error.reason if isinstance(error, StorageFailed) else _line(error)
+        raise StartError(f"storage: {url} can't be written: {reason}") from error
 
 
 def _line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _labels(settings: Settings, box: Box, name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    return {**labels, SAME: box.digest, NODE: name, **memory_labels(settings)}
+def _labels(settings: Settings, name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    return {**labels, NODE: name, **memory_labels(settings)}
 
 
 def _start_supervisor(ray: Any, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> dict[str, Any]:
@@ -194,7 +223,7 @@ def _serves(url: str) -> bool:
         return False
 
 
-def _compare(ray: Any, supervisor: Any, settings: Settings, box: Box, name: str) -> dict[str, Any]:
+def _compare(ray: Any, supervisor: Any, box: Box, name: str) -> dict[str, Any]:
     """The cluster's status. Raises StartError for a box that is not like the first one, or has another's name."""
     if differences := box.differences(ray.get(supervisor.box.remote(), timeout=JOIN_LIMIT_S)):
         raise StartError("This box is not like the first one:\n  " + "\n  ".join(differences))
@@ -208,9 +237,6 @@ def _compare(ray: Any, supervisor: Any, settings: Settings, box: Box, name: str)
         return len(same) < 2
 
     _wait(is_only, JOIN_LIMIT_S, f"Another box of the cluster is called {name}: give this one a --name.")
-    content = ray.get(supervisor.catalog.remote(), timeout=JOIN_LIMIT_S)
-    if content is not None:
-        compare_weights(settings, content)
     return status
 
 

@@ -6,7 +6,9 @@ itself, and none of its calls is ever repeated. It runs on the first box and end
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -14,15 +16,17 @@ import structlog
 from ray.exceptions import RayError
 
 from server.accounts.catalogs import CatalogContent, CatalogStore
+from server.accounts.cluster_boxes import ClusterBoxStore
 from server.accounts.db import Database
 from server.backends.cluster.engine_actor import OPTIONS as ENGINE_OPTIONS
 from server.backends.cluster.engine_actor import EngineActor
-from server.backends.cluster.roster import NAMESPACE, Engine, Roster
+from server.backends.cluster.roster import NAMESPACE, SUPERVISOR, Engine, Roster
 from server.cli.cluster.box import Box
 from server.cli.cluster.config import ClusterConfig
 from server.cli.cluster.gateway import OPTIONS as GATEWAY_OPTIONS
 from server.cli.cluster.gateway import Gateway
-from server.cli.cluster.layout import HEAD, NODE, NODE_ID, SAME, Node, plan_engines
+from server.cli.cluster.layout import HEAD, NODE, NODE_ID, Node, plan_engines
+from server.cli.cluster.survey import Surveyor
 from server.cli.cluster.token import ClusterSecrets
 
 log = structlog.stdlib.get_logger("darkroom.cluster")
@@ -38,17 +42,20 @@ State = Mapping[str, Any]
 class Supervisor:
     """One for each cluster, on the box with the label HEAD."""
 
-    def __init__(self, config: ClusterConfig, box: Box, secrets: ClusterSecrets) -> None:
+    def __init__(self, config: ClusterConfig, box: Box, secrets: ClusterSecrets, *, as_guest: bool = False) -> None:
         self._config = config
         self._box = box
         self._secrets = secrets
+        self._surveyor = Surveyor(box) if as_guest else None
         self._roster = Roster(())
         self._actors: dict[str, Any] = {}
         self._states: dict[str, State] = {}
         self._asked: dict[Any, str] = {}  # answers that are waited for
         self._tried: dict[str, float] = {}
         self._drained: set[str] = set()
-        self._admitted = self._first_boxes()
+        self._admitted: set[str] = set()
+        self._is_read = False  # what the database knows of the boxes
+        self._told: set[str] = set()  # gateways that were told to end
         self._leaving: dict[Any, str] = {}  # engines of drained boxes, by the answer that they have left
         self._seen: set[str] = set()
         self._stopping = False
@@ -61,23 +68,38 @@ class Supervisor:
 
     def catalog(self) -> CatalogContent | None:
         """The one that the gateways serve, for a box that joins to compare its weights with."""
-        database = Database(self._config.database)
-        try:
+        with self._database() as database:
             current = CatalogStore(database, "").current()
-        finally:
-            database.dispose()
         return current.content if current is not None else None
 
     def admit(self, name: str) -> None:
-        """A box has compared itself with the first one: from now on it is used."""
+        """A box has compared itself with the first one: from now on it is used. Raises DatabaseBusy."""
+        ids = {node.id for node in list_nodes() if node.is_alive and node.name == name}
+        with self._database() as database:
+            ClusterBoxStore(database).admit(ids)
         with self._lock:
-            self._admitted |= {node.id for node in list_nodes() if node.is_alive and node.name == name}
+            self._admitted |= ids
 
-    def _first_boxes(self) -> set[str]:
-        """The first one. After a restart of this actor, which has forgotten whom it admitted, all that are like it."""
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        alike = [node for node in list_nodes() if node.is_alive and node.labels.get(SAME) == self._box.digest]
-        return {node.id for node in alike if restarted or HEAD in node.labels}
+    def _read_boxes(self) -> None:
+        """At the start: the first box; after a restart of this actor, what is in the database."""
+        nodes = [node for node in list_nodes() if node.is_alive]
+        with self._database() as database:
+            store = ClusterBoxStore(database)
+            store.keep([node.id for node in nodes])
+            known = store.read()
+            first = [node.id for node in nodes if HEAD in node.labels and node.id not in known.admitted]
+            store.admit(first)
+        self._admitted |= {*first, *known.admitted}
+        self._drained |= known.drained
+        self._is_read = True
+
+    @contextmanager
+    def _database(self) -> Iterator[Database]:
+        database = Database(self._config.database)
+        try:
+            yield database
+        finally:
+            database.dispose()
 
     def roster(self) -> Roster:
         """The engines that servers use: of image engines, those that have been there once."""
@@ -92,42 +114,56 @@ class Supervisor:
         ]
         gateways = [{"name": name, **self._shown(name, names)} for name in self._gateways()]
         return {
-            "nodes": [self._shown_node(node) for node in nodes if NODE in node.labels],
+            "nodes": [self._shown_node(node) for node in nodes if self._surveyor is not None or NODE in node.labels],
             "engines": engines,
             "gateways": gateways,
         }
 
     def drain(self, name: str) -> list[str]:
         """Take a box, by its name or address, out of use: its engines end with their jobs, its gateways with their
-        calls. Returns which. Raises ValueError if there is no such box."""
+        calls. Returns which. Raises ValueError if there is no such box, and DatabaseBusy."""
         ids = {node.id for node in list_nodes() if node.is_alive and name in {node.name, node.address}}
         if not ids:
             raise ValueError(f"no box that runs is called {name}")
+        with self._database() as database:
+            ClusterBoxStore(database).drain(ids)
         with self._lock:
             self._drained |= ids
-            found = [each for each, state in self._states.items() if state["node"] in ids and each in self._actors]
-            for each in found:
-                self._end(each)
-        return found
+            return self._end_drained()
 
     def shutdown(self, limit_s: float) -> None:
-        """End everything: gateways when their calls have ended, then the engines."""
+        """End everything: gateways when their calls have ended, then the engines. Serve ends those of a guest: they
+        have gone when no engine is linked to one."""
+        deadline = time.monotonic() + limit_s
+        while self._surveyor is not None and self._is_linked and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
         self._stopping = True
         with self._lock:
             gateways = [name for name in self._gateways() if name in self._actors]
             for name in gateways:
                 self._end(name)
-        deadline = time.monotonic() + limit_s
-        while set(gateways) & set(ray.util.list_named_actors()) and time.monotonic() < deadline:
+        while set(gateways) & list_actors() and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
         for name in {*self._actors}:
             ray.kill(self._actors[name])
 
+    def _end_drained(self) -> list[str]:
+        """Also what was told to end before this actor's restart, and what had not said yet where it is."""
+        found = [
+            name for name, state in self._states.items() if state["node"] in self._drained and name in self._actors
+        ]
+        for name in found:
+            self._end(name)
+        return found
+
     def _end(self, name: str) -> None:
-        if name in self._gateways():
+        """Telling a gateway twice would end its calls."""
+        if name not in self._gateways():
+            if name not in self._leaving.values():
+                self._leaving[self._actors[name].leave.remote()] = name
+        elif name not in self._told and not self._states.get(name, {}).get("leaving"):
+            self._told.add(name)
             self._actors[name].stop.remote()
-        else:
-            self._leaving[self._actors[name].leave.remote()] = name
 
     def _keep(self) -> None:
         while not self._stopping:
@@ -140,29 +176,44 @@ class Supervisor:
             time.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
-        self._roster = plan_engines(self._config, [node for node in list_nodes() if node.id in self._usable])
+        if not self._is_read:
+            self._read_boxes()
+        nodes = list_nodes()
+        if self._surveyor is not None:
+            nodes = self._survey(nodes, self._surveyor)
+        self._roster = plan_engines(self._config, [node for node in nodes if node.id in self._usable])
+        self._end_drained()
         left, _ = (
             ray.wait(list(self._leaving), num_returns=len(self._leaving), timeout=0) if self._leaving else ([], [])
         )
         for answer in left:
-            ray.kill(self._actors.pop(self._leaving.pop(answer)))
-        there = set(ray.util.list_named_actors())
+            if (actor := self._actors.pop(self._leaving.pop(answer), None)) is not None:
+                ray.kill(actor)
+        there = list_actors()
         for name in {*self._actors} - there:
             del self._actors[name]
             self._states.pop(name, None)
-        for engine in self._roster.engines:
+            self._told.discard(name)
+        for name in there - {*self._actors, SUPERVISOR}:  # from before this actor's restart
+            self._actors[name] = ray.get_actor(name, NAMESPACE)
+        for engine in self._roster.engines if self._usable else ():
             if self._is_missing(engine.name, there):
                 self._make_engine(engine)
         for index, name in enumerate(self._gateways()):
             if self.roster().of_kind("image") and self._is_missing(name, there):
                 self._make_gateway(name, index)
 
+    def _survey(self, nodes: Sequence[Node], surveyor: Surveyor) -> list[Node]:
+        """The boxes with what they have for weights; those that fit are used from now on."""
+        if fitting := surveyor.look(nodes, self.catalog) - self._admitted:
+            with self._database() as database:
+                ClusterBoxStore(database).admit(fitting)
+            self._admitted |= fitting
+        memory = {id_: found.memory for id_, found in surveyor.found.items()}
+        return [replace(node, labels={**node.labels, **memory.get(node.id, {})}) for node in nodes]
+
     def _is_missing(self, name: str, there: set[str]) -> bool:
-        if name in there:
-            if name not in self._actors:  # from before this actor's restart
-                self._actors[name] = ray.get_actor(name, NAMESPACE)
-            return False
-        if time.monotonic() - self._tried.get(name, -TRY_EVERY_S) < TRY_EVERY_S:
+        if name in there or time.monotonic() - self._tried.get(name, -TRY_EVERY_S) < TRY_EVERY_S:
             return False
         self._tried[name] = time.monotonic()
         log.info("making an actor", name=name)
@@ -178,15 +229,20 @@ class Supervisor:
         self._actors[name] = ray.remote(Gateway).options(**options).remote(name, index, self._config, self._secrets)
 
     def _where(self, labels: Mapping[str, str]) -> dict[str, Any]:
-        selector = {**labels, NODE_ID: f"in({','.join(sorted(self._usable))})"}
+        selector = {NODE_ID: f"in({','.join(sorted(self._usable))})", **labels}
         return {"namespace": NAMESPACE, "label_selector": selector, "scheduling_strategy": "SPREAD"}
 
     @property
     def _usable(self) -> set[str]:
         return self._admitted - self._drained
 
+    @property
+    def _is_linked(self) -> bool:
+        return any(state.get("servers") for state in list(self._states.values()))
+
     def _gateways(self) -> list[str]:
-        return [f"gateway-{index}" for index in range(self._config.gateways)]
+        """Serve makes those of a guest."""
+        return [f"gateway-{index}" for index in range(self._config.gateways)] if self._surveyor is None else []
 
     def _read_states(self) -> None:
         for name, actor in list(self._actors.items()):
@@ -211,6 +267,8 @@ class Supervisor:
 
     def _shown_node(self, node: Node) -> dict[str, Any]:
         state = "drained" if node.id in self._drained else "ok" if node.id in self._admitted else "joining"
+        found = self._surveyor.found.get(node.id) if self._surveyor is not None else None
+        state = "refused" if found is not None and found.problem is not None else state
         labels = {key: value for key, value in node.labels.items() if not key.startswith(("darkroom", "ray.io/"))}
         return {
             "name": node.name,
@@ -220,6 +278,12 @@ class Supervisor:
             "labels": labels,
             "head": HEAD in node.labels,
         }
+
+
+def list_actors() -> set[str]:
+    """Names of the cluster's own: Serve has others."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    return {actor["name"] for actor in actors if actor["namespace"] == NAMESPACE}
 
 
 def list_nodes() -> list[Node]:

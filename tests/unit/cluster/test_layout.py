@@ -14,7 +14,8 @@ def config(*engines: dict[str, object]) -> ClusterConfig:
 
 
 def node(name: str, gpus: int = 0, is_alive: bool = True, **labels: str) -> Node:
-    return Node(f"id-of-{name}", name, "10.0.0.1", labels | {"darkroom-gpu-mib": GIB_80}, gpus, is_alive)
+    labels |= {"darkroom-gpu-mib": GIB_80, "darkroom-node": name}
+    return Node(f"id-of-{name}", name, "10.0.0.1", labels, gpus, is_alive)
 
 
 def names(roster: Roster) -> list[str]:
@@ -30,6 +31,11 @@ def test_every_gpu_of_every_box_that_fits_gets_an_engine_of_its_own() -> None:
     assert roster.engines[0].labels == {"gpu": "a100", "darkroom-node": "a"}
     assert roster.engines[0].room_bytes == int(0.8 * 80 * 2**30)
     assert [engine.beside for engine in roster.engines] == [2, 2, 1]
+
+
+def test_a_box_without_a_name_of_its_own_is_found_by_its_id() -> None:
+    (engine,) = plan_engines(config({"kind": "image"}), [Node("id", "10.0.0.1", "10.0.0.1", {}, 1)]).engines
+    assert (engine.name, engine.labels) == ("image-10.0.0.1-0", {"ray.io/node-id": "id"})
 
 
 def test_boxes_that_are_gone_get_none() -> None:

@@ -1,0 +1,44 @@
+"""Which boxes of a Ray cluster are used, and which were taken out of use, for a supervisor that is started again."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select
+
+from server.accounts.store import Store
+from server.accounts.tables import ClusterBoxRow
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBoxes:
+    """By Ray's ids of nodes, which are others after each start. What is drained was admitted before."""
+
+    admitted: frozenset[str]
+    drained: frozenset[str]
+
+
+class ClusterBoxStore(Store):
+    """The boxes of the one cluster that uses this database."""
+
+    def read(self) -> KnownBoxes:
+        with self._database.read() as session:
+            rows = session.scalars(select(ClusterBoxRow)).all()
+            return KnownBoxes(frozenset(row.node for row in rows), frozenset(row.node for row in rows if row.drained))
+
+    def admit(self, nodes: Collection[str]) -> None:
+        """They are used from now on."""
+        self._set(nodes, drained=False)
+
+    def drain(self, nodes: Collection[str]) -> None:
+        """They are not used any more."""
+        self._set(nodes, drained=True)
+
+    def keep(self, nodes: Collection[str]) -> None:
+        """Forget all others: a node that has ended never comes back under its id."""
+        with self._database.write() as session:
+            session.execute(delete(ClusterBoxRow).where(ClusterBoxRow.node.not_in(nodes)))
+
+    def _set(self, nodes: Collection[str], *, drained: bool) -> None:
+        with self._database.write() as session:
+            for node in nodes:
+                session.merge(ClusterBoxRow(node=node, drained=drained))

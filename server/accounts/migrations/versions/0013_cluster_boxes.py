@@ -1,0 +1,18 @@
+"""The boxes of a Ray cluster that are used, and those that were taken out: a supervisor that restarts knows them."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward. There is no way back: restore a backup instead."""
+    op.create_table(
+        "cluster_boxes",
+        sa.Column("node", sa.String(60), primary_key=True),
+        sa.Column("drained", sa.Boolean(), nullable=False),
+    )

@@ -1,0 +1,71 @@
+"""The boxes of a Ray cluster that somebody else runs. Nobody says `join` there: a task on each compares it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import structlog
+from ray.exceptions import RayError
+
+from server.accounts.catalogs import CatalogContent
+from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
+from server.cli.cluster.layout import NODE_ID, Node
+from server.errors import StartError
+from server.settings import Settings
+
+log = structlog.stdlib.get_logger("darkroom.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a box has for weights, as labels, and why it can't be used, if so."""
+
+    memory: Mapping[str, str]
+    problem: str | None = None
+
+
+def survey_box(first: Box, content: CatalogContent | None) -> Found:
+    """Of the box that this runs on, by its own environment. Reads its weights."""
+    settings = Settings()
+    try:
+        differences = examine_box(settings).differences(first)
+        if not differences and content is not None:
+            compare_weights(settings, content)
+    except StartError as error:
+        differences = [str(error)]
+    return Found(memory_labels(settings), "; ".join(differences) or None)
+
+
+class Surveyor:
+    """Each box is looked at once. One that can't be used stays out until its Ray is started anew."""
+
+    def __init__(self, first: Box) -> None:
+        self._first = first
+        self._asked: dict[Any, str] = {}  # ids of nodes, by the answers that are waited for
+        self.found: dict[str, Found] = {}
+
+    def look(self, nodes: Sequence[Node], catalog: Callable[[], CatalogContent | None]) -> set[str]:
+        """Ask the boxes that are new; returns the ids of those that have turned out to fit since the last look."""
+        known = {*self.found, *self._asked.values()}
+        new = [node for node in nodes if node.is_alive and node.id not in known]
+        content = catalog() if new else None
+        self._asked |= {self._ask(node, content): node.id for node in new}
+        answers, _ = ray.wait([*self._asked], num_returns=len(self._asked), timeout=0) if self._asked else ([], [])
+        fitting: set[str] = set()
+        for answer in answers:
+            node_id = self._asked.pop(answer)
+            try:
+                found = self.found[node_id] = ray.get(answer)
+            except RayError:  # the box has died; one that lives is asked again
+                log.exception("a box could not be compared", node=node_id)
+                continue
+            if found.problem is None:
+                fitting.add(node_id)
+            else:
+                log.error("a box is not used: it is not like the first one", node=node_id, differences=found.problem)
+        return fitting
+
+    def _ask(self, node: Node, content: CatalogContent | None) -> Any:
+        options = {"num_cpus": 0, "max_retries": 0, "label_selector": {NODE_ID: node.id}}
+        return ray.remote(survey_box).options(**options).remote(self._first, content)

@@ -1,0 +1,37 @@
+"""What a box that joins may not differ in."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from server.cli.cluster.box import Box, examine_box
+from server.errors import StartError
+from server.settings import Settings
+
+BOX = Box("0.1.0", "2.60.0", "3.11.7", "/srv/weights", "none")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("darkroom", "0.2.0", "Darkroom: 0.2.0 here, 0.1.0 there"),
+        ("ray", "2.61.0", "Ray: 2.61.0 here, 2.60.0 there"),
+        ("python", "3.12.1", "Python: 3.12.1 here, 3.11.7 there"),
+        ("weights", "/weights", "DARKROOM_WEIGHTS: /weights here, /srv/weights there"),
+        ("moderation", "abc", "the moderation policy (by hash): abc here, none there"),
+    ],
+)
+def test_each_difference_is_named(field: str, value: str, text: str) -> None:
+    assert replace(BOX, **{field: value}).differences(BOX) == [text]
+    assert BOX.differences(BOX) == []
+
+
+def test_a_policy_is_known_by_its_content(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    one = examine_box(Settings(moderation=policy))
+    policy.write_text("# more")
+    assert examine_box(Settings(moderation=policy)).moderation != one.moderation != "none"
+    with pytest.raises(StartError, match="DARKROOM_MODERATION"):
+        examine_box(Settings(moderation=tmp_path / "none.toml"))
