@@ -8,6 +8,7 @@ import pytest
 from benchmarks.chaos import CLUSTER_TARGETS, SETTINGS, Chaos, two_servers
 from benchmarks.fuzz import Fuzz
 from benchmarks.load import Load
+from benchmarks.ray_chaos import TARGETS, ray_chaos
 from tests.support.harness import Server, assert_clean
 from tests.support.tiny_server import tiny_server
 
@@ -48,4 +49,14 @@ def test_kills_of_everything_that_two_servers_need_leave_no_wrong_charge(tmp_pat
         chaos.run(kills=len(CLUSTER_TARGETS))
     assert chaos.problems == []
     assert chaos.kills.keys() == CLUSTER_TARGETS.keys()
+    assert chaos.delivered
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_kills_of_everything_in_a_ray_cluster_leave_no_wrong_charge(tmp_path: Path) -> None:
+    with ray_chaos(tmp_path) as chaos:
+        chaos.run(kills=len(TARGETS))
+    assert chaos.problems == []
+    assert chaos.kills.keys() == TARGETS.keys()
     assert chaos.delivered
