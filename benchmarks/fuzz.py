@@ -23,13 +23,12 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from tests.support.harness import Server
+from tests.support.harness import CALL_LIMIT_S, Server
 from tests.support.openapi import operations
 from tests.support.postgresql import Cluster
 from tests.support.tiny_server import tiny_server
 
 THREADS = 4
-CALL_LIMIT_S = 120.0
 MAX_GROWTH_MIB = 100
 SETTINGS = {"preload": "false", "max_queue": "16"}
 MODELS = ("alpha-image-2-count", "starter-chat", "gamma", "")

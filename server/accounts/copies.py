@@ -16,13 +16,17 @@ SQLITE_NAME, POSTGRESQL_NAME = "darkroom.db", "darkroom.dump"
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """A copy that is one moment's, whoever writes meanwhile. `target` is replaced."""
+    """A copy that is one moment's, whoever writes meanwhile. `target` is replaced. Raises StartError."""
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     address = f"{source.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as reader, closing(sqlite3.connect(part)) as copy:
-        reader.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a WAL beside it
+    try:
+        with closing(sqlite3.connect(address, uri=True)) as reader, closing(sqlite3.connect(part)) as copy:
+            reader.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a WAL beside it
+    except sqlite3.Error as error:  # such as a damaged file, a full disk
+        part.unlink(missing_ok=True)
+        raise StartError(f"{source} can't be copied: {error}") from error
     part.chmod(0o600)
     part.replace(target)
 

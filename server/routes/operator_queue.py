@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from sse_starlette import ServerSentEvent
 
 from server.accounts.audit import record_change
-from server.errors import EngineFailure, StartError, StorageFailed
+from server.errors import Overloaded, StartError, StorageFailed
 from server.flows.operators.backup import make_backup
 from server.flows.operators.doctor import examine
 from server.http import examples
@@ -134,7 +134,7 @@ async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
     try:
         made = await asyncio.to_thread(make_backup, settings, settings.home / "backups")
     except StartError as error:
-        raise EngineFailure(f"The backup could not be made: {error}") from error
+        raise Overloaded(f"No backup was made: {error}", 120, code="backup_failed") from error
     except OSError as error:
         raise StorageFailed(str(error)) from error
     await database.in_writer(record_change, database, by, "backup.make", str(made.path), pictures=made.pictures)

@@ -41,30 +41,35 @@ def make_backup(settings: Settings, folder: Path) -> Backup:
     """Write a file into the folder. Raises StartError and OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"darkroom-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar"
-    part = target.with_suffix(".part")
     database = Database(settings.database_url)
     try:
         schema = database.schema_version()
         if schema is None:
             raise StartError("There is no database yet: `darkroom serve` makes it.")
-        with tempfile.TemporaryDirectory(dir=folder) as scratch, tarfile.open(part, "w") as archive:
-            copy = copy_database(database.url, Path(scratch))
-            sums = {copy.name: _add(archive, copy, copy.name)}
-            sums |= _add_small(archive, settings)
-            pictures = 0
-            for path in sorted(settings.results.glob("??/*")):
-                name = f"{RESULTS}/{path.parent.name}/{path.name}"
-                with suppress(FileNotFoundError):  # it was deleted meanwhile
-                    sums[name] = _add(archive, path, name)
-                    pictures += 1
-            manifest = {"version": version("darkroom"), "schema": schema, "created_at": time.time(), "sha256": sums}
-            _add_text(archive, MANIFEST, json.dumps(manifest))
-        part.chmod(0o600)
-        part.replace(target)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            part = Path(scratch) / target.name  # nobody else's, also where two begin in the same second
+            pictures = _write(settings, copy_database(database.url, Path(scratch)), schema, part)
+            part.chmod(0o600)
+            part.replace(target)
     finally:
         database.dispose()
-        part.unlink(missing_ok=True)
     return Backup(target, target.stat().st_size, pictures, schema)
+
+
+def _write(settings: Settings, copy: Path, schema: str, file: Path) -> int:
+    """The whole archive; returns how many pictures are in it."""
+    with tarfile.open(file, "w") as archive:
+        sums = {copy.name: _add(archive, copy, copy.name)}
+        sums |= _add_small(archive, settings)
+        pictures = 0
+        for path in sorted(settings.results.glob("??/*")):
+            name = f"{RESULTS}/{path.parent.name}/{path.name}"
+            with suppress(FileNotFoundError):  # it was deleted meanwhile
+                sums[name] = _add(archive, path, name)
+                pictures += 1
+        manifest = {"version": version("darkroom"), "schema": schema, "created_at": time.time(), "sha256": sums}
+        _add_text(archive, MANIFEST, json.dumps(manifest))
+    return pictures
 
 
 def restore_backup(settings: Settings, file: Path, *, keep_catalog: bool) -> Backup:

@@ -119,7 +119,10 @@ def _database(settings: Settings) -> Finding:
         return Finding(name="database", ok=False, detail=f"{kind}: {error}")
     finally:
         database.dispose()
-    return Finding(name="database", ok=True, detail=f"{kind}, schema {version or 'empty'}")
+    detail = f"{kind}, schema {version or 'empty'}"
+    if not database.is_sqlite and shutil.which("pg_dump") is None:
+        return Finding(name="database", ok=None, detail=f"{detail}; pg_dump is not there, which backups need")
+    return Finding(name="database", ok=True, detail=detail)
 
 
 def _catalog(settings: Settings) -> Finding:

@@ -10,13 +10,14 @@ from alembic import command
 from sqlalchemy import inspect, text
 
 from server.accounts import report
-from server.accounts.copies import copy_database, restore_database
+from server.accounts.copies import copy_database, copy_sqlite, restore_database
 from server.accounts.db import Database, _alembic, newest_schema, table_names
 from server.accounts.keys import create_key, list_keys
 from server.accounts.ledger import Ledger
 from server.errors import StartError
 from server.flows.operators import backup
 from server.flows.operators.backup import make_backup, restore_backup
+from server.flows.operators.doctor import _database
 from server.settings import Settings
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.conftest import NewDatabase
@@ -150,6 +151,24 @@ def test_a_copy_of_version_0_1_0_takes_an_upgrade_back_on_either_kind(of_0_1_0: 
     assert schema(of_0_1_0) == before
     of_0_1_0.migrate()  # and forward again
     assert [key.name for key in list_keys(of_0_1_0)] == ["old"]
+
+
+def test_what_can_not_be_copied_is_a_plain_error_and_leaves_nothing(
+    settings: Settings, books: Database, postgresql: NewDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = Settings(home=settings.home, model_configs=settings.model_configs, database=postgresql())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StartError, match="pg_dump is not there"):
+        make_backup(elsewhere, tmp_path / "backups")
+    finding = _database(elsewhere)
+    assert finding.ok is None
+    assert "pg_dump is not there" in finding.detail
+    books.dispose()
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"\xa5" * 65536)
+    with pytest.raises(StartError, match="can't be copied: file is not a database"):
+        copy_sqlite(damaged, tmp_path / "backups" / "copy.db")
+    assert list((tmp_path / "backups").iterdir()) == []
 
 
 @pytest.mark.usefixtures("programs")

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -126,3 +127,14 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InPro
     assert (await running.client.delete(f"/v1/darkroom/results/{name}")).status_code == 200
     assert (await thumbnail("160")).status_code == 404
     assert not cached[0].exists()
+
+
+async def test_a_backup_that_can_not_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "admin-key").write_text("admin")
+    async with in_process(tmp_path) as app:
+        # what is open stays readable: the server answers, and there is nothing to copy
+        await asyncio.to_thread(lambda: [path.unlink() for path in list(tmp_path.glob("darkroom.db*"))])
+        answer = await app.client.post("/admin/backup", headers=ADMIN)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "backup_failed")
+    assert "There is no database yet" in error["message"]
