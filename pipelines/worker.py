@@ -6,6 +6,7 @@ server has died, and this process exits at once.
 
 import argparse
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -44,6 +45,8 @@ from pipelines.protocol.messages import (
 
 if TYPE_CHECKING:
     import torch
+
+M_ARENA_MAX = -8  # of glibc's malloc.h
 
 # Each worker has one kind of engine, and its host sends it jobs and specs of that kind only.
 AnyEngine = Engine[Any, Any, AnyEvent]
@@ -202,6 +205,13 @@ def _set_environment(kernel_cache: Path | None) -> None:
         os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))
 
 
+def _share_one_arena() -> None:
+    """Threads take turns to draw, and glibc would keep for each what its pictures freed."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(M_ARENA_MAX, 1)
+
+
 def main(start: StartEngine = start_engine) -> None:
     """Serve with the engine that `start` makes."""
     # Ctrl-C and service managers signal the whole process group; the server drains first, and then stops the worker
@@ -219,6 +229,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     parser.add_argument("--probes", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()
+    _share_one_arena()
     _set_environment(options.kernel_cache)
     asyncio.run(serve(Connection(options.socket), options, start))
 
