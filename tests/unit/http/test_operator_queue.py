@@ -132,9 +132,14 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InPro
 async def test_a_backup_that_can_not_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "admin-key").write_text("admin")
     async with in_process(tmp_path) as app:
-        # what is open stays readable: the server answers, and there is nothing to copy
-        await asyncio.to_thread(lambda: [path.unlink() for path in list(tmp_path.glob("darkroom.db*"))])
+        await asyncio.to_thread(_delete_database, tmp_path)
         answer = await app.client.post("/admin/backup", headers=ADMIN)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "backup_failed")
     assert "There is no database yet" in error["message"]
+
+
+def _delete_database(home: Path) -> None:
+    """What is open stays readable: the server answers, and has nothing to copy."""
+    for path in list(home.glob("darkroom.db*")):
+        path.unlink()
