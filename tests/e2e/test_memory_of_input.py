@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import httpx
@@ -106,10 +107,16 @@ def test_all_at_once_take_no_more(server: Server, pid: int) -> None:
     assert_within_bounds(server, pid, bodies, statuses)
 
 
-def test_sixteen_references_of_64_megapixels_take_no_more(server: Server, pid: int) -> None:
-    """The last one is cut off, so that no time is spent on drawing; some are gray, which takes less time."""
-    large, gray = rgba_of_64_megapixels(), encode(Image.new("L", (SIDE_PX, SIDE_PX)), "JPEG")
-    assert_within_bounds(server, pid, [body(*[large] * 4, *[gray] * 11, large[:-100_000], model=BETA)], [400])
+def test_a_picture_of_sixteen_references_of_64_megapixels_takes_no_more(server: Server, pid: int) -> None:
+    """Decoded and drawn. Most are of one colour, which takes less time, and no less memory to draw with."""
+    references = [rgba_of_64_megapixels(), *[_gray()] * 8, *[_of_two_colours()] * 7]
+    assert_within_bounds(server, pid, [body(*references, model=BETA)], [200])
+    until(lambda: os.listdir(server.home / "pixels") == [])
+
+
+def test_pixels_are_removed_when_a_later_reference_is_broken(server: Server, pid: int) -> None:
+    large = rgba_of_64_megapixels()
+    assert_within_bounds(server, pid, [body(large, _gray(), large[:-100_000], model=BETA)], [400])
     assert os.listdir(server.home / "pixels") == []
 
 
@@ -131,6 +138,17 @@ def test_a_client_that_leaves_takes_the_decoding_with_it(server: Server, pid: in
     until(lambda: all(status_bytes(one, "VmRSS") < 150_000_000 for one in _decoders(pid)))
     until(lambda: 'darkroom_decoders_ended_total{reason="abandoned"} 1.0' in _metrics(server))
     assert charges(server) == before
+
+
+@cache
+def _gray() -> bytes:
+    """The quickest to decode, with the largest file."""
+    return encode(Image.new("L", (SIDE_PX, SIDE_PX)), "JPEG")
+
+
+@cache
+def _of_two_colours() -> bytes:
+    return encode(Image.new("P", (SIDE_PX, SIDE_PX)), bits=1)
 
 
 def _decoders(pid: int) -> list[int]:
