@@ -22,6 +22,7 @@ DeviceChoice = Literal["auto", "cuda", "cpu"]
 ControlledWith = Literal["text", "image", "mask"]  # a prompt alone, with a reference, with a mask too
 LOST_DEVICE_EXIT = 87  # exit status of a worker whose device no longer answers
 LOST_GROUP_EXIT = 88  # of a worker with several processes, one of which has ended
+GROUP_NO_MEMORY_EXIT = 89  # of such a worker, where one of them ran out of memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from pipelines.protocol.messages import (
+    GROUP_NO_MEMORY_EXIT,
     HEADER,
     LOST_DEVICE_EXIT,
     LOST_GROUP_EXIT,
@@ -18,9 +19,15 @@ from pipelines.protocol.messages import (
     ToWorker,
     frame,
 )
+from server.backends.wire import NO_MEMORY
 
 WORKER = "pipelines.worker"  # the module that a worker process runs
 EXIT_LIMIT_S = 1.0  # from closing its socket until a worker that dies has ended
+END_REASONS = {
+    LOST_DEVICE_EXIT: "its device no longer answered",
+    LOST_GROUP_EXIT: "a process of its group ended or hung",
+    GROUP_NO_MEMORY_EXIT: NO_MEMORY,
+}
 
 
 class ChildProcess:
@@ -77,11 +84,9 @@ class ChildWire:
     async def end_reason(self) -> str:
         with suppress(TimeoutError):
             status = await asyncio.wait_for(self._process.wait(), EXIT_LIMIT_S)
-            if status == LOST_DEVICE_EXIT:
-                return "its device no longer answered"
-            if status == LOST_GROUP_EXIT:
-                return "a process of its group ended"
-            return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            if status < 0:
+                return signal.Signals(-status).name
+            return END_REASONS.get(status, f"exit status {status}")
         return "it closed its connection"
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ from pipelines.protocol.messages import (
 )
 from server.backends.child_process import ChildProcess
 from server.backends.job_events import TERMINAL_EVENTS, EventT, JobEvents
-from server.backends.wire import Launcher, Wire
+from server.backends.wire import NO_MEMORY, Launcher, Wire
 
 log = structlog.stdlib.get_logger("darkroom.engine")
 
@@ -123,7 +123,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
         self._last_message_at = self._last_event_at = 0.0  # of the worker, of any job; by the monotonic clock
         self._became_ready = asyncio.Event()
         self.device: str | None = None  # None until the worker is ready
-        self.no_device: str | None = None  # why the last worker found none
+        self._no_device: str | None = None  # why the last worker found none
+        self._last_end: str | None = None  # why the last worker ended
         self.restarts = 0
         self.memory: WorkerMemory | None = None  # of the worker, at its latest heartbeat
         self.checkpoints: dict[Spec, CheckpointState] = {}
@@ -152,6 +153,11 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
     def job_s(self) -> float:
         """How long a job runs, smoothed."""
         return self._run_s
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last worker ended, while none is up after it."""
+        return self._last_end if self.device is None else None
 
     @property
     def pid(self) -> int | None:
@@ -253,6 +259,7 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             try:
                 await self._run_worker()
             except OSError as error:  # or a machine of the cluster that is away
+                self._last_end = str(error)
                 log.error("no worker", worker=self.name, reason=str(error), jobs_lost=len(self._pending))  # noqa: TRY400
             except Exception:  # such as no memory for a process, or no descriptor: retry
                 log.exception("worker failed", worker=self.name, jobs_lost=len(self._pending))
@@ -280,7 +287,8 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                     self._handle(message)
                 if self.ready:
                     self._became_ready.set()
-            reason = self.no_device or await wire.end_reason()
+            ended = await wire.end_reason()
+            reason = self._last_end = self._no_device or ended
             log.warning("worker died", worker=self.name, pid=pid, reason=reason, jobs_lost=len(self._pending))
         finally:
             watch.cancel()
@@ -299,9 +307,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             case Sharing():
                 self.sharing = message
             case NoGpu():
-                self.no_device = message.reason
+                self._no_device = message.reason
             case Ready():
-                self.device, self.no_device = message.device, None
+                self.device, self._no_device = message.device, None
                 if message.is_gpu:
                     self._device_choice = "cuda"  # a GPU that is lost is not replaced by the CPU
                 log.info("worker ready", worker=self.name, device=message.device, pid=self.pid)
@@ -376,11 +384,15 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
                 future.set_exception(WorkerDied(self.kind))
         self._preparing.clear()
         self._cancelled_early.clear()
-        message = (
-            f"The {self.kind} worker died while it was processing this job; nothing was charged. Please send the "
-            "request again."
-        )
-        if self.no_device is not None:
-            message = f"The {self.kind} worker has no device to compute on; nothing was charged. Try again later."
         for job_id in list(self._pending):
-            self._deliver(job_id, Failed("worker_died", message))
+            self._deliver(job_id, Failed("worker_died", self._death_notice()))
+
+    def _death_notice(self) -> str:
+        """What the callers of a dead worker's jobs are told."""
+        worker = f"The {self.kind} worker"
+        if self._no_device is not None:
+            return f"{worker} has no device to compute on; nothing was charged. Try again later."
+        again = "while it was processing this job; nothing was charged. Please send the request again"
+        if self._last_end == NO_MEMORY:
+            return f"{worker} died: out of memory {again}. If that fails too, try a smaller size or fewer references."
+        return f"{worker} died {again}."

@@ -5,9 +5,11 @@ A worker is a child process here (`child_process`). Whatever else can carry the 
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from pipelines.protocol.messages import DeviceChoice, FromWorker, ToWorker
+
+NO_MEMORY: Final = "one of its devices ran out of memory"  # the end of a worker whose jobs are told so
 
 
 class Wire(Protocol):

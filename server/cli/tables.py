@@ -107,7 +107,7 @@ def read_readiness(settings: Settings) -> Mapping[str, Any]:
     """What a running server tells its operator; nothing if none runs."""
     try:
         headers = {"Authorization": f"Bearer {settings.admin_key.read_text().strip()}"}
-        response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=1, trust_env=False)
+        response = httpx.get(f"{settings.local_url}/readyz", headers=headers, timeout=5, trust_env=False)
         found: Mapping[str, Any] = response.json()
     except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError):
         return {}  # the disk shows which checkpoints exist

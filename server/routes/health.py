@@ -83,7 +83,7 @@ def _status(services: Services) -> ServerState:
 
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:
-    return {"device": host.device, "problem": host.no_device, "worker_pid": host.pid, "jobs": host.jobs}
+    return {"device": host.device, "problem": host.problem, "worker_pid": host.pid, "jobs": host.jobs}
 
 
 def _image_worker(fleet: Fleet, host: ImageHost) -> ImageWorkerState:

@@ -14,8 +14,8 @@ class Liveness(TypedDict):
 
 
 class WorkerState(TypedDict):
-    """A worker process. `device` and `worker_pid` are null while it starts; `problem` says why it can't; `jobs` are
-    waiting or running."""
+    """A worker process. `device` and `worker_pid` are null while it starts, and `problem` says why the one before it
+    ended; `jobs` are waiting or running."""
 
     device: str | None
     problem: str | None

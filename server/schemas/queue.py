@@ -32,7 +32,7 @@ class QueuedJobList(Listing[QueuedJob]):
 
 
 class WorkerReport(Answer):
-    """A worker process. `problem` says why it has no device; `pid` is null while it is replaced."""
+    """A worker process. While it is replaced, `pid` is null, and `problem` says why it ended."""
 
     name: str
     kind: str

@@ -27,7 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     shutil.copy(REPOSITORY / "model_configs" / "presets.toml", configs)
     (configs / "tiny.toml").write_text(GROUPED)
     (configs / "catalog.toml").write_text(CATALOG)
-    running = Server(own / "home", own / "weights", configs, {"device": "cpu"}).start()
+    program = "tests.support.faulty_server"  # whose groups wait 5 s for a process, not 60
+    running = Server(own / "home", own / "weights", configs, {"device": "cpu"}, program=program).start()
     yield running
     running.kill()
 
@@ -59,6 +60,20 @@ def test_the_death_of_either_process_costs_the_job_inside_alone(first: bool, ser
     draw(server)
     assert charges(server) == before + 1
     assert command_of(follower(server))
+    assert_clean(server)
+
+
+def test_a_process_that_hangs_ends_the_group_which_starts_again(server: Server) -> None:
+    before = charges(server)
+    worker, second = server.readiness()["image"][0]["worker_pid"], follower(server)
+    with suspended(second), pytest.raises(InternalServerError, match=r"worker died .*; nothing was charged"):
+        draw(server)
+    until(lambda: not command_of(worker) and not command_of(second))
+    assert charges(server) == before
+    assert "reason='a process of its group ended or hung'" in server.log
+    until(lambda: server.readiness()["image"][0]["ready"])
+    draw(server)
+    assert charges(server) == before + 1
     assert_clean(server)
 
 

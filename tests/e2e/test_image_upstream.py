@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,16 +11,18 @@ import openai
 import pytest
 from PIL import Image
 
-from tests.support.harness import Server, assert_clean, charges, suspended, until
+from tests.support.harness import Server, assert_clean, charges, count_rows, suspended, until
 from tests.support.in_process import png
 from tests.support.tiny_checkpoints import make_sd
+from tests.support.tiny_classifiers import make_picture_classifier
 from tests.support.tiny_server import CATALOG, write_tiny_catalog
 
 NEAR, FAR = "alpha-image-2-count", "far"  # the model's name there, and here
+WATCHED = "far-watched"  # the same, in a group whose pictures are moderated
 DRAWN: dict[str, Any] = {"prompt": "a boat", "size": "256x256", "response_format": "b64_json"}
 SEEDED: dict[str, Any] = {"seed": 5, "steps": 3, "guidance": 2.0}
 UPSTREAM = """
-family = "alpha"
+family = "{family}"
 conditioning = "img2img"
 steps = 4
 [upstream]
@@ -28,9 +31,25 @@ model = "alpha-image-2-count"
 api = "darkroom"
 api_key_env = "FAR_KEY"
 [[models]]
-name = "far"
+name = "{name}"
 tier = "1K"
 price = "0.70"
+"""
+POLICY = """
+[[rules]]
+name     = "no-weapons"
+category = "violence"
+terms    = ["assault rifle"]
+
+[[classifiers]]
+reads      = "pictures"
+checkpoint = "{grim}"
+groups     = ["beta-image-per-call"]
+stages     = ["{stage}"]
+[classifiers.labels.grim]
+policy    = "nothing-grim"
+category  = "mood"
+threshold = 0.5
 """
 
 
@@ -48,17 +67,26 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, near: Server) -> Iterator[Server]:
-    """A server without checkpoints, whose model the other one draws."""
+    """A server without checkpoints, whose models the other one draws. It has a policy, and the other one has none."""
     own = tmp_path_factory.mktemp("gateway")
     (own / "configs").mkdir()
     configs = write_tiny_catalog(own / "configs")
-    (configs / "tiny.toml").write_text(UPSTREAM.format(base=near.base))
-    (configs / "catalog.toml").write_text(CATALOG.replace(NEAR, FAR))
+    for name, family in ((FAR, "alpha"), (WATCHED, "beta")):
+        (configs / f"{name}.toml").write_text(UPSTREAM.format(base=near.base, name=name, family=family))
+    (configs / "tiny.toml").unlink()
+    (configs / "catalog.toml").write_text(f'{CATALOG.replace(NEAR, FAR)}beta = "beta-image-per-call"\n')
+    make_picture_classifier(own / "grim")
+    write_policy(own, "output")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAR_KEY", near.key)
-        running = Server(own / "home", own / "weights", configs).start()
+        running = Server(own / "home", own / "weights", configs, {"moderation": str(own / "policy.toml")}).start()
     yield running
     running.kill()
+
+
+def write_policy(folder: Path, stage: str) -> None:
+    """Every picture of the watched model is refused at this stage."""
+    (folder / "policy.toml").write_text(POLICY.format(grim=folder / "grim", stage=stage))
 
 
 def opened(data: str | None) -> Image.Image:
@@ -136,6 +164,61 @@ def test_a_cancelled_call_ends_there_too(gateway: Server, near: Server) -> None:
         until(lambda: there.get("/v1/images/jobs?limit=1").json()["data"][0]["state"] == "cancelled")
     until(lambda: near.readiness()["jobs"] == 0)
     assert (charges(gateway), charges(near)) == before
+
+
+def count_calls(server: Server) -> int:
+    return count_rows(server, "calls")
+
+
+def test_a_prompt_that_the_policy_refuses_does_not_leave(gateway: Server, near: Server) -> None:
+    before = charges(gateway), count_calls(near)
+    for fields in ({"prompt": "an ASSAULT  rifle"}, {"negative_prompt": "assault rifle"}):
+        refused = generate(gateway, **fields)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "moderation_blocked")
+        assert refused.json()["error"]["moderation_details"]["moderation_stage"] == "input"
+    assert (charges(gateway), count_calls(near)) == before
+    assert_clean(gateway)
+
+
+def test_a_picture_of_the_other_server_is_moderated_as_a_local_one(gateway: Server, near: Server) -> None:
+    """The other server has drawn it, and charges for it."""
+    before, files = (charges(gateway), charges(near)), set((gateway.home / "results").rglob("*.png"))
+    refused = generate(gateway, model=WATCHED)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "moderation_blocked")
+    assert "nothing-grim" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["moderation_details"]["moderation_stage"] == "output"
+    assert (charges(gateway), charges(near)) == (before[0], before[1] + 1)
+    assert set((gateway.home / "results").rglob("*.png")) == files
+    assert_clean(gateway)
+
+
+def test_a_reference_that_the_policy_refuses_does_not_leave(gateway: Server, near: Server) -> None:
+    write_policy(gateway.home.parent, "input")
+    assert gateway.darkroom("policy", "reload").returncode == 0
+    try:
+        before = charges(gateway), count_calls(near)
+        with pytest.raises(openai.BadRequestError) as raised:
+            gateway.openai().images.edit(
+                model=WATCHED, image=("a.png", png(256, 256, "teal"), "image/png"), prompt="a boat", size="256x256"
+            )
+        assert raised.value.code == "moderation_blocked"
+        assert (charges(gateway), count_calls(near)) == before
+        assert generate(gateway, model=WATCHED).status_code == 200  # without a reference
+    finally:
+        write_policy(gateway.home.parent, "output")
+        assert gateway.darkroom("policy", "reload").returncode == 0
+
+
+def test_a_retry_is_the_same_picture_and_one_charge_at_both(gateway: Server, near: Server) -> None:
+    before = charges(gateway), charges(near)
+    with gateway.http() as client:
+        answers = [
+            client.post("/v1/images/generations", json=DRAWN, headers={"Idempotency-Key": "again"}) for _ in range(2)
+        ]
+    first, second = ([picture["b64_json"] for picture in answer.json()["data"]] for answer in answers)
+    assert first == second
+    assert answers[0].headers["x-darkroom-job"] == answers[1].headers["x-darkroom-job"]
+    assert (charges(gateway), charges(near)) == (before[0] + 1, before[1] + 1)
 
 
 def test_operators_see_the_other_server(gateway: Server, near: Server) -> None:

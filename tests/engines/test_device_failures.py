@@ -109,6 +109,15 @@ async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host,
     assert isinstance(await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S), Classified)
 
 
+async def test_the_jobs_of_a_group_that_ran_out_of_memory_are_told_so(host: Host, texts: ClassifierSpec) -> None:
+    failed = await asyncio.wait_for(last(host, texts, faulty_worker.GROUP_NO_MEMORY), LIMIT_S)
+    assert isinstance(failed, Failed)
+    assert failed.code == "worker_died"
+    assert "out of memory" in failed.message
+    assert "nothing was charged" in failed.message
+    assert "try a smaller size" in failed.message
+
+
 @pytest.mark.parametrize("text", [faulty_worker.PASSING, faulty_worker.NO_MEMORY])
 async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
     text: str, host: Host, texts: ClassifierSpec
@@ -128,8 +137,8 @@ async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: Clas
         failed = await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S)
         assert isinstance(failed, Failed)
         assert "no device to compute on" in failed.message
-        assert host.no_device is not None
-        assert host.no_device.startswith("no GPU can be used: ")
+        assert host.problem is not None
+        assert host.problem.startswith("no GPU can be used: ")
         assert not host.ready
     finally:
         await host.stop()
@@ -141,5 +150,5 @@ async def test_the_worker_after_one_with_a_gpu_must_have_a_gpu_too(host: Host) -
     host._handle(Ready("a GPU", is_gpu=True))
     assert host.pid is not None
     os.kill(host.pid, signal.SIGKILL)
-    await eventually(lambda: host.no_device is not None, LIMIT_S)
+    await eventually(lambda: "no GPU can be used" in str(host.problem), LIMIT_S)
     assert host.device is None

@@ -1,10 +1,11 @@
 """A denoiser on two processes over gloo: what it draws, through a real worker, and how the group ends."""
 
+import contextlib
 import io
-import multiprocessing
 import os
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from PIL import Image
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images import runtime_options
 from pipelines.images.engine import ImageEngine
-from pipelines.images.parallel import group as groups
 from pipelines.images.parallel.group import Group
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
@@ -35,7 +35,7 @@ from pipelines.protocol.images import (
     Runtime,
     StepCache,
 )
-from pipelines.protocol.messages import LOST_GROUP_EXIT
+from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 from server.backends.child_process import ChildProcess
 from server.backends.engine_host import EngineHost
 from tests.engines.conftest import split_picture
@@ -216,66 +216,25 @@ def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     assert notes == ("on 2 devices, parallel = 'encoders'",)
 
 
-def transformer() -> Any:
-    from tests.support.tiny_families.qwen import qwen_transformer
-
-    torch.manual_seed(1)
-    return qwen_transformer().eval()
-
-
-def inputs(tokens: int = 16, channels: int = 64, text_tokens: int = 7) -> dict[str, Any]:
-    """By default a text of seven tokens, which is padded."""
-    generator = torch.Generator().manual_seed(2)
-    return {
-        "hidden_states": torch.randn(1, tokens, channels, generator=generator),
-        "encoder_hidden_states": torch.randn(1, text_tokens, 16, generator=generator),
-        "encoder_hidden_states_mask": None,
-        "timestep": torch.tensor([0.5]),
-        "img_shapes": [[(1, 4, tokens // 4)]],
-    }
-
-
-def fail_alike_then_go_on() -> None:
-    """An error of all ranks is the pass's own."""
-    denoiser = transformer()
-    with torch.no_grad():
-        expected = denoiser(**inputs()).sample
-        Group(CPU, 2).share(denoiser, "context")
-        with pytest.raises(RuntimeError, match="48"):
-            denoiser(**inputs(channels=48))
-        assert torch.allclose(denoiser(**inputs()).sample, expected, atol=1e-5)
-    os._exit(0)
-
-
-def fail_alone() -> None:
-    """The other rank waits for an exchange that never comes."""
-    groups.AGREE_S = 0.5  # type: ignore[misc]
-    denoiser = transformer()
-    group = Group(CPU, 2)
-    group.share(denoiser, "context")
-
-    def broken(**_: object) -> None:
-        raise RuntimeError("this rank alone")
-
-    group.forward(0, broken, inputs(text_tokens=8))
-
-
-def lose_a_process() -> None:
-    denoiser = transformer()
-    group = Group(CPU, 2)
-    group.share(denoiser, "context")
-    os.kill(group._processes[0].pid, signal.SIGSTOP)  # so that the pass waits for it
-
-    threading.Timer(0.5, group._processes[0].kill).start()
-    with torch.no_grad():
-        denoiser(**inputs())
-
-
 @pytest.mark.parametrize(
-    ("story", "status"), [(fail_alike_then_go_on, 0), (fail_alone, LOST_GROUP_EXIT), (lose_a_process, LOST_GROUP_EXIT)]
+    ("story", "status"),
+    [
+        ("fail_alike_then_go_on", 0),
+        ("fail_at_another_place", LOST_GROUP_EXIT),
+        ("wait_for_a_stopped_process", LOST_GROUP_EXIT),
+        ("die_beside_a_stopped_process", -signal.SIGKILL),
+        ("run_out_of_memory_alone", GROUP_NO_MEMORY_EXIT),
+        ("let_the_other_process_run_out_of_memory", GROUP_NO_MEMORY_EXIT),
+    ],
 )
-def test_a_group_goes_on_or_ends_as_one(story: Callable[[], None], status: int) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=story)
-    process.start()
-    process.join(200)
-    assert process.exitcode == status
+def test_a_group_goes_on_or_ends_as_one(story: str, status: int) -> None:
+    """The followers have its output too, which therefore ends with the last of them."""
+    command = [sys.executable, "-m", "tests.support.group_stories", story]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        process.communicate(timeout=200)
+        assert process.returncode == status
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -11,9 +11,11 @@ import torch
 from pipelines import worker
 from pipelines.classify.engine import Classifier
 from pipelines.device import failures
+from pipelines.images.parallel.group import Group
 
 STICKY = "CUDA error: an illegal memory access was encountered"
 PASSING = "CUDA error: invalid configuration argument"
+GROUP_NO_MEMORY = "one process of a group has no memory"
 NO_MEMORY = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"
 
 _lost = False
@@ -26,6 +28,8 @@ def _fail_on_purpose(self: Classifier, text: str) -> dict[str, float]:
     if text in {STICKY, PASSING, NO_MEMORY}:
         _lost = _lost or text == STICKY
         raise torch.AcceleratorError(text)
+    if text == GROUP_NO_MEMORY:
+        Group(torch.device("cpu"), 2).end("it ran out of memory alone", True)
     if _lost:
         raise torch.AcceleratorError(STICKY)  # as every call after a sticky error
     return _score_text(self, text)

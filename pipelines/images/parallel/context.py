@@ -27,7 +27,7 @@ def apply_context(denoiser: Any, config: Any) -> None:
 def divide(arguments: Mapping[str, Any], parts: int) -> dict[str, Any] | None:
     """Arguments whose tokens can be divided: as they are, or with a longer text where the denoiser takes a mask for it.
     None where that is not possible."""
-    if any(arguments[name].shape[1] % parts for name in (IMAGE,) if name in arguments):
+    if arguments[IMAGE].shape[1] % parts:
         return None
     text = arguments.get(TEXT)
     if not isinstance(text, torch.Tensor) or text.shape[1] % parts == 0:

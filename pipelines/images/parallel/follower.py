@@ -1,16 +1,17 @@
 """`python -m pipelines.images.parallel.follower PIPE RANK SIZE DEVICE PORT`: a further process of a group.
 
-It does what rank 0 says, in order. When rank 0 is gone, it exits at once, also in the middle of a pass.
+It does what rank 0 says, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
 """
 
 import argparse
+import ctypes
 import os
 import queue
 import signal
 import threading
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 from pipelines.device.offline import quiet_libraries
 
@@ -18,11 +19,16 @@ quiet_libraries()
 
 import torch  # noqa: E402
 
+from pipelines.device.failures import is_out_of_memory  # noqa: E402
+from pipelines.device.memory import free_memory  # noqa: E402
 from pipelines.images.parallel.context import apply_context  # noqa: E402
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share  # noqa: E402
 from pipelines.images.parallel.packing import replace_weights, unpack, unpack_module  # noqa: E402
 from pipelines.images.parallel.ring import Ring, join_store  # noqa: E402
 from pipelines.images.parallel.shards import shard  # noqa: E402
+from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT  # noqa: E402
+
+PR_SET_PDEATHSIG: Final = 1
 
 
 class Follower:
@@ -47,11 +53,15 @@ class Follower:
                         self._denoisers[key](**inputs)
                 except Exception as error:
                     traceback.print_exc()
-                    self._pipe.send(PassFailed(number, f"{type(error).__name__}: {error}"))
+                    failed = PassFailed.of(error, number, self._ring.position)
+                    if failed.no_memory:
+                        traceback.clear_frames(error.__traceback__)
+                        free_memory(self._ring.device)  # it may be tried again
+                    self._pipe.send(failed)
             case Drop(key):
                 self._denoisers.pop(key, None)
                 self._sharing = None  # another rank had no room for it
-                self._free()
+                free_memory(self._ring.device)
 
     def _make_room(self, command: Share) -> None:
         """Allocate before rank 0 sends, so that a device without room is an error of the checkpoint."""
@@ -79,14 +89,10 @@ class Follower:
             apply_context(denoiser, self._ring.context)
         self._denoisers[command.key] = denoiser
 
-    def _free(self) -> None:
-        from pipelines.device.memory import free_memory
-
-        free_memory(self._ring.device)
-
 
 def main() -> None:
     """Serve until rank 0 is gone. Any error that is not a pass's own ends the process, and so the group."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also while it is stopped, or stuck in an exchange
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as the worker: the server ends it
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser(description="Started by a worker.")
@@ -113,9 +119,9 @@ def main() -> None:
     while True:
         try:
             follower.handle(inbox.get())
-        except Exception:
+        except Exception as error:
             traceback.print_exc()
-            os._exit(1)
+            os._exit(GROUP_NO_MEMORY_EXIT if is_out_of_memory(error) else 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The group lives and dies as one. A rank that ends, that fails where the others do not, or that does not come to a
 collective operation leaves the others in one that never ends: so this process exits, and the server starts the next
-worker. An error that all ranks raise for the same pass leaves nobody waiting, and is the pass's own.
+worker. An error that all ranks raise at the same place of a pass leaves nobody waiting, and is the pass's own.
 """
 
 import functools
@@ -10,28 +10,26 @@ import inspect
 import itertools
 import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any, Final, NoReturn
 
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.failures import is_out_of_memory
 from pipelines.images.parallel.context import apply_context, divide
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share
 from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
+from pipelines.images.parallel.process import FollowerProcess
 from pipelines.images.parallel.ring import LIMIT, Ring, open_store
 from pipelines.images.parallel.shards import shard
 from pipelines.protocol.images import Parallel
-from pipelines.protocol.messages import LOST_GROUP_EXIT
+from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 
-FOLLOWER: Final = "pipelines.images.parallel.follower"
 START_LIMIT_S: Final = 300.0  # imports on a busy machine
-AGREE_S: Final = 30.0  # between the failures of two ranks in the same pass
+AGREE_S: Final = 10.0  # between the failures of two ranks at the same place of a pass
 
 
 class Group:
@@ -43,13 +41,11 @@ class Group:
         self._lock = threading.Lock()  # one command, with its collective operations, after another
         self._keys = itertools.count()
         self._ring: Ring | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._pipes: list[Connection] = []
-        self._answers: list[queue.SimpleQueue[Answer]] = []
-        self._closed = False
+        self._followers: list[FollowerProcess] = []
         self._passes = 0
-        self._failures = [0] * self.size  # by rank, the latest pass that failed there
+        self._failures: list[PassFailed | None] = [None] * self.size  # by rank, its latest
         self._failed = threading.Condition()
+        self._ending = threading.Lock()  # never released
 
     @property
     def second(self) -> torch.device:
@@ -83,12 +79,13 @@ class Group:
                         ring.send(weight)
                     apply_context(module, ring.context)
             except Exception as error:
-                self.end(f"the weights could not be sent: {error}")
+                self.end(f"the weights could not be sent: {error}", is_out_of_memory(error))
         return SharedDenoiser(self, key, denoiser, module, parallel)
 
     def forward(self, key: int, compute: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         """One pass on all ranks: `compute(**arguments)` is this rank's part of it."""
         packed, tensors = pack(arguments, lambda tensor: tensor.device.type == self.device.type)
+        tensors = [tensor.detach().contiguous() for tensor in tensors]  # no memory for it: nobody waits yet
         with self._lock:
             ring = self._start()
             self._passes += 1
@@ -98,7 +95,7 @@ class Group:
                     ring.send(tensor)
                 return compute(**arguments)
             except Exception as error:
-                self._agree(error)
+                self._pass_failed(0, PassFailed.of(error, self._passes, ring.position))
                 raise
 
     def drop(self, key: int) -> None:
@@ -109,84 +106,59 @@ class Group:
     def close(self) -> None:
         """End the other processes, where this one goes on. Blocks."""
         with self._lock:
-            self._closed = True
-            for process in self._processes:
-                process.kill()
-                process.wait()
+            for follower in self._followers:
+                follower.close()
             if self._ring is not None:
                 self._ring.leave()
-            self._ring = None
-            self._processes, self._pipes, self._answers = [], [], []
+            self._ring, self._followers = None, []
 
-    def end(self, reason: str) -> NoReturn:
-        """End all ranks, this process too."""
+    def _pass_failed(self, rank: int, failed: PassFailed) -> None:
+        """A pass failed on a rank: here, on the pass's thread, or there, on the follower's. Returns if it has failed on
+        all of them at the same place; else a rank waits for one that will not come."""
+        with self._failed:
+            self._failures[rank] = failed
+            self._failed.notify_all()
+            if not self._failed.wait_for(lambda: self._all_failed(failed.number), AGREE_S):
+                self.end(f"a pass failed in process {rank} alone: {failed.error}", failed.no_memory)
+            places = {each.position for each in self._failures if each is not None and each.number == failed.number}
+        if len(places) > 1:
+            self.end(f"a pass failed at different places: {failed.error}", failed.no_memory)
+
+    def _all_failed(self, number: int) -> bool:
+        return all(each is not None and each.number >= number for each in self._failures)
+
+    def end(self, reason: str, no_memory: bool = False) -> NoReturn:
+        """End all ranks, this process too. The first reason counts: it is that of the others' ends."""
+        self._ending.acquire()
         print(f"The group of {self.size} processes ends: {reason}", file=sys.stderr, flush=True)
-        for process in self._processes:
-            process.kill()
-        os._exit(LOST_GROUP_EXIT)
+        for follower in self._followers:
+            follower.kill()
+        os._exit(GROUP_NO_MEMORY_EXIT if no_memory else LOST_GROUP_EXIT)
 
     def _start(self) -> Ring:
-        if self._ring is not None:
-            return self._ring
-        store, port = open_store(self.size)
-        for rank in range(1, self.size):
-            self._spawn(rank, port)
-        self._wait_for_answers(START_LIMIT_S)
-        self._ring = Ring(0, self.size, self.device, store)
+        if self._ring is None:
+            store, port = open_store(self.size)
+            self._followers = [
+                FollowerProcess(rank, self.size, self.device, port, self._pass_failed, self.end)
+                for rank in range(1, self.size)
+            ]
+            self._wait_for_answers(START_LIMIT_S)
+            self._ring = Ring(0, self.size, self.device, store)
         return self._ring
-
-    def _spawn(self, rank: int, port: int) -> None:
-        ours, theirs = Pipe()
-        command = [sys.executable, "-m", FOLLOWER]
-        command += [str(part) for part in (theirs.fileno(), rank, self.size, self.device.type, port)]
-        self._processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
-        theirs.close()
-        self._pipes.append(ours)
-        self._answers.append(queue.SimpleQueue())
-        threading.Thread(target=self._watch, args=(rank, ours), name=f"rank-{rank}", daemon=True).start()
 
     def _tell(self, command: Command) -> None:
         try:
-            for pipe in self._pipes:
-                pipe.send(command)
+            for follower in self._followers:
+                follower.tell(command)
         except OSError as error:
             self.end(f"a process does not listen: {error}")
 
     def _wait_for_answers(self, limit_s: float) -> list[Answer]:
         """Of all followers. One that ends meanwhile, or does not answer, ends the group."""
         try:
-            return [answers.get(timeout=limit_s) for answers in self._answers]
+            return [follower.answer(limit_s) for follower in self._followers]
         except queue.Empty:
             self.end("a process does not answer")
-
-    def _watch(self, rank: int, pipe: Connection) -> None:
-        """On a thread for each follower, which sees its end also while a pass waits for it."""
-        while True:
-            try:
-                message = pipe.recv()
-            except (EOFError, OSError):
-                if self._closed:
-                    return
-                self.end(f"process {rank} has ended")
-            if isinstance(message, Answer):
-                self._answers[rank - 1].put(message)
-            elif isinstance(message, PassFailed):
-                self._note_failure(rank, message)
-
-    def _note_failure(self, rank: int, failed: PassFailed) -> None:
-        with self._failed:
-            self._failures[rank] = failed.number
-            self._failed.notify_all()
-            if not self._failed.wait_for(lambda: self._failures[0] >= failed.number, AGREE_S):
-                self.end(f"process {rank} failed alone: {failed.error}")
-
-    def _agree(self, error: Exception) -> None:
-        """The pass failed here. If it did not fail everywhere, a rank waits for one that will not come."""
-        with self._failed:
-            self._failures[0] = self._passes
-            self._failed.notify_all()
-            if not self._failed.wait_for(lambda: min(self._failures) >= self._passes, AGREE_S):
-                self.end(f"a pass failed in the first process alone: {type(error).__name__}: {error}")
 
 
 class SharedDenoiser:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pipelines.device.failures import is_out_of_memory
 from pipelines.images.parallel.packing import Packed
 from pipelines.protocol.images import Parallel
 
@@ -45,10 +46,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class PassFailed:
-    """From a follower: this forward pass raised an error there."""
+    """From a follower: this forward pass raised an error there. `position` counts the collective operations that were
+    called until then."""
 
     number: int
+    position: int
     error: str
+    no_memory: bool
+
+    @classmethod
+    def of(cls, error: Exception, number: int, position: int) -> "PassFailed":
+        return cls(number, position, f"{type(error).__name__}: {error}", is_out_of_memory(error))
 
 
 Command = Share | Fill | Forward | Drop

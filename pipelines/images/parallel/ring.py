@@ -50,6 +50,12 @@ class Ring:
         config.setup(self.rank, self.size, self.device, mesh=mesh)
         return config
 
+    @property
+    def position(self) -> int:
+        """How many collective operations this rank has called: where it is, for the ranks to compare."""
+        groups = {self.mesh.get_group(), self.context.context_parallel_config._ulysses_mesh.get_group()}
+        return sum(group._get_sequence_number_for_group() for group in groups)
+
     def leave(self) -> None:
         """This process belongs to no group any more."""
         dist.destroy_process_group()
@@ -59,10 +65,6 @@ class Ring:
         if tensor.numel():
             dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
 
-    def receive(self, form: Form) -> torch.Tensor:
-        """What rank 0 sends."""
-        return self.fill(torch.empty(form.shape, dtype=form.dtype, device=self.device))
-
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
         """What rank 0 sends, into a contiguous tensor."""
         if tensor.numel():
@@ -70,7 +72,8 @@ class Ring:
         return tensor
 
     def receive_all(self, forms: Sequence[Form]) -> list[torch.Tensor]:
-        return [self.receive(form) for form in forms]
+        """The tensors that rank 0 sends."""
+        return [self.fill(torch.empty(form.shape, dtype=form.dtype, device=self.device)) for form in forms]
 
 
 def open_store(size: int) -> tuple[Store, int]:

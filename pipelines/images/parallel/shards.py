@@ -56,7 +56,7 @@ def shard(denoiser: Any, weights: list[torch.Tensor], ring: Ring) -> None:
 def _part(whole: torch.Tensor, dim: int, blocks: list[int], ring: Ring) -> torch.Tensor:
     """This rank's part of every block."""
     pieces = [block.chunk(ring.size, dim)[ring.rank] for block in torch.split(whole, blocks, dim)]
-    return torch.cat(pieces, dim).clone()
+    return torch.cat(pieces, dim)
 
 
 def local_bytes(weight: torch.Tensor) -> int:

@@ -143,7 +143,7 @@ def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:
             ready=host.ready,
             jobs=host.jobs,
             restarts=host.restarts,
-            problem=host.no_device,
+            problem=host.problem,
         )
         for host in hosts
         if host.device or host.pid or host.restarts

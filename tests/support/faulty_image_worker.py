@@ -1,0 +1,59 @@
+"""An image worker on the CPU that pretends to have a GPU, which fails: `python -m tests.support.faulty_image_worker`.
+
+A prompt injects the error where a kernel would raise it; the seam below is what asks the device. The files in the
+folder FAULTY_GPU say what becomes of the GPU. The processes of a group are missed sooner than others are.
+"""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+
+from pipelines import worker
+from pipelines.device import choice, failures
+from pipelines.images.parallel import group, ring
+from pipelines.images.pipeline import PicturePipeline
+from pipelines.protocol.engine import NoDevice
+from pipelines.protocol.messages import DeviceChoice, Ready
+
+STICKY = "CUDA error: an illegal memory access was encountered"
+SLOW, LOST = "slow", "lost"  # files: the driver takes its time; there is no GPU any more
+
+_is_lost = False
+_draw = PicturePipeline.draw
+
+
+def _fail_on_purpose(self: PicturePipeline) -> object:
+    global _is_lost
+    if self.job.prompt == STICKY:
+        _is_lost = True
+    if _is_lost:
+        raise torch.AcceleratorError(STICKY)
+    return _draw(self)
+
+
+def _choose_device(wanted: DeviceChoice) -> torch.device:
+    folder = Path(os.environ["FAULTY_GPU"])
+    while (folder / SLOW).exists():
+        time.sleep(0.05)
+    if (folder / LOST).exists() and wanted == "cuda":
+        raise NoDevice("no GPU can be used: it has fallen off the bus")
+    return torch.device("cpu")
+
+
+def main() -> None:
+    """Without FAULTY_GPU there is no GPU, not even a pretended one."""
+    ring.LIMIT = timedelta(seconds=5)  # type: ignore[misc]
+    group.AGREE_S = 1.0  # type: ignore[misc]
+    if "FAULTY_GPU" in os.environ:
+        PicturePipeline.draw = _fail_on_purpose  # type: ignore[method-assign,assignment]
+        failures.answers = lambda device: not _is_lost
+        choice.choose_device = _choose_device
+        worker.Ready = lambda device, is_gpu: Ready(device, is_gpu=True)  # type: ignore[misc,assignment]
+    worker.main()
+
+
+if __name__ == "__main__":
+    main()

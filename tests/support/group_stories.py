@@ -1,0 +1,125 @@
+"""How a group of two processes fails: `python -m tests.support.group_stories STORY` is its rank 0."""
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipelines.images.parallel import group as groups
+from pipelines.images.parallel import ring
+from pipelines.images.parallel.group import Group
+from tests.support.processes import status_bytes
+from tests.support.tiny_families.qwen import qwen_transformer
+
+CPU = torch.device("cpu")
+
+
+def transformer() -> Any:
+    torch.manual_seed(1)
+    return qwen_transformer().eval()
+
+
+def inputs(tokens: int = 16, channels: int = 64, text_tokens: int = 7) -> dict[str, Any]:
+    """By default a text of seven tokens, which is padded."""
+    generator = torch.Generator().manual_seed(2)
+    return {
+        "hidden_states": torch.randn(1, tokens, channels, generator=generator),
+        "encoder_hidden_states": torch.randn(1, text_tokens, 16, generator=generator),
+        "encoder_hidden_states_mask": None,
+        "timestep": torch.tensor([0.5]),
+        "img_shapes": [[(1, 4, tokens // 4)]],
+    }
+
+
+def fail_alike_then_go_on() -> None:
+    """An error of all ranks is the pass's own."""
+    denoiser = transformer()
+    with torch.no_grad():
+        expected = denoiser(**inputs()).sample
+        Group(CPU, 2).share(denoiser, "context")
+        with contextlib.suppress(RuntimeError):
+            denoiser(**inputs(channels=48))
+            raise AssertionError("it was computed")
+        assert torch.allclose(denoiser(**inputs()).sample, expected, atol=1e-5)
+    os._exit(0)
+
+
+def started(limit_s: float = 60.0) -> tuple[Group, Any, int]:
+    """A group that has computed a pass, its denoiser, and the follower's process id. An exchange waits so long."""
+    ring.LIMIT = timedelta(seconds=limit_s)  # type: ignore[misc]
+    denoiser, group = transformer(), Group(CPU, 2)
+    group.share(denoiser, "context")
+    with torch.no_grad():
+        denoiser(**inputs())
+    (pid,) = [follower.pid for follower in group._followers]
+    assert pid is not None
+    return group, denoiser, pid
+
+
+def fail_at_another_place() -> None:
+    """Both fail in the same pass, but this rank after an exchange to which the other one does not come."""
+    group, _, _ = started()
+
+    def broken(**_: object) -> None:
+        dist.all_reduce(torch.zeros(1), async_op=True)
+        raise RuntimeError("later than the other rank")
+
+    group.forward(0, broken, inputs(channels=48, text_tokens=8))
+
+
+def wait_for_a_stopped_process() -> None:
+    """As for one that hangs in a driver."""
+    groups.AGREE_S = 0.5  # type: ignore[misc]
+    _, denoiser, pid = started(limit_s=5.0)
+    os.kill(pid, signal.SIGSTOP)
+    with torch.no_grad():
+        denoiser(**inputs())
+
+
+def die_beside_a_stopped_process() -> None:
+    _, _, pid = started()
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_out_of_memory_alone() -> None:
+    """As where the first GPU holds the text encoders and the VAE too."""
+    groups.AGREE_S = 0.5  # type: ignore[misc]
+    group, _, _ = started()
+
+    def broken(**_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    group.forward(0, broken, inputs(text_tokens=8))
+
+
+def let_the_other_process_run_out_of_memory() -> None:
+    """While it receives, or in its part of the pass."""
+    groups.AGREE_S = 0.5  # type: ignore[misc]
+    _, denoiser, pid = started()
+    limit = status_bytes(pid, "VmSize") + 2**22
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
+    with torch.no_grad():
+        denoiser(**inputs(tokens=2**14))
+
+
+STORIES = {
+    story.__name__: story
+    for story in (
+        fail_alike_then_go_on,
+        fail_at_another_place,
+        wait_for_a_stopped_process,
+        die_beside_a_stopped_process,
+        run_out_of_memory_alone,
+        let_the_other_process_run_out_of_memory,
+    )
+}
+
+if __name__ == "__main__":
+    STORIES[sys.argv[1]]()
