@@ -2,6 +2,7 @@
 
 - __main__: `make bench`: ratios of the server to the bare libraries (calls, swap, bare, ratios)
 - gpu: `make gpu`: one GPU by random weights in real sizes, without a network
+- two_engines: two image workers on the CPU against one
 - memory: peak memory by picture size
 - chat: chat throughput and latency
 - soak: `make soak`: mixed traffic with faults, then the ledger and memory growth

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.gpu.engine import difference, serving
+from benchmarks.gpu.engine import Pixels, difference, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
@@ -23,17 +23,26 @@ async def several(machine: Machine, report: Report) -> None:
         alone_s = await bench.timed(bench.job())
     report.add("one", alone_s, "s")
     machine.free()
+    threads = torch.get_num_threads()
     if not machine.is_gpu:
-        torch.set_num_threads(max(1, torch.get_num_threads() // 2))  # two processes have the cores
-    for way, goal in WAYS.items():
-        machine.reset_peak()
-        group = Group(machine.device, 2)
-        try:
-            with serving(machine, flux_pipeline(machine), group, gpus=2, parallel=way) as bench:
-                (picture,) = await bench.draw(bench.job())
-                taken = await bench.timed(bench.job())
-            facts: dict[str, Any] = {"gain": alone_s / taken, "peak_gib": machine.peak_gib}
-            report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(picture, alone))
-        finally:
-            group.close()
-            machine.free()
+        torch.set_num_threads(max(1, threads // 2))  # of each of two processes
+    try:
+        for way, goal in WAYS.items():
+            await _together(machine, report, way, goal, picture=alone, one_s=alone_s)
+    finally:
+        torch.set_num_threads(threads)
+
+
+async def _together(machine: Machine, report: Report, way: str, goal: str, picture: Pixels, one_s: float) -> None:
+    """`picture` is what one GPU drew, in `one_s`."""
+    machine.reset_peak()
+    group = Group(machine.device, 2)
+    try:
+        with serving(machine, flux_pipeline(machine), group, gpus=2, parallel=way) as bench:
+            (drawn,) = await bench.draw(bench.job())
+            taken = await bench.timed(bench.job())
+        facts: dict[str, Any] = {"gain": one_s / taken, "peak_gib": machine.peak_gib}
+        report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(drawn, picture))
+    finally:
+        group.close()
+        machine.free()
