@@ -110,7 +110,7 @@ def test_a_gpu_that_no_longer_answers_costs_the_jobs_on_it_and_comes_back(server
             lost = jobs(server).index(1)
             others: list[concurrent.futures.Future[None]] = []
             while jobs(server)[lost] < 2 or jobs(server)[1 - lost] < 1:
-                others.append(pool.submit(draw, server, "a boat", 300))  # none ends before the other one has failed
+                others.append(pool.submit(draw, server, "a boat", 200))  # none ends before the other one has failed
                 until(lambda: sum(jobs(server)) == 1 + len(others))
             inside = jobs(server)[lost] - 1
         with pytest.raises(InternalServerError, match="worker died"):
