@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     shutil.copy(REPOSITORY / "model_configs" / "presets.toml", configs)
     (configs / "tiny.toml").write_text(GROUPED)
     (configs / "catalog.toml").write_text(CATALOG)
-    program = "tests.support.faulty_server"  # whose groups wait 5 s for a process, not 60
+    program = "tests.support.faulty_server"  # whose groups wait 15 s for a process, not 60
     running = Server(own / "home", own / "weights", configs, {"device": "cpu"}, program=program).start()
     yield running
     running.kill()

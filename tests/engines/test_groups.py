@@ -220,6 +220,7 @@ def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     ("story", "status"),
     [
         ("fail_alike_then_go_on", 0),
+        ("refuse_what_does_not_fit_on_the_other_process", 0),
         ("fail_at_another_place", LOST_GROUP_EXIT),
         ("wait_for_a_stopped_process", LOST_GROUP_EXIT),
         ("die_beside_a_stopped_process", -signal.SIGKILL),

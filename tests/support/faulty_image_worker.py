@@ -45,7 +45,7 @@ def _choose_device(wanted: DeviceChoice) -> torch.device:
 
 def main() -> None:
     """Without FAULTY_GPU there is no GPU, not even a pretended one."""
-    ring.LIMIT = timedelta(seconds=5)  # type: ignore[misc]
+    ring.LIMIT = timedelta(seconds=15)  # type: ignore[misc]
     group.AGREE_S = 1.0  # type: ignore[misc]
     if "FAULTY_GPU" in os.environ:
         PicturePipeline.draw = _fail_on_purpose  # type: ignore[method-assign,assignment]

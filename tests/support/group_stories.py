@@ -11,9 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.parallel import group as groups
 from pipelines.images.parallel import ring
 from pipelines.images.parallel.group import Group
+from pipelines.protocol.images import Parallel
 from tests.support.processes import status_bytes
 from tests.support.tiny_families.qwen import qwen_transformer
 
@@ -50,6 +52,25 @@ def fail_alike_then_go_on() -> None:
     os._exit(0)
 
 
+def refuse_what_does_not_fit_on_the_other_process() -> None:
+    """The group goes on without it."""
+    group, denoiser, pid = started()
+    with torch.no_grad():
+        expected = denoiser(**inputs()).sample
+    large = torch.nn.Sequential(torch.nn.Linear(4096, 4096))
+    large._tp_plan = {"0": "colwise"}  # type: ignore[assignment]
+    limit = status_bytes(pid, "VmSize") + 2**24
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit, limit))
+    ways: tuple[Parallel, ...] = ("context", "tensor")
+    for way in ways:
+        with contextlib.suppress(CheckpointError):
+            group.share(large, way)
+            raise AssertionError("it was taken")
+    with torch.no_grad():
+        assert torch.equal(denoiser(**inputs()).sample, expected)
+    os._exit(0)
+
+
 def started(limit_s: float = 60.0) -> tuple[Group, Any, int]:
     """A group that has computed a pass, its denoiser, and the follower's process id. An exchange waits so long."""
     ring.LIMIT = timedelta(seconds=limit_s)  # type: ignore[misc]
@@ -76,7 +97,7 @@ def fail_at_another_place() -> None:
 def wait_for_a_stopped_process() -> None:
     """As for one that hangs in a driver."""
     groups.AGREE_S = 0.5  # type: ignore[misc]
-    _, denoiser, pid = started(limit_s=5.0)
+    _, denoiser, pid = started(limit_s=15.0)
     os.kill(pid, signal.SIGSTOP)
     with torch.no_grad():
         denoiser(**inputs())
@@ -113,6 +134,7 @@ STORIES = {
     story.__name__: story
     for story in (
         fail_alike_then_go_on,
+        refuse_what_does_not_fit_on_the_other_process,
         fail_at_another_place,
         wait_for_a_stopped_process,
         die_beside_a_stopped_process,

@@ -25,7 +25,7 @@ from pipelines.images.parallel.context import apply_context  # noqa: E402
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share  # noqa: E402
 from pipelines.images.parallel.packing import replace_weights, unpack, unpack_module  # noqa: E402
 from pipelines.images.parallel.ring import Ring, join_store  # noqa: E402
-from pipelines.images.parallel.shards import shard  # noqa: E402
+from pipelines.images.parallel.shards import reserve, shard  # noqa: E402
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT  # noqa: E402
 
 PR_SET_PDEATHSIG: Final = 1
@@ -64,11 +64,13 @@ class Follower:
                 free_memory(self._ring.device)
 
     def _make_room(self, command: Share) -> None:
-        """Allocate before rank 0 sends, so that a device without room is an error of the checkpoint."""
+        """Before rank 0 sends, so that a device without room is an error of the checkpoint."""
         denoiser, weights = unpack_module(command.denoiser)
         room: list[torch.Tensor] = []
         try:
-            if command.parallel == "context":
+            if command.parallel == "tensor":
+                reserve(denoiser, self._ring)
+            else:
                 room = [torch.empty(each.shape, dtype=each.dtype, device=self._ring.device) for each in weights]
         except RuntimeError as error:  # out of memory
             self._pipe.send(Answer(f"process {self._ring.rank} of the group: {error}"))

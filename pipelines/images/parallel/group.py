@@ -24,7 +24,7 @@ from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forw
 from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
 from pipelines.images.parallel.process import FollowerProcess
 from pipelines.images.parallel.ring import LIMIT, Ring, open_store
-from pipelines.images.parallel.shards import shard
+from pipelines.images.parallel.shards import reserve, shard
 from pipelines.protocol.images import Parallel
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
 
@@ -64,7 +64,7 @@ class Group:
             ring = self._start()
             key = next(self._keys)
             self._tell(Share(key, packed, parallel))
-            answers = self._wait_for_answers(LIMIT.total_seconds())
+            answers = [*self._wait_for_answers(LIMIT.total_seconds()), _make_room(denoiser, parallel, ring)]
             if refused := [answer.error for answer in answers if answer.error is not None]:
                 self._tell(Drop(key))
                 raise CheckpointError(f"runtime.gpus: {refused[0]}")
@@ -159,6 +159,16 @@ class Group:
             return [follower.answer(limit_s) for follower in self._followers]
         except queue.Empty:
             self.end("a process does not answer")
+
+
+def _make_room(denoiser: Any, parallel: Parallel, ring: Ring) -> Answer:
+    """On this rank, where `context` needs none."""
+    try:
+        if parallel == "tensor":
+            reserve(denoiser, ring)
+    except RuntimeError as error:  # out of memory
+        return Answer(f"the first process of the group: {error}")
+    return Answer()
 
 
 class SharedDenoiser:

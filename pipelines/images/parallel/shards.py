@@ -28,6 +28,18 @@ class _Rows(RowwiseParallel):
         pass
 
 
+def reserve(denoiser: Any, ring: Ring) -> None:
+    """Raises RuntimeError if this rank's device has no room for what `shard` takes there at most: the parts, and one
+    whole weight."""
+    from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
+
+    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, ring.size)
+    divided = {name for name, spec in specs.items() if spec.dim is not None}
+    sizes = {name: weight.nbytes for name, weight in (*denoiser.named_parameters(), *denoiser.named_buffers())}
+    parts = sum(nbytes // ring.size if name in divided else nbytes for name, nbytes in sizes.items())
+    torch.empty(parts + max(sizes.values(), default=0), dtype=torch.uint8, device=ring.device)  # torch keeps it
+
+
 def shard(denoiser: Any, weights: list[torch.Tensor], ring: Ring) -> None:
     """Divide a denoiser in place. Rank 0 has its `weights`; those of the others have no memory. Collective."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
