@@ -3,7 +3,6 @@
 import base64
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ from PIL import Image
 
 from tests.support.harness import Server, assert_clean, charges, count_rows, suspended, until
 from tests.support.in_process import png
+from tests.support.policies import write_policy
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_classifiers import make_picture_classifier
 from tests.support.tiny_server import CATALOG, write_tiny_catalog
@@ -34,22 +34,6 @@ api_key_env = "FAR_KEY"
 name = "{name}"
 tier = "1K"
 price = "0.70"
-"""
-POLICY = """
-[[rules]]
-name     = "no-weapons"
-category = "violence"
-terms    = ["assault rifle"]
-
-[[classifiers]]
-reads      = "pictures"
-checkpoint = "{grim}"
-groups     = ["beta-image-per-call"]
-stages     = ["{stage}"]
-[classifiers.labels.grim]
-policy    = "nothing-grim"
-category  = "mood"
-threshold = 0.5
 """
 
 
@@ -76,17 +60,12 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, near: Server) -> Iterator[
     (configs / "tiny.toml").unlink()
     (configs / "catalog.toml").write_text(f'{CATALOG.replace(NEAR, FAR)}beta = "beta-image-per-call"\n')
     make_picture_classifier(own / "grim")
-    write_policy(own, "output")
+    settings = {"moderation": str(write_policy(own, "output"))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAR_KEY", near.key)
-        running = Server(own / "home", own / "weights", configs, {"moderation": str(own / "policy.toml")}).start()
+        running = Server(own / "home", own / "weights", configs, settings).start()
     yield running
     running.kill()
-
-
-def write_policy(folder: Path, stage: str) -> None:
-    """Every picture of the watched model is refused at this stage."""
-    (folder / "policy.toml").write_text(POLICY.format(grim=folder / "grim", stage=stage))
 
 
 def opened(data: str | None) -> Image.Image:

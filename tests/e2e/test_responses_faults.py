@@ -15,28 +15,13 @@ import pytest
 
 from tests.e2e.test_responses_by_sdk import FORCED_IMAGE, LIMITS, MODEL, image_call
 from tests.support.harness import Server, assert_clean, charges, suspended, until
+from tests.support.policies import write_policy
 from tests.support.response_shapes import check_response
 from tests.support.tiny_classifiers import make_picture_classifier
 
 PATH = "/v1/responses"
 LARGE: Any = {"type": "image_generation", "model": "beta-3.1-flash-image-4k-count"}
 SLOW: Any = {"model": MODEL, "input": "a city", "tools": [LARGE], "tool_choice": "required", **LIMITS}
-POLICY = """
-[[rules]]
-name     = "no-weapons"
-category = "violence"
-terms    = ["assault rifle"]
-
-[[classifiers]]
-reads      = "pictures"
-checkpoint = "{grim}"
-stages     = ["output"]
-groups     = ["beta-image-per-call"]
-[classifiers.labels.grim]
-policy    = "nothing-grim"
-category  = "mood"
-threshold = 0.5
-"""
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +146,8 @@ def test_a_disconnect_cancels_a_response_uncharged(server: Server) -> None:
 
 
 def test_the_policy_applies_to_responses_and_chats(tmp_path: Path, weights: Path, chat_configs: Path) -> None:
-    grim = make_picture_classifier(tmp_path / "grim")
-    (tmp_path / "policy.toml").write_text(POLICY.format(grim=grim))
-    settings = {"moderation": str(tmp_path / "policy.toml"), "preload": "false"}
+    make_picture_classifier(tmp_path / "grim")
+    settings = {"moderation": str(write_policy(tmp_path, "output")), "preload": "false"}
     server = Server(tmp_path / "home", weights, chat_configs, settings).start()
     try:
         client = server.openai(timeout=900)
