@@ -6,32 +6,49 @@ folder FAULTY_GPU say what becomes of the GPU. The processes of a group are miss
 
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pipelines import worker
 from pipelines.device import choice, failures
-from pipelines.images.parallel import group, ring
-from pipelines.images.pipeline import PicturePipeline
 from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice, Ready
+
+if TYPE_CHECKING:
+    from pipelines.images.step_observer import Pixels
 
 STICKY = "CUDA error: an illegal memory access was encountered"
 SLOW, LOST = "slow", "lost"  # files: the driver takes its time; there is no GPU any more
 
 _is_lost = False
-_draw = PicturePipeline.draw
+_create = worker._create_engine
 
 
-def _fail_on_purpose(self: PicturePipeline) -> object:
-    global _is_lost
-    if self.job.prompt == STICKY:
-        _is_lost = True
-    if _is_lost:
-        raise torch.AcceleratorError(STICKY)
-    return _draw(self)
+def _fail_on_purpose() -> None:
+    from pipelines.images.pipeline import PicturePipeline
+
+    draw = PicturePipeline.draw
+
+    def drawing(self: PicturePipeline) -> Callable[[], "Pixels"]:
+        global _is_lost
+        if self.job.prompt == STICKY:
+            _is_lost = True
+        if _is_lost:
+            raise torch.AcceleratorError(STICKY)
+        return draw(self)
+
+    PicturePipeline.draw = drawing  # type: ignore[method-assign]
+
+
+def _wait_less() -> None:
+    from pipelines.images.parallel import group, ring
+
+    ring.LIMIT = timedelta(seconds=15)  # type: ignore[misc]
+    group.AGREE_S = 1.0  # type: ignore[misc]
 
 
 def _choose_device(wanted: DeviceChoice) -> torch.device:
@@ -43,12 +60,18 @@ def _choose_device(wanted: DeviceChoice) -> torch.device:
     return torch.device("cpu")
 
 
+def _create_engine(*arguments: Any) -> worker.AnyEngine:
+    """What it patches is imported where a worker without a GPU does not come to."""
+    _wait_less()
+    if "FAULTY_GPU" in os.environ:
+        _fail_on_purpose()
+    return _create(*arguments)
+
+
 def main() -> None:
     """Without FAULTY_GPU there is no GPU, not even a pretended one."""
-    ring.LIMIT = timedelta(seconds=15)  # type: ignore[misc]
-    group.AGREE_S = 1.0  # type: ignore[misc]
+    worker._create_engine = _create_engine
     if "FAULTY_GPU" in os.environ:
-        PicturePipeline.draw = _fail_on_purpose  # type: ignore[method-assign,assignment]
         failures.answers = lambda device: not _is_lost
         choice.choose_device = _choose_device
         worker.Ready = lambda device, is_gpu: Ready(device, is_gpu=True)  # type: ignore[misc,assignment]
