@@ -76,4 +76,5 @@ def local_bytes(weight: torch.Tensor) -> int:
     if not is_traceable_wrapper_subclass(weight):
         return weight.nbytes
     names, _ = weight.__tensor_flatten__()
-    return sum(local_bytes(getattr(weight, name)) for name in names)
+    parts = [getattr(weight, name) for name in names]  # DTensor has its mesh among them
+    return sum(local_bytes(part) for part in parts if isinstance(part, torch.Tensor))
