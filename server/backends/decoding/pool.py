@@ -76,7 +76,8 @@ class DecoderPool:
             timer.cancel()
             await _end(decoder)
         await asyncio.gather(*(decoder.kill() for decoder in self._busy), *self._ending)
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        with suppress(OSError):  # the next start empties it
+            await asyncio.to_thread(self._clear_folder)
 
     async def decode_picture(self, owner: str, data: bytes, max_area_px: int) -> tuple[PictureFile, tuple[int, int]]:
         """RGB pixels of at most max_area_px, and the original size; both upright.
@@ -193,9 +194,10 @@ class DecoderPool:
         raise failure from error.__cause__
 
     def _clear_folder(self) -> None:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._folder)
-        self._folder.mkdir(mode=0o700, parents=True)
+        """The folder itself stays: operators mount one in memory there."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self._folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _check(answer: Mapping[str, Any]) -> None:

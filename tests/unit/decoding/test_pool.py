@@ -150,13 +150,19 @@ async def test_an_unused_decoder_is_ended(pool: DecoderPool) -> None:
     assert pool.ended("died") == 0
 
 
-async def test_what_a_killed_server_left_is_deleted(tmp_path: Path) -> None:
-    (tmp_path / "pixels").mkdir()
-    (tmp_path / "pixels" / "left").touch()
-    pool = DecoderPool(tmp_path / "pixels")
+async def test_what_a_killed_server_left_is_deleted_but_not_the_folder(tmp_path: Path) -> None:
+    """It may be where a folder in memory is mounted."""
+    folder = tmp_path / "pixels"
+    (folder / "lost+found").mkdir(parents=True)
+    (folder / "left").touch()
+    mounted = folder.stat().st_ino
+    pool = DecoderPool(folder)
     await pool.start()
-    assert os.listdir(tmp_path / "pixels") == []
+    assert os.listdir(folder) == []
+    (folder / "left").touch()
     await pool.stop()
+    assert os.listdir(folder) == []
+    assert folder.stat().st_ino == mounted
 
 
 async def test_many_pictures_share_two_decoders(pool: DecoderPool) -> None:
