@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes of tests share two cores, and so do their servers
 
-settings.register_profile("darkroom", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure, and examples are the same in every run
+settings.register_profile("darkroom", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("darkroom")
 
 

@@ -20,7 +20,6 @@ from tests.support.harness import Server, charges
 MODEL = "beta-2.5-flash-image-count"
 ITS_FILE = "beta-2.5-flash.toml"
 SAME = 1.0  # rounding differs between a batch and a single image
-pytestmark = pytest.mark.timeout(900)
 Pixels = npt.NDArray[np.uint8]
 
 

@@ -16,10 +16,11 @@ import pytest
 
 from tests.support.chat_servers import ENDLESS, chat_server
 from tests.support.harness import Server, count_rows, locked_database, suspended, until
+from tests.support.tiny_chat_checkpoints import ENDLESS_CONTEXT
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "go on"}]
-LONG: dict[str, Any] = {"model": "small", "messages": HELLO, "n": 8, "seed": 1, **ENDLESS}  # as long as the context
+LONG: dict[str, Any] = {"model": "endless", "messages": HELLO, "n": 8, "seed": 1, **ENDLESS}
 QUICK: dict[str, Any] = {"model": "small", "messages": HELLO, "max_tokens": 2}
 
 
@@ -76,7 +77,7 @@ def counted(server: Server, key_id: str) -> tuple[int, int, int]:
 def first_tokens(server: Server) -> float:
     """How many answers have begun."""
     metrics = httpx.get(f"{server.base}/metrics", timeout=60, trust_env=False).text
-    count = re.search(r'(?m)^darkroom_chat_first_token_seconds_count\{model="small"\} (\S+)', metrics)
+    count = re.search(r'(?m)^darkroom_chat_first_token_seconds_count\{model="endless"\} (\S+)', metrics)
     return float(count[1]) if count else 0.0
 
 
@@ -85,15 +86,15 @@ def test_the_tokens_of_a_cancelled_chat_are_counted(small_queue: Server, stream:
     made = small_queue.darkroom("keys", "create", "leaver")
     key_id, secret = made.stderr.split()[0], made.stdout.strip()
     with small_queue.http(secret) as client:
-        full = client.post(PATH, json=LONG).json()["usage"]
-    assert counted(small_queue, key_id) == (1, full["prompt_tokens"], full["completion_tokens"])
+        short = client.post(PATH, json={**LONG, "max_tokens": 2}).json()["usage"]
+    assert counted(small_queue, key_id) == (1, short["prompt_tokens"], short["completion_tokens"])
     before = first_tokens(small_queue)
     with small_queue.unread_call(PATH, {**LONG, "stream": stream}, secret):
         until(lambda: first_tokens(small_queue) > before, interval_s=0.005)
     until(lambda: counted(small_queue, key_id)[0] == 2)
     _, prompt_tokens, completion_tokens = counted(small_queue, key_id)
-    assert prompt_tokens == 2 * full["prompt_tokens"]
-    assert 0 < completion_tokens - full["completion_tokens"] < full["completion_tokens"]
+    assert prompt_tokens == 2 * short["prompt_tokens"]
+    assert 0 < completion_tokens - short["completion_tokens"] < 8 * ENDLESS_CONTEXT // 2
     until(lambda: idle(small_queue))
 
 
@@ -137,7 +138,7 @@ def test_chats_and_responses_count_among_a_keys_calls_at_once(small_queue: Serve
 
 def test_a_json_answer_can_be_kept_alive(small_queue: Server) -> None:
     with small_queue.http() as client:
-        answer = client.post(PATH, json=LONG, headers={"X-Keepalive": "1"})
+        answer = client.post(PATH, json={**LONG, "max_tokens": 500}, headers={"X-Keepalive": "1"})
     assert answer.content.startswith(b" ")
     assert len(answer.json()["choices"]) == 8
 

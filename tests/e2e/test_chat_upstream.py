@@ -15,13 +15,19 @@ from tests.support.chat_servers import ENDLESS, chat_server
 from tests.support.harness import Server, charges, suspended, until
 
 GREEDY: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 16}
-LONG: dict[str, Any] = {**GREEDY, **ENDLESS, "model": "far", "max_tokens": 400, "n": 8}
+LONG: dict[str, Any] = {**GREEDY, **ENDLESS, "model": "endless", "max_tokens": 30_000, "n": 8}
 PATH = "/v1/chat/completions"
 UPSTREAM = """
 [[models]]
 name = "far"
 upstream = "{base}/v1"
 upstream_model = "small"
+api_key_env = "FAR_KEY"
+
+[[models]]
+name = "endless"
+upstream = "{base}/v1"
+upstream_model = "endless"
 api_key_env = "FAR_KEY"
 
 [[models]]
@@ -37,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, chat: Server, chat_weights
         patch.setenv("FAR_KEY", chat.key)
         home = tmp_path_factory.mktemp("gateway")
         server = chat_server(home, chat_weights, UPSTREAM.format(base=chat.base)).start(wait=False)
-    until(lambda: alive(server), limit_s=280)
+    until(lambda: alive(server))
     yield server
     server.kill()
 

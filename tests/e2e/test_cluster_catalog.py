@@ -19,7 +19,6 @@ from tests.support.tiny_checkpoints import make_sd
 
 MODEL = "alpha-image-2-count"
 FILE = "tiny.toml"
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
 PICTURE = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
 STREAM = {**PICTURE, "steps": 120, "stream": True, "partial_images": 3}
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 300, "stream": True}
-pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass
@@ -126,12 +125,15 @@ def pool() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
 @contextlib.contextmanager
 def in_the_middle(caller: Caller, server: Server, pool: concurrent.futures.ThreadPoolExecutor) -> Iterator[Middle]:
     """All three have begun, and do not get on: the workers are suspended."""
-    begun = {"stream": threading.Event(), "chat": threading.Event()}
-    stream = pool.submit(caller.ask, server, STREAM, begun["stream"])
-    chat = pool.submit(caller.ask, server, CHAT, begun["chat"])
-    assert all(event.wait(120) for event in begun.values())
     state = server.readiness()
-    with suspended(state["worker_pid"]), suspended(state["chat"]["worker_pid"]):
+    with contextlib.ExitStack() as workers:
+        begun = []
+        for body, pid in ((STREAM, state["worker_pid"]), (CHAT, state["chat"]["worker_pid"])):
+            first = threading.Event()
+            begun.append(pool.submit(caller.ask, server, body, first))
+            assert first.wait(240)
+            workers.enter_context(suspended(pid))  # it has seconds of work left
+        stream, chat = begun
         picture = pool.submit(caller.ask, server, PICTURE)
         until(lambda: caller.holds() == 2)
         assert not stream.done()

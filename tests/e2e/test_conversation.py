@@ -22,7 +22,6 @@ TURNS = (
     ("now by day", Claims(sky="day", ground="sea", things=(ThingClaim("boat", "blue"),))),
     ("now draw a yellow house on grass", Claims(ground="grass", things=(ThingClaim("house", "yellow"),))),
 )
-pytestmark = pytest.mark.timeout(900)
 SEED = 8  # With each of 1 to 9, starter-beta drew all five right. tests/starters measure how often it does.
 
 

@@ -53,7 +53,7 @@ def test_the_death_of_either_process_costs_the_job_inside_alone(first: bool, ser
         until(lambda: server.readiness()["image"][0]["jobs"] == 1)
         os.kill(dying, signal.SIGKILL)
         with pytest.raises(InternalServerError, match="worker died"):
-            call.result(120)
+            call.result(280)
     until(lambda: not command_of(worker) and not command_of(second))
     assert charges(server) == before
     until(lambda: server.readiness()["image"][0]["ready"])

@@ -19,7 +19,6 @@ from tests.support.harness import REPOSITORY, Server
 
 ALPHA, BETA = "alpha-image-2-count", "beta-2.5-flash-image-count"
 SIDE_PX = 1024
-pytestmark = pytest.mark.timeout(900)
 HOUSE = Scene("day", "grass", "none", "none", (Thing("house", "red", "large", "centre"),), "flat", 7)
 
 

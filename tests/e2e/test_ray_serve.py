@@ -14,7 +14,7 @@ from openai import OpenAI
 from tests.support.harness import until
 from tests.support.ray_serve import ENGINE, RayServe, ray_serve
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.nightly
 
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}

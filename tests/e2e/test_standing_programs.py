@@ -53,7 +53,6 @@ def test_kills_of_everything_that_two_servers_need_leave_no_wrong_charge(tmp_pat
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
 def test_kills_of_everything_in_a_ray_cluster_leave_no_wrong_charge(tmp_path: Path) -> None:
     with ray_chaos(tmp_path) as chaos:
         chaos.run(kills=len(TARGETS))

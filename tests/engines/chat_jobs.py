@@ -10,6 +10,7 @@ from tests.support import tiny_chat_checkpoints as tiny
 
 MAKERS = {
     "qwen": tiny.make_qwen,
+    "endless": tiny.make_endless,
     "llama": tiny.make_llama,
     "llama3": tiny.make_llama3,
     "mistral": tiny.make_mistral,

@@ -37,13 +37,13 @@ async def drawn_together(engine: ImageEngine, jobs: Sequence[ImageJob]) -> list[
     def hold() -> None:
         with engine._scheduler.acquire(DeviceTurn(0.0)):
             held.set()
-            assert gate.wait(60)
+            assert gate.wait(240)
 
     for spec in {job.checkpoint for job in jobs}:
         await engine.load(spec)
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(60)
+    assert held.wait(240)
     tasks = [asyncio.create_task(last_event(engine, job)) for job in jobs]
     await eventually(lambda: len(engine._scheduler._waiting) == sum(job.n for job in jobs))
     gate.set()

@@ -1,6 +1,7 @@
 """The chat engine with tiny models: what a request gets does not depend on the rest of the batch."""
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.images import Failed, Queued, Started
 from tests.engines.chat_jobs import GREEDY, LETTER_IDS, Job, letters, run, text
+from tests.engines.holds import hold_tokens
 
 
 @pytest.mark.parametrize("model", ["qwen", "llama", "mistral"])
@@ -72,8 +74,10 @@ async def test_choices_have_seeds_of_their_own(chat_engine: ChatEngine, chat_job
 
 
 async def test_a_cancelled_job_frees_its_row(
-    chat_engine: ChatEngine, chat_job: Job, chat_spec: Callable[..., ChatSpec]
+    chat_engine: ChatEngine, chat_job: Job, chat_spec: Callable[..., ChatSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_cancelled = threading.Event()
+    hold_tokens(monkeypatch, "batched", lambda step: step < 40 or is_cancelled.is_set())
     one_row = chat_spec("qwen", max_batch=1)
     long = chat_job(checkpoint=one_row, max_tokens=400, sampling=letters())
     waiting = asyncio.create_task(run(chat_engine, chat_job(checkpoint=one_row)))
@@ -82,6 +86,7 @@ async def test_a_cancelled_job_frees_its_row(
         deltas += isinstance(event, TextDelta)
         if deltas == 3:
             chat_engine.cancel(long.id)
+            is_cancelled.set()
         if isinstance(event, PartialUsage):
             used = event.usage.completion_tokens
         if isinstance(event, Failed):
@@ -239,6 +244,6 @@ def _generators(engine: ChatEngine) -> list[BatchedGenerator]:
 
 
 async def _wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(240):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from pipelines.protocol.chat import ChatFinished, ChatJob, ChatSampling, ChatSpe
 from pipelines.protocol.images import Failed
 from tests.engines.chat_jobs import TOKENIZER, Job, letters, run, text
 from tests.engines.conftest import split_picture
+from tests.engines.holds import hold_tokens
 
 QUESTION = {
     "role": "user",
@@ -69,7 +71,11 @@ async def test_all_options_work_without_a_batch(chat_engine: ChatEngine, vision_
     assert all(event.logprobs for event in events if isinstance(event, TextDelta))
 
 
-async def test_after_a_cancelled_job_the_next_one_runs(chat_engine: ChatEngine, vision_job: Job) -> None:
+async def test_after_a_cancelled_job_the_next_one_runs(
+    chat_engine: ChatEngine, vision_job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_cancelled = threading.Event()
+    hold_tokens(monkeypatch, "sequential", lambda step: step < 40 or is_cancelled.is_set())
     with_image_token = len(TOKENIZER) + 1
     long = vision_job(id="long", max_tokens=400, sampling=letters(with_image_token))
     waiting = asyncio.create_task(run(chat_engine, vision_job(id="next")))
@@ -78,6 +84,7 @@ async def test_after_a_cancelled_job_the_next_one_runs(chat_engine: ChatEngine, 
         deltas += isinstance(event, TextDelta)
         if deltas == 3:
             chat_engine.cancel("long")
+            is_cancelled.set()
     assert 3 <= deltas < 400
     assert isinstance((await waiting)[-1], ChatFinished)
 

@@ -28,7 +28,7 @@ async def test_a_killed_worker_fails_its_jobs_and_the_next_one_answers(host: Hos
     assert {spec.name: state.state for spec, state in host.checkpoints.items()} == {"qwen": "loaded", "gone": "failed"}
     events: list[ChatEvent] = []
     killed = False
-    async for event in host.submit(chat_job(max_tokens=10**6, sampling=letters())):
+    async for event in host.submit(chat_job(model="endless", max_tokens=10**6, sampling=letters())):
         events.append(event)
         if isinstance(event, TextDelta) and not killed:
             assert host.pid is not None

@@ -105,7 +105,7 @@ async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host,
     for failed in await asyncio.wait_for(asyncio.gather(*inside), LIMIT_S):
         assert isinstance(failed, Failed)
         assert failed.code == "worker_died"
-    await eventually(lambda: host.restarts == 1, LIMIT_S)
+    await eventually(lambda: host.restarts == 1)
     assert isinstance(await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S), Classified)
 
 
@@ -150,5 +150,5 @@ async def test_the_worker_after_one_with_a_gpu_must_have_a_gpu_too(host: Host) -
     host._handle(Ready("a GPU", is_gpu=True))
     assert host.pid is not None
     os.kill(host.pid, signal.SIGKILL)
-    await eventually(lambda: "no GPU can be used" in str(host.problem), LIMIT_S)
+    await eventually(lambda: "no GPU can be used" in str(host.problem))
     assert host.device is None

@@ -15,6 +15,7 @@ from tests.support.polling import eventually
 from tests.support.tiny_classifiers import make_text_classifier
 
 Host = EngineHost[ClassifyJob, ClassifyEvent]
+LIMIT_S = 240  # a worker imports torch, on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> ClassifierSpec:
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
-    made: Host = EngineHost("classify", [], 8, silence_s=6.0)
+    """It looks at its worker every three seconds."""
+    made: Host = EngineHost("classify", [], 8, silence_s=24.0)
     yield made
     await made.stop()
 
@@ -41,12 +43,12 @@ async def test_a_worker_that_cannot_be_spawned_fails_its_jobs_and_is_retried(
         patched.setattr(sys, "executable", "/none/python")
         descriptors = len(os.listdir("/proc/self/fd"))
         await host.start()
-        failed = await asyncio.wait_for(last(host, job), 10)
+        failed = await asyncio.wait_for(last(host, job), LIMIT_S)
         assert isinstance(failed, Failed)
         assert failed.code == "worker_died"
         await eventually(lambda: host.restarts > 1)
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
-    await asyncio.wait_for(host.wait_ready(), 120)
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
+    await asyncio.wait_for(host.wait_ready(), LIMIT_S)
     assert isinstance(await last(host, job), Classified)
     await eventually(lambda: host.memory and host.memory.host_bytes > 2**20)
 
@@ -56,8 +58,8 @@ async def test_a_worker_whose_thread_hangs_is_killed_although_it_answers(
 ) -> None:
     monkeypatch.setattr(engine_host, "STUCK_GRACE_S", 0.0)
     await host.start()
-    await asyncio.wait_for(host.wait_ready(), 120)
+    await asyncio.wait_for(host.wait_ready(), LIMIT_S)
     endless = ClassifyJob("1", texts, texts=("a boat",) * 1_000_000, time_limit_s=0.5)
-    failed = await asyncio.wait_for(last(host, endless), 60)
+    failed = await asyncio.wait_for(last(host, endless), LIMIT_S)
     assert isinstance(failed, Failed)
     assert failed.code == "worker_died"

@@ -234,7 +234,7 @@ def test_a_group_goes_on_or_ends_as_one(story: str, status: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)
     try:
-        process.communicate(timeout=200)
+        process.communicate(timeout=600)
         assert process.returncode == status
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,8 @@ from pipelines.images.engine import ImageEngine
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
+from tests.engines.holds import hold_steps
+from tests.support.polling import eventually
 
 Job = Callable[..., ImageJob]
 
@@ -27,19 +30,21 @@ async def last(engine: ImageEngine, job: ImageJob) -> Event:
 
 
 async def test_a_waiting_job_that_is_cancelled_ends_without_waiting_for_the_one_before(
-    engine: ImageEngine, job: Job
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = asyncio.create_task(last(engine, job("sd", id="first", steps=900)))
-    await asyncio.sleep(0)
+    is_cancelled = threading.Event()
+    hold_steps(monkeypatch, lambda *_: is_cancelled.is_set())
+    first = asyncio.create_task(last(engine, job("sd", id="first")))
+    await eventually(lambda: engine._drawing)
     second = asyncio.create_task(last(engine, job("sd", id="second")))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: "second" in engine._jobs)
     engine.cancel("second")
-    ended = await asyncio.wait_for(second, 5)
+    ended = await asyncio.wait_for(second, 60)
     assert isinstance(ended, Failed)
     assert ended.code == "cancelled"
     assert not first.done()
-    engine.cancel("first")
-    assert isinstance(await first, Failed)
+    is_cancelled.set()
+    assert isinstance(await first, Finished)
 
 
 async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: Job) -> None:
@@ -48,7 +53,7 @@ async def test_a_caller_that_leaves_frees_the_device(engine: ImageEngine, job: J
         if isinstance(event, Progress):
             break
     await events.aclose()  # type: ignore[attr-defined]
-    assert isinstance(await asyncio.wait_for(last(engine, job("sd", id="next")), 20), Finished)
+    assert isinstance(await asyncio.wait_for(last(engine, job("sd", id="next")), 240), Finished)
 
 
 @pytest.mark.parametrize(

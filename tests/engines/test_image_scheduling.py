@@ -3,7 +3,6 @@
 import asyncio
 import io
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.residency import InsufficientMemory, Resident
 from pipelines.images.run import due_preview
 from pipelines.images.scheduler import DeviceTurn
-from pipelines.images.step_observer import Pixels, PreviewFn
+from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
     Event,
@@ -34,6 +33,7 @@ from pipelines.protocol.images import (
     Started,
 )
 from tests.engines.conftest import plain_picture
+from tests.engines.holds import hold_steps
 from tests.support.polling import eventually
 
 Job = Callable[..., ImageJob]
@@ -72,25 +72,16 @@ def pixels(events: list[Event], index: int = 0) -> Pixels:
     return np.asarray(Image.open(io.BytesIO(finished.images[index].data)))
 
 
-def pause_after_first_step(monkeypatch: pytest.MonkeyPatch, job_id: str, until: Callable[[], object]) -> None:
-    """The job holds the device after its first step until the condition is true."""
+def until_passed(engine: ImageEngine, log: Log) -> Callable[[str, int], object]:
+    """When a run may go on: "long" waits after its first step for a second one that wants the device, and after 40 of
+    them until "short" is done."""
 
-    class Paused(PicturePipeline):
-        def draw(self) -> Callable[[], Pixels]:
-            steps = 0
+    def may_go_on(name: str, step: int) -> object:
+        if name != "long" or 1 < step < 40:
+            return True
+        return engine._scheduler._waiting if step == 1 else "short done" in log.lines
 
-            def on_step(preview: PreviewFn) -> None:
-                nonlocal steps
-                self.on_step(preview)
-                steps += 1
-                deadline = time.monotonic() + 60
-                while steps == 1 and not until():
-                    assert time.monotonic() < deadline
-                    time.sleep(0.005)
-
-            return PicturePipeline.draw(replace(self, on_step=on_step) if self.job.id == job_id else self)
-
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Paused)
+    return may_go_on
 
 
 @pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
@@ -101,8 +92,8 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     long = job(name, id="long", checkpoint=exact, steps=60)
     short = job(name, id="short", checkpoint=exact, steps=3, seed=8)
     alone = [pixels(await run(engine, one)) for one in (long, short)]
-    pause_after_first_step(monkeypatch, "long", lambda: engine._scheduler._waiting)
     log = Log()
+    hold_steps(monkeypatch, until_passed(engine, log))
     first = asyncio.create_task(run(engine, long, log))
     await log.began.wait()
     second = await run(engine, short, log)
@@ -112,18 +103,21 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     assert log.lines.index("short done") < 50
 
 
-async def test_short_jobs_go_before_more_long_ones_than_may_start(engine: ImageEngine, job: Job) -> None:
+async def test_short_jobs_go_before_more_long_ones_than_may_start(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The long ones came first and have all places, but have not begun: those that are furthest back give theirs up."""
     spec = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
     await engine.load(spec)
     steps = [*range(60, 46, -1), *range(6, 0, -1)]
     ended: list[int] = []
+    hold_steps(monkeypatch, lambda name, step: int(name) <= 6 or step < 5 or len(ended) >= 6)
     held, gate = threading.Event(), threading.Event()
 
     def hold() -> None:
         with engine._scheduler.acquire(DeviceTurn(0.0)):
             held.set()
-            assert gate.wait(60)
+            assert gate.wait(240)
 
     async def follow(number: int) -> None:
         assert isinstance((await run(engine, job("sd", id=str(number), checkpoint=spec, steps=number)))[-1], Finished)
@@ -142,8 +136,8 @@ async def test_short_jobs_go_before_more_long_ones_than_may_start(engine: ImageE
 
 
 async def test_checkpoints_share_the_device_too(engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause_after_first_step(monkeypatch, "long", lambda: engine._scheduler._waiting)
     log = Log()
+    hold_steps(monkeypatch, until_passed(engine, log))
     first = asyncio.create_task(run(engine, job("sd", id="long", steps=300), log))
     await log.began.wait()
     await run(engine, job("klein", id="short", steps=2), log)
@@ -209,11 +203,11 @@ async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fa
             raise
 
     monkeypatch.setattr(engine._residency, "load", fail_late)
-    pause_after_first_step(monkeypatch, "first", refused.is_set)
+    hold_steps(monkeypatch, lambda name, _: name != "first" or refused.is_set())
     log = Log()
     first = asyncio.create_task(run(engine, job("sd", id="first", steps=30), log))
     await log.began.wait()
-    second = await asyncio.wait_for(run(engine, job("klein", id="second", steps=2)), 30)
+    second = await asyncio.wait_for(run(engine, job("klein", id="second", steps=2)), 240)
     assert refused.is_set()
     assert isinstance(second[-1], Finished)
     await first
@@ -243,11 +237,11 @@ async def test_residents_that_do_not_fit_together_are_named_and_block_no_other_j
     first, second = pinned(spec("sd")), pinned(spec("klein"))
     assert isinstance((await run(engine, job("sd", checkpoint=first)))[-1], Finished)
     for other in (second, spec("klein")):
-        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=other)), 30))[-1]
+        failed = (await asyncio.wait_for(run(engine, job("klein", checkpoint=other)), 240))[-1]
         assert isinstance(failed, Failed)
         assert "runtime.resident keeps there: sd." in failed.detail
     with pytest.raises(CheckpointError, match=r"runtime\.resident keeps there: sd"):
-        await asyncio.wait_for(engine.prepare(second), 30)
+        await asyncio.wait_for(engine.prepare(second), 240)
     engine.retain([second])  # the catalog has dropped the first
     assert isinstance((await run(engine, job("klein", checkpoint=second)))[-1], Finished)
 
@@ -260,9 +254,9 @@ async def test_a_pinned_checkpoint_is_swapped_for_another_that_does_not_fit_besi
     engine = ImageEngine(CPU, Budgets(size + 1000, 0, 2**30))
     await engine.prepare(old)
     on_old = asyncio.create_task(run(engine, job("sd", id="on-old", checkpoint=old, steps=20)))
-    await asyncio.wait_for(engine.prepare(new), 60)
+    await asyncio.wait_for(engine.prepare(new), 240)
     late = asyncio.create_task(run(engine, job("sd", id="late", checkpoint=old)))
-    assert isinstance((await asyncio.wait_for(late, 60))[-1], Finished)
+    assert isinstance((await asyncio.wait_for(late, 240))[-1], Finished)
     engine.retain([new])
     assert isinstance((await on_old)[-1], Finished)
     assert isinstance((await run(engine, job("sd", checkpoint=new)))[-1], Finished)
@@ -295,7 +289,7 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
 
     class Slow(PicturePipeline):
         def draw(self) -> Callable[[], Pixels]:
-            released.wait(60)
+            assert released.wait(240)
             return super().draw()
 
     monkeypatch.setattr("pipelines.images.run.PicturePipeline", Slow)

@@ -16,6 +16,7 @@ from pipelines.images.scheduler import ForwardRequest
 from pipelines.images.step_observer import PreviewFn
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
 from tests.engines.conftest import left_half, plain_picture
+from tests.engines.holds import hold_steps
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together, last_event
 
 Job = Callable[..., ImageJob]
@@ -63,10 +64,13 @@ async def test_four_callers_take_as_many_passes_as_the_longest(engine: ImageEngi
     assert len(passes.shared) == max(steps for steps, _ in CALLERS)
 
 
-async def test_a_newcomer_joins_at_the_next_step(engine: ImageEngine, job: Job, passes: Passes) -> None:
+async def test_a_newcomer_joins_at_the_next_step(
+    engine: ImageEngine, job: Job, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has more to do than the one that runs, and does not wait for its end."""
     order: list[str] = []
     under_way = asyncio.Event()
+    hold_steps(monkeypatch, lambda name, step: (name, step) != ("first", 1) or engine._scheduler._waiting)
 
     async def follow(one: ImageJob) -> None:
         async for event in engine.submit(one):

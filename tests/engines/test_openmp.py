@@ -1,7 +1,7 @@
 """The OpenMP threads of a thread that has computed, as the operating system counts them."""
 
+import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pipelines.device.openmp import release_openmp_threads, run_and_release
+from tests.support.harness import until
 
 TASKS = Path("/proc/self/task")
 BIG = torch.ones(512, 512)
@@ -31,31 +32,47 @@ def some_computing() -> Tensor:
     return BIG.exp().sum()
 
 
-def threads_after(work: Callable[[], object]) -> int:
-    """The process's threads after the work, while the thread that did it still lives."""
+def threads() -> set[str]:
+    """Of this process. Some may be of earlier tests, and end at any moment."""
+    return {task.name for task in TASKS.iterdir()}
+
+
+@contextlib.contextmanager
+def started_by(work: Callable[[], object]) -> Iterator[set[str]]:
+    """The threads that the work has started, while the thread that did it still lives."""
     done, counted = threading.Event(), threading.Event()
+    new: set[str] = set()
 
     def run() -> None:
+        before = threads()
         work()
+        new.update(threads() - before)
         done.set()
         counted.wait()
 
     thread = threading.Thread(target=run)
     thread.start()
     done.wait()
-    counts = []
-    for _ in range(10):  # released threads take a moment to end
-        counts.append(len(list(TASKS.iterdir())))
-        time.sleep(0.05)
-    counted.set()
-    thread.join()
-    return min(counts)
+    try:
+        yield new
+    finally:
+        counted.set()
+        thread.join()
 
 
 def test_a_thread_that_has_computed_releases_its_openmp_threads() -> None:
-    idle = threads_after(lambda: None)
-    assert threads_after(some_computing) > idle, "computing starts threads, else there is nothing to test"
-    assert threads_after(lambda: run_and_release(some_computing)) == idle
+    with started_by(some_computing) as started:
+        assert started & threads(), "computing starts threads, else there is nothing to test"
+    kept: list[set[str]] = []
+
+    def compute_and_release() -> None:
+        before = threads()
+        run_and_release(lambda: (some_computing(), kept.append(threads() - before)))
+
+    with started_by(compute_and_release):
+        (started,) = kept
+        assert started, "it computes on threads of its own"
+        until(lambda: not started & threads())  # they take a moment to end
 
 
 def test_a_thread_computes_again_after_releasing_them() -> None:

@@ -23,6 +23,7 @@ from pipelines.protocol.images import (
     StepCache,
 )
 from tests.engines.conftest import left_half, split_picture
+from tests.engines.holds import hold_steps
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -72,7 +73,9 @@ async def test_every_kind_of_call_draws_with_a_cache(flux: CheckpointSpec, cache
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.method)
-async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(flux: CheckpointSpec, cache: StepCache) -> None:
+async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(
+    flux: CheckpointSpec, cache: StepCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = ImageEngine(torch.device("cpu"))
     spec = cached(flux, cache)
     long = image_job(spec, id="long", steps=60, prompt="a cat")
@@ -83,6 +86,7 @@ async def test_cached_runs_that_take_turns_draw_what_they_draw_alone(flux: Check
 
     under_way = asyncio.Event()
     order: list[str] = []
+    hold_steps(monkeypatch, lambda name, step: name != "long" or step < 40 or "short" in order)
 
     def on_event(event: Event) -> None:
         if isinstance(event, Progress) and event.step == 3:

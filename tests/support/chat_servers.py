@@ -12,13 +12,14 @@ from typing import Any
 
 from tests.support.harness import REPOSITORY, Server
 
-KINDS = ("qwen", "llama", "llava")
+KINDS = ("qwen", "endless", "llama", "llava")
 MAKE = (
     "from pathlib import Path; from tests.support.tiny_chat_checkpoints import make_{0}; "
     "make_{0}(Path({1!r}) / 'tiny-{0}')"
 )
 CONTEXT = 512
-ENDLESS: Any = {"logit_bias": {"0": -100, "2": -100}}  # neither end token: an answer ends by its limit alone
+ENDLESS: Any = {"logit_bias": {"0": -100, "2": -100}}  # neither end token: an answer ends by its limit alone, and
+# with the model "endless" not while a test looks at it
 LETTERS: Any = {"logit_bias": {str(token): 100 for token in range(69, 95)}}  # a to z: text without invalid bytes
 LOCAL = """
 default = "small"
@@ -27,6 +28,10 @@ default = "small"
 name = "small"
 checkpoint = "tiny-qwen"
 tools = true
+
+[[models]]
+name = "endless"
+checkpoint = "tiny-endless"
 
 [[models]]
 name = "plain"
@@ -44,7 +49,7 @@ vision = true
 
 
 def make_chat_weights(folder: Path) -> Path:
-    """Three chat checkpoints, and empty folders in place of the image checkpoints, which are never loaded."""
+    """Four chat checkpoints, and empty folders in place of the image checkpoints, which are never loaded."""
     for starter in ("starter-alpha", "starter-beta"):
         (folder / starter).mkdir(parents=True)
     code = "\n".join(MAKE.format(kind, str(folder)) for kind in KINDS)

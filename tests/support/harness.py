@@ -19,8 +19,8 @@ import httpx
 from openai import OpenAI
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 600  # long enough for a busy machine, as every limit here
-CALL_LIMIT_S = 280  # under the limit of a test
+START_LIMIT_S = 600  # long enough for a busy machine, as every limit here; under the limit of a test
+CALL_LIMIT_S = 280  # far under the limit of a test
 PORTS = range(10_000, 30_000)  # below those that the kernel gives to outgoing connections
 
 _leased_ports: list[socket.socket] = []
@@ -155,17 +155,17 @@ class Server:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=120)
+            self.process.wait(timeout=CALL_LIMIT_S)
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=CALL_LIMIT_S)
 
     def wait_dead(self) -> int:
         """The exit status of a server that ends by itself."""
         assert self.process is not None
-        return self.process.wait(timeout=120)
+        return self.process.wait(timeout=CALL_LIMIT_S)
 
     @contextlib.contextmanager
     def unread_call(self, path: str, body: Mapping[str, Any], key: str | None = None, **headers: str) -> Iterator[None]:
@@ -209,9 +209,9 @@ def locked_database(server: Server) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-def until(condition: Callable[[], bool], limit_s: float = 120, interval_s: float = 0.05) -> None:
+def until(condition: Callable[[], bool], interval_s: float = 0.05) -> None:
     """Wait for a condition that is sure to come. The limit only ends a test that has failed."""
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + CALL_LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(interval_s)

@@ -13,7 +13,7 @@ def image_job(checkpoint: CheckpointSpec, **changes: Any) -> ImageJob:
     job = ImageJob(
         id="job", checkpoint=checkpoint, prompt="a red boat", sampling=checkpoint.sampling.resolve(steps=2),
         width_px=64, height_px=64, n=1, seed=5, references=(), mask=None, encoding=Encoding(),
-        metadata={"prompt": "a red boat"}, time_limit_s=60,
+        metadata={"prompt": "a red boat"}, time_limit_s=600,
     )  # fmt: skip
     return with_fields(job, **changes)
 

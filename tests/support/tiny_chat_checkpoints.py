@@ -21,16 +21,22 @@ from transformers import (
 
 from starters.chat.tokens import make_tokenizer
 
+ENDLESS_CONTEXT = 2**15
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def make_qwen(folder: Path) -> Path:
+def make_qwen(folder: Path, context: int = 512) -> Path:
     """Full attention in every layer."""
     tokenizer = make_tokenizer([])
     config = Qwen3Config(
-        vocab_size=len(tokenizer), num_key_value_heads=2, head_dim=16, max_position_embeddings=512, **SIZES
+        vocab_size=len(tokenizer), num_key_value_heads=2, head_dim=16, max_position_embeddings=context, **SIZES
     )
     return save(folder, Qwen3ForCausalLM, config, tokenizer)
+
+
+def make_endless(folder: Path) -> Path:
+    """Its context takes minutes to fill: without an end token, an answer goes on until a test ends it."""
+    return make_qwen(folder, ENDLESS_CONTEXT)
 
 
 def make_llama(folder: Path) -> Path:

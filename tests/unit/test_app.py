@@ -16,6 +16,7 @@ async def test_a_failed_task_or_component_does_not_keep_the_others_from_stopping
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
+    signalled = asyncio.Event()
 
     async def start(host: EngineHost[object, object]) -> None:
         host._became_ready.set()  # no worker: the test is about the shutdown
@@ -26,6 +27,7 @@ async def test_a_failed_task_or_component_does_not_keep_the_others_from_stopping
             raise OSError("the worker does not stop")
 
     def signal_ready(_: Services) -> None:
+        signalled.set()
         raise BrokenPipeError("stdout is closed")
 
     monkeypatch.setattr(EngineHost, "start", start)
@@ -34,7 +36,7 @@ async def test_a_failed_task_or_component_does_not_keep_the_others_from_stopping
     app = create_app(settings, signal_ready)
     with capture_logs() as logs, pytest.raises(OSError, match="does not stop"):
         async with app.router.lifespan_context(app):
-            await asyncio.sleep(0.05)
+            await asyncio.wait_for(signalled.wait(), 60)
     assert stopped == ["image", "chat", "classify"]
     assert [entry["task"] for entry in logs if entry["event"] == "a server task had failed"] == ["signal ready"]
     with pytest.raises(RuntimeError, match="closed"):

@@ -167,7 +167,7 @@ def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> 
     environment |= {"DARKROOM_HOME": str(tmp_path / "home"), "DARKROOM_DEVICE": "cpu"}
     for command in (["keys", "create", "first"], ["models"], ["checkpoints", "inspect", "starter-alpha"]):
         ran = [sys.executable, "-m", "server", *command]
-        done = subprocess.run(ran, cwd=image, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(ran, cwd=image, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "home" / "darkroom.db").exists()
 

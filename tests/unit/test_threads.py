@@ -55,9 +55,9 @@ async def test_work_that_no_thread_was_free_for_never_begins() -> None:
 
 async def test_work_that_has_begun_is_awaited_to_its_end() -> None:
     work = Work()
-    running = asyncio.create_task(Threads("own", 1).run_if_begun_within(0.05, work))
+    running = asyncio.create_task(Threads("own", 1).run_if_begun_within(1.0, work))
     await eventually(work.begun.is_set)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(1.2)
     assert not running.done()
     work.release.set()
     assert await running == "done"

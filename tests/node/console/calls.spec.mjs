@@ -1,7 +1,8 @@
 // Calls: who failed, and why.
-import { api, assert, eventually, spec } from "./harness.mjs";
+import { api, assert, eventually, recorded, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", size: "17x23" });
+await recorded("invalid_value");
 
 await spec("calls", "/console/calls", async (page, { looks, shot }) => {
   const rows = page.getByRole("region", { name: "Calls" }).locator("tbody tr");

@@ -1,5 +1,5 @@
 // Generate: by the keyboard alone, several at once, cancelled, refused, and found again after a reload.
-import { api, assert, base, eventually, spec } from "./harness.mjs";
+import { allEnded, api, assert, base, eventually, spec } from "./harness.mjs";
 
 const MODEL = "beta-2.5-flash-image-count";
 const cards = (page) => page.locator("figure.card");
@@ -40,11 +40,9 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.locator("#model").selectOption(MODEL);
   await page.locator("#prompt").fill("a yellow house in the snow");
   await page.locator("#n").fill("2");
+  const cardsShown = ["a tall tower at night", "a yellow house in the snow"].map((name) => page.getByRole("article", { name }).getByRole("progressbar").waitFor());
   await generate.click();
-  const tower = page.getByRole("article", { name: "a tall tower at night" });
-  const house = page.getByRole("article", { name: "a yellow house in the snow" });
-  await tower.getByRole("progressbar").waitFor();
-  await house.getByRole("progressbar").waitFor();
+  await Promise.all(cardsShown); // looked for before the click: the house may be drawn soon
   await page.locator(".job .shots img").first().waitFor(); // a preview of one of them
   await shot();
   await page.reload(); // the server knows what runs
@@ -67,4 +65,5 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.locator("#guidance").fill("");
   await looks();
   assert.equal(base, new URL(page.url()).origin);
+  await allEnded();
 });

@@ -34,6 +34,17 @@ export async function eventually(check) {
   }
 }
 
+// Waits until the log of calls has a refused one: its row is written after the answer.
+export async function recorded(code) {
+  await eventually(async () => assert.ok((await api("GET", "/v1/darkroom/calls")).body.data.some((call) => call.code === code)));
+}
+
+// Waits until no image call of the key runs: it would be charged while a later spec compares sums.
+export async function allEnded() {
+  const running = async (state) => (await api("GET", `/v1/images/jobs?state=${state}`)).body.data.map((job) => job.id);
+  for (const state of ["queued", "running"]) await eventually(async () => assert.deepEqual(await running(state), []));
+}
+
 export const asOperator = (method, path, body) => api(method, path, body, admin);
 
 async function violations(page, rules) {

@@ -22,7 +22,7 @@ await spec("models", "/console/models", async (page, { looks, shot }) => {
   const changes = page.getByRole("region", { name: "Changes since the start" }).locator("tbody tr");
   await page.getByRole("combobox", { name: "Model" }).selectOption(SWAPPED);
   await page.getByRole("combobox", { name: "Checkpoint" }).selectOption("starter-beta");
-  const progress = page.getByRole("progressbar").waitFor(); // it is there while the swap runs
+  const progress = page.waitForFunction(() => document.querySelector("progress")); // looked for at each frame: it is there while the swap runs
   await swap.click();
   await progress;
   await changes.nth(2).waitFor();

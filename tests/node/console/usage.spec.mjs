@@ -1,8 +1,9 @@
 // My usage: what the key spent, as the ledger has it, and a refused call with its code.
-import { api, assert, base, eventually, spec } from "./harness.mjs";
+import { api, assert, base, eventually, recorded, spec } from "./harness.mjs";
 
 await api("POST", "/v1/images/generations", { model: "beta-2.5-flash-image-count", prompt: "a boat", response_format: "url" });
 assert.equal((await api("POST", "/v1/images/generations", { prompt: "a boat", model: "nothing" })).status, 404);
+await recorded("model_not_found");
 
 await spec("usage", "/console/usage", async (page, { looks, shot }) => {
   await page.locator(".uplot canvas").waitFor();

@@ -28,7 +28,7 @@ ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 @pytest.fixture(autouse=True)
 def request_limit_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short one, so that the tests are short."""
-    monkeypatch.setattr(db, "REQUEST_LIMIT_S", 0.3)
+    monkeypatch.setattr(db, "REQUEST_LIMIT_S", 1.0)
 
 
 @contextlib.contextmanager

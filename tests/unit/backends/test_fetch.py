@@ -36,7 +36,7 @@ async def fetch_with(url: str, addresses: list[str] | None = None, **options: ob
     async def resolve(host: str, port: int) -> list[str]:
         return addresses or ["203.0.113.1"]
 
-    settings = {"allow": True, "max_bytes": 1000, "timeout_s": 5.0, "resolve": resolve, **options}
+    settings = {"allow": True, "max_bytes": 1000, "timeout_s": 60.0, "resolve": resolve, **options}
     return await fetch_image(url, **settings)  # type: ignore[arg-type]
 
 
@@ -206,7 +206,7 @@ async def test_a_dns_server_that_does_not_answer_blocks_no_thread_of_the_default
     answered = Event()
 
     def hang(*_: object, **__: object) -> list[object]:
-        answered.wait(10)
+        answered.wait(60)
         return []
 
     monkeypatch.setattr("socket.getaddrinfo", hang)
@@ -214,7 +214,7 @@ async def test_a_dns_server_that_does_not_answer_blocks_no_thread_of_the_default
         asyncio.get_running_loop().set_default_executor(default_executor)
         lookup = asyncio.create_task(resolve_host("pictures.test", 443))
         await asyncio.sleep(0)  # it is handed to its thread
-        assert await asyncio.wait_for(asyncio.to_thread(len, "abc"), 5) == 3
+        assert await asyncio.wait_for(asyncio.to_thread(len, "abc"), 50) == 3
         answered.set()
         assert await lookup == []
 

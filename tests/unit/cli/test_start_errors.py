@@ -35,7 +35,7 @@ def test_an_invalid_setting_is_named_with_what_would_work(name: str, value: str,
     environment = {**os.environ, f"DARKROOM_{name}": value}
     command = [sys.executable, "-m", "server", "keys", "list"]
     ended = subprocess.run(
-        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False
     )
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"DARKROOM_{name}: ")

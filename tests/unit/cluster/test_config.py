@@ -87,5 +87,5 @@ def test_secrets_of_all_boxes_follow_from_the_token_and_tell_nothing_of_each_oth
 def test_without_ray_the_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
     hidden = "import sys; sys.modules['ray'] = None; from server.cli.app import main; main()"
     command = [sys.executable, "-c", hidden, "cluster", "up", "--config", str(tmp_path / "cluster.toml")]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=600, check=False)
     assert (ended.returncode, ended.stderr.splitlines()) == (1, [NO_RAY])

@@ -70,6 +70,7 @@ async def test_a_decoder_that_is_killed_fails_its_picture_alone(pool: DecoderPoo
     large = asyncio.create_task(decode(pool, rgba_of_64_megapixels()))
     await eventually(lambda: pool.pids)
     (pid,) = pool.pids
+    os.kill(pid, signal.SIGSTOP)  # it does not end before the other picture has been decoded
     other = await decode(pool, key="key_2")
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(DecoderFailed):

@@ -79,10 +79,10 @@ def test_quotes_and_backslashes_of_any_text_are_read_alike(raw: bytes, slice_byt
     ],
 )
 def test_what_would_be_slow_to_parse_is_refused_soon(raw: bytes, message: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(JsonTooComplex, match=message):
         parse_json(raw)
-    assert time.monotonic() - started < 10  # parsing them took minutes of a busy machine, and gigabytes
+    assert time.thread_time() - started < 10  # parsing them took minutes, and gigabytes
 
 
 def test_a_picture_with_a_text_full_of_punctuation_is_accepted() -> None:

@@ -15,6 +15,7 @@ from server.schemas.images import ImageAnswer, Usage
 from server.state.active_calls import ActiveCall, ActiveCalls
 from server.state.detached_task import FOREVER
 from server.state.image_result import ImageResult, ImageShape
+from tests.support.polling import eventually
 
 SHAPE = ImageShape("256x256", "high", "png")
 USAGE = Usage(input_tokens=1, input_tokens_details={}, output_tokens=2, output_tokens_details={}, total_tokens=3)
@@ -113,8 +114,7 @@ async def test_a_listener_that_comes_back_within_the_grace_period_keeps_the_call
     with call.listening():
         await asyncio.sleep(0.1)
         assert not work.cancelled
-    await asyncio.sleep(0.1)
-    assert work.cancelled
+    await eventually(lambda: work.cancelled)
 
 
 async def test_a_call_with_endless_grace_goes_on_without_listeners() -> None:
@@ -164,7 +164,7 @@ async def test_stopping_ends_every_call_and_its_listeners_learn_of_it() -> None:
 
 async def test_a_call_that_is_stopped_before_its_first_step_ends() -> None:
     calls, call = start(Work(), FOREVER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await calls.stop()
     assert call.done
     assert len(calls) == 0

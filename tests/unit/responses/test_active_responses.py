@@ -88,7 +88,7 @@ async def test_only_a_stored_response_can_be_asked_for() -> None:
     assert running.find_stored("resp_1", "key_1") is not None
     assert running.find_stored("resp_1", "key_2") is None
     assert running.find_stored("resp_2", "key_1") is None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await running.stop()  # before their first step: they end all the same
     assert len(running) == 0
 
