@@ -50,7 +50,7 @@ def browser() -> Iterator[str]:
     address = running.stdout.readline().strip()
     assert address.startswith("ws://"), "the browser did not start"
     yield address
-    running.communicate(timeout=60)  # closes its input
+    running.communicate(timeout=280)  # closes its input
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name.partition(".")[0])
@@ -61,7 +61,7 @@ def test_page(path: Path, console_server: Server, browser: str) -> None:
         cwd=NODE,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

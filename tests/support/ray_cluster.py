@@ -136,7 +136,7 @@ class RayCluster(Books):
 
     def status(self) -> dict[str, Any]:
         supervisor = find_supervisor(self.ray)
-        status: dict[str, Any] = self.ray.get(supervisor.status.remote(), timeout=60)
+        status: dict[str, Any] = self.ray.get(supervisor.status.remote(), timeout=CALL_LIMIT_S)
         return status
 
     def commands(self) -> list[tuple[int, bytes]]:
