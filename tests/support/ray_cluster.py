@@ -217,16 +217,9 @@ def write_config(path: Path, database: str, storage: str, engines: str = ENGINES
         ports["private_port"] = free_port()
     lines = [f'database = "{database}"', f'storage = "{storage}"', 'host = "127.0.0.1"', "gateways = 2"]
     lines += [f"{name} = {port}" for name, port in ports.items()]
-    lines.append(f"ray_port = {ray_port()}")
+    lines.append(f"ray_port = {free_port()}")
     path.write_text("\n".join(lines) + engines)
     return path
-
-
-def ray_port() -> int:
-    """One that Ray does not give to its workers: those have the ports from 10,002 to 19,999."""
-    while (port := free_port()) < 20_000:
-        pass
-    return port
 
 
 @contextmanager

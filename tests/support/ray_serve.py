@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.support.harness import REPOSITORY, START_LIMIT_S, suspended, until
+from tests.support.harness import REPOSITORY, START_LIMIT_S, free_port, suspended, until
 from tests.support.object_store import object_store
 from tests.support.postgresql import Cluster
-from tests.support.ray_cluster import Books, make_boxes, ray_port, write_config
+from tests.support.ray_cluster import Books, make_boxes, write_config
 
 FOLDER = REPOSITORY / ".nightly" / "serve"
 SECRET = "of this test and of no other cluster"
@@ -131,7 +131,7 @@ def ray_serve(folder: Path) -> Iterator[RayServe]:
         token = folder / "token"
         token.write_text("0123456789abcdef" * 4)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DARKROOM_", "RAY_"))}
-        head, dashboard, clients = (ray_port() for _ in range(3))
+        head, dashboard, clients = (free_port() for _ in range(3))
         shared = {
             **inherited, **store.environment, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0", "DARKROOM_WEIGHTS": str(a.weights),
@@ -151,4 +151,4 @@ def ray_serve(folder: Path) -> Iterator[RayServe]:
             log = folder / f"{box.name}.log"
             nodes.append(_node(python, own, log, *options))
             cleanup.callback(_end, nodes[-1])
-        yield RayServe(url, python, {**shared, "DARKROOM_HOME": str(a.home)}, ray_port(), config, nodes)
+        yield RayServe(url, python, {**shared, "DARKROOM_HOME": str(a.home)}, free_port(), config, nodes)

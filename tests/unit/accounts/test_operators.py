@@ -98,6 +98,7 @@ def test_operators_have_keys_of_their_own(database: Database) -> None:
 
 
 def test_a_monthly_budget_is_free_again_in_the_next_month(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database.clock, "now", datetime(2026, 10, 15, tzinfo=UTC).timestamp)
     key, _ = create_key(database, "team", GROUPS, limits={"monthly_budget": 1500})
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
@@ -105,8 +106,7 @@ def test_a_monthly_budget_is_free_again_in_the_next_month(database: Database, mo
     with pytest.raises(InsufficientBudget) as refused:
         ledger.hold(call("c2", key.id))
     assert (refused.value.available, refused.value.monthly) == (500, True)
-    now = datetime.now(UTC)
-    next_month = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC).timestamp()
+    next_month = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     assert months_spent(database, next_month - 1) == {key.id: 1000}
     monkeypatch.setattr(database.clock, "now", lambda: next_month + 1)
     ledger.hold(call("c3", key.id))
