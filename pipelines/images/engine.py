@@ -20,7 +20,7 @@ from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence
-from pipelines.device.openmp import release_openmp_threads
+from pipelines.device.openmp import release_openmp_threads, run_and_release
 from pipelines.images.admission import MAX_RUNS, Admission
 from pipelines.images.batching import EngineJob, Row, start_order
 from pipelines.images.checkpoint import Checkpoint
@@ -142,7 +142,7 @@ class ImageEngine:
         files = await self._warmup.list_files(spec)
         resident = await self._load(spec)
         checkpoint = resident.checkpoint
-        checkpoint.pipeline(None, spec.sampling)
+        await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
         abilities = await self._warmup.run(spec, resident, files)
         if not abilities.at_once:
@@ -220,7 +220,7 @@ class ImageEngine:
         run = Run(row, resident, self._scheduler, callbacks)
         self._runs.add(run)
         self._drawing.add(run)
-        future = self._loop.run_in_executor(self._run_threads, run.execute)
+        future = self._loop.run_in_executor(self._run_threads, run_and_release, run.execute)
         future.add_done_callback(lambda future: self._on_end(run, future))
 
     def _on_start(self, run: Run) -> None:

@@ -89,7 +89,7 @@ def load_checkpoint(
     merger = None
     if sharing is not None:
         own = {name: part for name, part in pipeline.components.items() if name not in found}
-        merger = _let_runs_share(own, denoiser, runtime, sharing)
+        merger = _let_runs_share(own, denoiser, runtime, sharing, device)
     shared.keep(resolved, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
@@ -217,10 +217,11 @@ def _to_channels_last(components: dict[str, Any]) -> None:
 
 
 def _let_runs_share(
-    components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing
+    components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing, device: torch.device
 ) -> ForwardMerger | None:
-    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes. Runs
-    meet in the denoiser, unless it caches steps: those caches work within a pass.
+    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
+    CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
+    unless it caches steps: those caches work within a pass.
     """
     merger = None
     if runtime.cache is None:
@@ -231,4 +232,13 @@ def _let_runs_share(
             halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
             for module in halves if hasattr(part, "decode") and halves else [part]:
                 module.register_forward_pre_hook(sharing.scheduler.yield_point)
+            if device.type == "cpu":
+                for block in (block for half in halves for block in _blocks(half)):
+                    block.register_forward_pre_hook(sharing.scheduler.yield_within_pass)
     return merger
+
+
+def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
+    """The parts of a codec's encoder or decoder that come one after another, and theirs."""
+    lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
+    return [block for each in lists for block in each]

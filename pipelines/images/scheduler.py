@@ -95,6 +95,7 @@ class DeviceScheduler:
         self._use = RecentUse()
         self._shares = Shares()
         self._last_pass: Mapping[DeviceTurn, float] = {}  # who shared it, and the part of each
+        self._within_pass = threading.Lock()  # of the one run that waits there
 
     @property
     def current(self) -> DeviceTurn | None:
@@ -172,12 +173,22 @@ class DeviceScheduler:
             self._account(turn)
             if not self._waiting:
                 return
-            self._on_release()
-            self._holder = None
             turn.ready.clear()
             self._waiting.append(turn)
-            self._grant_next()
+            selected = self._select()
+            if selected is not turn:  # else it keeps what it would have to get again, such as threads
+                self._on_release()
+            self._grant(selected)
         turn.ready.wait()
+
+    def yield_within_pass(self, *_: Any) -> None:
+        """`yield_point` in the middle of a component's forward pass. What the pass has computed so far stays in memory,
+        so one run at a time waits there; meanwhile the others go on."""
+        if self.current is not None and self.contended and self._within_pass.acquire(blocking=False):
+            try:
+                self.yield_point()
+            finally:
+                self._within_pass.release()
 
     def wait_for(self, request: ForwardRequest) -> None:
         """`yield_point` before a forward pass. On return the request is done, or it is the calling thread's turn to
@@ -226,7 +237,6 @@ class DeviceScheduler:
         self._on_release()
         with self._lock:
             self._account(turn)
-            self._holder = None
             self._grant_next()
 
     def _wait(self, turn: DeviceTurn) -> None:
@@ -253,11 +263,17 @@ class DeviceScheduler:
         return {owner: self._use.of(owner, now) for owner in {turn.owner for turn in turns}}
 
     def _grant_next(self) -> None:
-        if not self._waiting:
+        if self._waiting:
+            self._grant(self._select())
+        else:
+            self._holder = None
             self._use.forget_idle(self.clock())
-            return
-        selected = select_next(self._waiting, self._used_s(self._waiting))
-        self._waiting.remove(selected)
-        self._holder = selected
-        selected.since = self.clock()
-        selected.ready.set()
+
+    def _select(self) -> DeviceTurn:
+        return select_next(self._waiting, self._used_s(self._waiting))
+
+    def _grant(self, turn: DeviceTurn) -> None:
+        self._waiting.remove(turn)
+        self._holder = turn
+        turn.since = self.clock()
+        turn.ready.set()

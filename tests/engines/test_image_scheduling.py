@@ -34,6 +34,7 @@ from pipelines.protocol.images import (
 )
 from tests.engines.conftest import plain_picture
 from tests.engines.holds import hold_steps
+from tests.support.harness import until
 from tests.support.polling import eventually
 
 Job = Callable[..., ImageJob]
@@ -101,6 +102,35 @@ async def test_a_short_job_passes_a_long_one_and_both_draw_what_they_draw_alone(
     assert np.array_equal(pixels(second), alone[1])
     assert np.array_equal(pixels(await first), alone[0])
     assert log.lines.index("short done") < 50
+
+
+async def test_a_short_job_passes_a_long_one_in_the_middle_of_its_decoding(engine: ImageEngine, job: Job) -> None:
+    exact = replace(job("sd").checkpoint, runtime=Runtime(batch="exact"))
+    long = job("sd", id="long", checkpoint=exact, steps=60)
+    short = job("sd", id="short", checkpoint=exact, steps=3, seed=8)
+    scheduler, blocks, decoding = engine._scheduler, list[str](), threading.Event()
+    yield_within_pass = scheduler.yield_within_pass
+
+    def at_block(*_: object) -> None:
+        turn = scheduler.current
+        if turn is not None and turn.owner:
+            blocks.append(turn.owner)
+            if blocks == ["long"] * 3:
+                turn.remaining_s = 9.0  # as if it were a tile, and more to come
+                decoding.set()
+                until(lambda: scheduler.contended)
+        yield_within_pass()
+
+    scheduler.yield_within_pass = at_block  # type: ignore[method-assign]
+    alone = [pixels(await run(engine, one)) for one in (long, short)]
+    first = asyncio.create_task(run(engine, replace(long, owner="long")))
+    assert await asyncio.to_thread(decoding.wait, 240)
+    second = await run(engine, replace(short, owner="short"))
+    assert np.array_equal(pixels(second), alone[1])
+    assert np.array_equal(pixels(await first), alone[0])
+    each = blocks.count("short")
+    assert each > 3
+    assert blocks == ["long"] * 3 + ["short"] * each + ["long"] * (each - 3)
 
 
 async def test_short_jobs_go_before_more_long_ones_than_may_start(

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from pipelines.device.openmp import release_openmp_threads, run_and_release
+from pipelines.images.engine import ImageEngine
+from pipelines.protocol.images import Finished, ImageJob
 from tests.support.harness import until
+from tests.support.polling import eventually
 
 TASKS = Path("/proc/self/task")
 BIG = torch.ones(512, 512)
@@ -79,3 +82,17 @@ def test_a_thread_computes_again_after_releasing_them() -> None:
     expected = some_computing()
     release_openmp_threads()
     assert some_computing() == expected
+
+
+async def test_an_engine_that_has_drawn_keeps_none(job: Callable[..., ImageJob]) -> None:
+    """Neither for the turns of a picture nor for what is computed after them, such as its preview map: each pool that
+    is left slows all others down."""
+    picture = job("sd", width_px=256, height_px=256)
+    release_openmp_threads()  # of making the checkpoint
+    before = threads()
+    engine = ImageEngine(torch.device("cpu"))
+    await engine.prepare(picture.checkpoint)
+    events = [event async for event in engine.submit(picture)]
+    assert isinstance(events[-1], Finished), events[-1]
+    own = {str(thread.native_id) for thread in threading.enumerate()}
+    await eventually(lambda: not threads() - before - own)

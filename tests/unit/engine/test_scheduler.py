@@ -87,6 +87,52 @@ def test_a_thread_that_holds_nothing_passes_a_yield_point() -> None:
     DeviceScheduler().yield_point()
 
 
+def test_one_run_at_a_time_waits_within_a_pass() -> None:
+    """What it has computed stays in memory. The second one goes on, though a shorter run waits."""
+    scheduler = DeviceScheduler(clock=lambda: 0.0)
+    order: list[str] = []
+    long, medium, short = DeviceTurn(10.0), DeviceTurn(5.0), DeviceTurn(1.0)
+
+    def run(name: str, turn: DeviceTurn, shorter: threading.Thread | None, waits: DeviceTurn | None) -> None:
+        with scheduler.acquire(turn):
+            order.append(name)
+            if shorter is not None:
+                shorter.start()
+                while waits not in scheduler._waiting:
+                    time.sleep(0.001)
+            scheduler.yield_within_pass()
+            order.append(f"{name} goes on")
+
+    third = threading.Thread(target=run, args=("short", short, None, None))
+    second = threading.Thread(target=run, args=("medium", medium, third, short))
+    run("long", long, second, medium)
+    for thread in (second, third):
+        thread.join()
+    assert order == ["long", "medium", "medium goes on", "short", "short goes on", "long goes on"]
+
+
+def test_who_keeps_the_device_keeps_its_threads() -> None:
+    released = []
+    scheduler = DeviceScheduler(on_release=lambda: released.append(scheduler.current))
+    own, other = DeviceTurn(1.0), DeviceTurn(9.0)
+
+    def wait() -> None:
+        with scheduler.acquire(other):
+            pass
+
+    waiting = threading.Thread(target=wait)
+    with scheduler.acquire(own):
+        waiting.start()
+        while not scheduler._waiting:
+            time.sleep(0.001)
+        scheduler.yield_point()
+        assert not released
+        own.remaining_s = 20.0
+        scheduler.yield_point()
+        assert released == [own, None], "it gave the device to the other, which ended"
+    waiting.join()
+
+
 def test_a_draft_passes_the_large_picture_of_another_key_even_after_some_use() -> None:
     large, draft = DeviceTurn(60.0, "large"), DeviceTurn(1.0, "drafts")
     use = RecentUse()
