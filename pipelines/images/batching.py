@@ -1,5 +1,7 @@
 """Jobs and their pictures: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
 
+from asyncio import Future
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +17,8 @@ class EngineJob:
     job: ImageJob
     emit: Callable[[Event], None]
     files: dict[int, EncodedImage] = field(default_factory=dict)
+    # Being encoded: each picture's index, the preview's number, and its file
+    previews: deque[tuple[int, int, Future[EncodedImage]]] = field(default_factory=deque)
     started: bool = False
     device_s: float = 0.0  # of its runs that have ended
     step: int = 0

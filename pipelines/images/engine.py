@@ -318,24 +318,34 @@ class ImageEngine:
             self._fail(active, error)
             return
         active.files[row.index] = future.result()
-        if len(active.files) == active.job.n:
-            active.done = True
-            files = tuple(active.files[index] for index in range(active.job.n))
-            unit_s = self._speeds.unit_s(active.job.checkpoint)
-            active.emit(Finished(files, active.device_s, unit_s, active.merged))
+        self._finish(active)
+
+    def _finish(self, active: EngineJob) -> None:
+        """End a job, once all its pictures and previews are encoded."""
+        if active.done or active.previews or len(active.files) < active.job.n:
+            return
+        active.done = True
+        files = tuple(active.files[index] for index in range(active.job.n))
+        unit_s = self._speeds.unit_s(active.job.checkpoint)
+        active.emit(Finished(files, active.device_s, unit_s, active.merged))
 
     def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
-        future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
-        future.add_done_callback(lambda future: self._on_preview_encoded(row, number, future))
-
-    def _on_preview_encoded(self, row: Row, number: int, future: asyncio.Future[EncodedImage]) -> None:
         active = self._jobs.get(row.job.id)
         if active is None or active.done:
             return
-        if error := future.exception():
-            self._fail(active, error)
-        else:
-            active.emit(Preview(row.index, number, future.result()))
+        future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
+        active.previews.append((row.index, number, future))
+        future.add_done_callback(lambda _: self._emit_previews(active))
+
+    def _emit_previews(self, active: EngineJob) -> None:
+        """Those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
+        while active.previews and active.previews[0][2].done() and not active.done:
+            index, number, future = active.previews.popleft()
+            if error := future.exception():
+                self._fail(active, error)
+            else:
+                active.emit(Preview(index, number, future.result()))
+        self._finish(active)
 
     def _active_job(self, run: Run) -> EngineJob | None:
         """The run's job, unless it is done."""

@@ -15,6 +15,7 @@ from PIL import Image
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
 from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.encode import encode
 from pipelines.images.engine import ImageEngine
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.residency import InsufficientMemory, Resident
@@ -23,6 +24,8 @@ from pipelines.images.scheduler import DeviceTurn
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
+    EncodedImage,
+    Encoding,
     Event,
     Failed,
     Finished,
@@ -356,6 +359,27 @@ async def test_previews_come_in_order_once_a_picture_has_been_drawn(engine: Imag
     previews = [event for event in events if isinstance(event, Preview)]
     assert sorted((preview.index, preview.number) for preview in previews) == [(i, k) for i in (0, 1) for k in range(3)]
     assert Image.open(io.BytesIO(previews[0].image.data)).size == (64, 64)
+
+
+async def test_previews_come_in_order_and_before_the_end_however_long_they_take_to_encode(
+    engine: ImageEngine, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the first one's file is ready after the picture's."""
+    await run(engine, job("sd", steps=8))
+    first, picture = threading.Event(), threading.Event()
+
+    def encode_late(pixels: Pixels, encoding: Encoding, metadata: dict[str, str], seed: int) -> EncodedImage:
+        if metadata:  # which previews have not
+            picture.set()
+        elif not first.is_set():
+            first.set()
+            assert picture.wait(240)
+        return encode(pixels, encoding, metadata, seed)
+
+    monkeypatch.setattr("pipelines.images.engine.encode", encode_late)
+    events = await run(engine, job("sd", id="shown", steps=8, previews=3))
+    assert [event.number for event in events if isinstance(event, Preview)] == [0, 1, 2]
+    assert isinstance(events[-1], Finished)
 
 
 async def test_a_large_picture_shows_its_canvas(engine: ImageEngine, job: Job) -> None:
