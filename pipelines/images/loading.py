@@ -241,4 +241,4 @@ def _let_runs_share(
 def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
     """The parts of a codec's encoder or decoder that come one after another, and theirs."""
     lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
-    return [block for each in lists for block in each]
+    return [block for each in lists for block in each.children()]  # some list None
