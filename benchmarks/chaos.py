@@ -41,8 +41,8 @@ from tests.support.processes import command_of, group
 from tests.support.tiny_server import tiny_server
 
 THREADS = 4
-CALL_LIMIT_S = 200.0  # a call that takes longer hangs
-SETTLE_LIMIT_S = 180.0
+CALL_LIMIT_S = 90.0  # a call that takes longer hangs
+SETTLE_LIMIT_S = 60.0
 SUCCESS_LIMIT_S = 30.0
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 2, "model": "alpha-image-2-count"}
 TARGETS = {"API": 2, "image worker": 3, "chat worker": 2, "decoder": 5, "database": 1}  # and how often of each

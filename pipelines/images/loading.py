@@ -233,8 +233,9 @@ def _let_runs_share(
             for module in halves if hasattr(part, "decode") and halves else [part]:
                 module.register_forward_pre_hook(sharing.scheduler.yield_point)
             if device.type == "cpu":
-                for block in (block for half in halves for block in _blocks(half)):
-                    block.register_forward_pre_hook(sharing.scheduler.yield_within_pass)
+                for half in halves:
+                    for block in _blocks(half):
+                        block.register_forward_pre_hook(sharing.scheduler.yield_within_pass)
     return merger
 
 

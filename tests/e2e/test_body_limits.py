@@ -19,7 +19,7 @@ MB = 1_000_000
 ARRAYS = b'{"prompt": "x", "zz": [' + b"[]," * 20 * MB + b"[]]}"
 PICTURE = b'{"prompt": "x", "steps": 0, "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'
 BROKEN = b'{"prompt": "x", "image": ["data:image/png;base64,' + b"A" * 60 * MB + b'"]}'  # refused by the decoder
-STALL_S = 16  # 0.4 s where nothing else runs; it was 22 s
+STALL_S = 8  # 0.4 s where nothing else runs; it was 22 s
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_a_locked_database_refuses_calls_with_503_and_delays_nothing_else(resili
                     durations_s.append(time.monotonic() - began)
             assert not drawn.done()
         assert drawn.result().status_code == 200
-    assert max(durations_s) < 20  # each was 30 s when reads shared their threads with writes
+    assert max(durations_s) < 5  # each was 30 s when reads shared their threads with writes
     for call in refused:
         assert call.result().status_code == 503
         assert call.result().json()["error"]["code"] == "database_busy"
@@ -216,12 +217,21 @@ def test_a_call_that_fails_under_a_locked_database_gets_its_money_back_afterward
 
 
 def test_health_answers_while_images_are_generated(server: Server) -> None:
-    """Again and again. A blocked event loop would answer once, after the images; a busy machine is slow at both."""
-    answers = 0
-    with concurrent.futures.ThreadPoolExecutor() as pool, server.http() as client:
-        call = pool.submit(post, server, {**QUICK, "size": "1024x1024", "n": 4})
-        while not call.done():
-            assert client.get("/healthz").status_code == 200
-            answers += 1
-        assert call.result().status_code == 200
-    assert answers > 20
+    stop = threading.Event()
+    durations_s: list[float] = []
+
+    def poll() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            assert httpx.get(f"{server.base}/healthz", timeout=280, trust_env=False).status_code == 200
+            durations_s.append(time.monotonic() - began)
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    began = time.monotonic()
+    assert post(server, {**QUICK, "size": "1024x1024", "n": 2}).status_code == 200
+    call_s = time.monotonic() - began
+    stop.set()
+    poller.join()
+    # A blocked event loop answers after the images. A busy machine is slow at both, so the bound is a share.
+    assert max(durations_s) < max(1, call_s / 2)

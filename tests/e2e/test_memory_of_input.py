@@ -30,7 +30,7 @@ from tests.support.processes import command_of, group, measured_growth, status_b
 PATH = "/v1/images/generations"
 ALPHA, BETA = "alpha-image-2-count", "beta-3-pro-image-count"
 SERVER_BYTES, GROUP_BYTES = 50_000_000, 600_000_000
-ANSWERED_S = 10.0  # a second where the machine has nothing else to do
+ANSWERED_S = 5.0  # a second where the machine has nothing else to do
 
 BOMBS: dict[str, tuple[Callable[[], bytes], int]] = {
     "RGBA of 64 megapixels": (rgba_of_64_megapixels, 200),
@@ -88,15 +88,13 @@ def send(server: Server, *bodies: dict[str, Any]) -> list[httpx.Response]:
 
 
 def assert_within_bounds(server: Server, pid: int, bodies: list[dict[str, Any]], statuses: list[int]) -> None:
-    began = time.monotonic()
     with others_are_answered(server) as took_s, measured_growth(pid) as growth:
         answers = send(server, *bodies)
-    sent_s = time.monotonic() - began
     assert [answer.status_code for answer in answers] == statuses, [answer.text[:200] for answer in answers]
     print(f"server +{growth.server_bytes / 1e6:.0f} MB, all +{growth.group_bytes / 1e6:.0f} MB, {max(took_s):.2f} s")
     assert growth.server_bytes < SERVER_BYTES
     assert growth.group_bytes < GROUP_BYTES
-    assert max(took_s) < max(ANSWERED_S, sent_s / 2)
+    assert max(took_s) < ANSWERED_S
 
 
 @pytest.mark.parametrize("name", BOMBS)
