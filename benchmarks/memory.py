@@ -6,12 +6,15 @@ picture is redrawn in tiles of native size.
 
 import asyncio
 import json
+import os
 import resource
 import subprocess
 import sys
 
 from rich.console import Console
 from rich.table import Table
+
+from server.backends.worker_heap import heap_on_cpu
 
 SIZES = {"1K": (1024, 1024), "2K": (2736, 1536), "4K": (3840, 2160)}
 MODELS = {"alpha": "alpha-image-2-count", "beta": "beta-3-pro-image-count"}
@@ -26,7 +29,8 @@ def main() -> None:
     for family in MODELS:
         for tier, (width, height) in SIZES.items():
             command = [sys.executable, "-m", "benchmarks.memory", family, tier]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            environment = {**os.environ, **heap_on_cpu()}  # a worker's
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             loaded, peak = json.loads(done.stdout.splitlines()[-1])
             table.add_row(family, tier, f"{width}x{height}", f"{loaded:.0f}", f"{peak:.0f}", f"{peak - loaded:.0f}")
     Console().print(table)
@@ -41,10 +45,12 @@ async def draw(family: str, tier: str) -> None:
 
     from benchmarks.jobs import bench_job
     from pipelines.catalog.images import load_catalog
+    from pipelines.device.heap import share_one_arena
     from pipelines.images.engine import ImageEngine
     from pipelines.protocol.images import Finished
     from server.settings import Settings
 
+    share_one_arena()
     engine, settings = ImageEngine(torch.device("cpu")), Settings()
     model = load_catalog(settings.model_configs, settings.weights).models[MODELS[family]]
     job = bench_job(model, *SIZES[tier], steps=4)

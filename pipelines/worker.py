@@ -6,7 +6,6 @@ server has died, and this process exits at once.
 
 import argparse
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from pipelines.device.heap import share_one_arena
 from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
@@ -45,8 +45,6 @@ from pipelines.protocol.messages import (
 
 if TYPE_CHECKING:
     import torch
-
-M_ARENA_MAX = -8  # of glibc's malloc.h
 
 # Each worker has one kind of engine, and its host sends it jobs and specs of that kind only.
 AnyEngine = Engine[Any, Any, AnyEvent]
@@ -198,18 +196,9 @@ def _set_environment(kernel_cache: Path | None) -> None:
     # Pictures come in many sizes: without this, blocks of memory that fit none of the later ones are kept
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, over which it has precedence
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    # Tensors of many megabytes are allocated anew in every forward pass on a CPU: huge pages are faster to map
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if kernel_cache is not None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kernel_cache / "inductor"))
         os.environ.setdefault("TRITON_CACHE_DIR", str(kernel_cache / "triton"))
-
-
-def _share_one_arena() -> None:
-    """Threads take turns to draw, and glibc would keep for each what its pictures freed."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        mallopt(M_ARENA_MAX, 1)
 
 
 def main(start: StartEngine = start_engine) -> None:
@@ -229,7 +218,7 @@ def main(start: StartEngine = start_engine) -> None:
     parser.add_argument("--kernel-cache", type=Path, help="folder for what torch.compile has built")
     parser.add_argument("--probes", type=Path, help="folder for what warmup has found")
     options = parser.parse_args()
-    _share_one_arena()
+    share_one_arena()
     _set_environment(options.kernel_cache)
     asyncio.run(serve(Connection(options.socket), options, start))
 

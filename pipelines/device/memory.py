@@ -11,6 +11,7 @@ from typing import Self
 import torch
 
 from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget
+from pipelines.device.heap import return_freed_memory
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.messages import GpuMemory, WorkerMemory
 
@@ -85,8 +86,9 @@ def fence(device: torch.device) -> Callable[[], None]:
 
 
 def free_memory(device: torch.device) -> None:
-    """Return unreferenced memory to the device."""
+    """Return unreferenced memory to the device, and the host's to the system."""
     gc.collect()
+    return_freed_memory()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

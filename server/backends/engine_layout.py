@@ -29,6 +29,7 @@ from pydantic import Field
 from pipelines.catalog.toml import Strict, error_at, read_toml
 from pipelines.protocol.messages import DeviceChoice
 from server.backends.gpus import Gpu
+from server.backends.worker_heap import heap_on_cpu
 from server.errors import StartError
 
 DeviceName = Annotated[str, Field(pattern=r"^(cpu|cuda:\d+|(GPU|MIG)-[0-9a-fA-F-]+)$")]
@@ -89,9 +90,12 @@ def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collectio
     """Image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one. With
     one GPU or none, each worker looks for its device by itself."""
     if device == "cpu" or len(gpus) < 2:
-        size = 1 if gpus and device != "cpu" else max(needs, default=1)
-        threads = _threads([size], len(os.sched_getaffinity(0)))[0]
-        image = Slot("image", device, size=size, environment=threads)
+        if gpus and device != "cpu":
+            image = Slot("image", device)
+        else:
+            size = max(needs, default=1)
+            (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
+            image = Slot("image", device, size=size, environment=environment)
         return Layout((image,), Slot("chat", device), Slot("classify", device))
     left, images = list(gpus), list[Slot]()
     for size in group_sizes(len(gpus), needs):
@@ -191,18 +195,18 @@ def _on_gpus(name: str, gpus: Sequence[Gpu]) -> Slot:
 
 def _share_cores(images: Sequence[Slot], cores: int) -> tuple[Slot, ...]:
     """Workers on the CPU, with their part of the cores."""
-    parts = iter(_threads([slot.size for slot in images if slot.device == "cpu"], cores))
+    parts = iter(_cpu_environments([slot.size for slot in images if slot.device == "cpu"], cores))
     return tuple(replace(slot, environment=next(parts)) if slot.device == "cpu" else slot for slot in images)
 
 
-def _threads(sizes: Sequence[int], cores: int) -> list[dict[str, str]]:
-    """For workers of so many processes on the CPU, what says how many threads each process has: all cores for one
-    alone, and the operator's own number."""
-    processes = sum(sizes)
+def _cpu_environments(sizes: Sequence[int], cores: int) -> list[Mapping[str, str]]:
+    """For workers of so many processes on the CPU. It says how many threads each process has: all cores for one alone,
+    and the operator's own number."""
+    heap, processes = heap_on_cpu(), sum(sizes)
     if processes == 1 or "OMP_NUM_THREADS" in os.environ:
-        return [{} for _ in sizes]
+        return [heap for _ in sizes]
     return [
-        {"OMP_NUM_THREADS": str(max(1, cores // processes + (size == 1 and position < cores % processes)))}
+        {**heap, "OMP_NUM_THREADS": str(max(1, cores // processes + (size == 1 and position < cores % processes)))}
         for position, size in enumerate(sizes)
     ]
 

@@ -13,6 +13,7 @@ import ray
 from server.backends.child_process import ChildProcess
 from server.backends.cluster.roster import Engine
 from server.backends.cluster.shared_engine import Heard, SharedEngine
+from server.backends.worker_heap import heap_on_cpu
 from server.settings import Settings
 
 MAX_CALLS = 1000  # at once: each server has one that lasts
@@ -31,7 +32,8 @@ class EngineActor:
     def __init__(self, engine: Engine) -> None:
         settings = Settings()
         self._name = engine.name
-        launcher = ChildProcess(engine.kind, _options(engine, settings))
+        environment = heap_on_cpu() if engine.kind == "image" and engine.device == "cpu" else {}
+        launcher = ChildProcess(engine.kind, _options(engine, settings), environment)
         limit = settings.chat_max_queue if engine.kind == "chat" else settings.max_queue
         self._engine = SharedEngine(launcher, engine.device, limit)
 
