@@ -131,7 +131,7 @@ def test_an_app_that_is_deleted_ends_its_calls_then_gateways_and_then_engines(se
             )
         assert call.result().status_code == 200
     until(lambda: not served.replicas and not served.processes(ENGINE), interval_s=0.5)
-    assert not served.processes("ray::Supervisor")
+    until(lambda: not served.processes("ray::Supervisor"), interval_s=0.5)  # it ends after the last engine
     served.serve("shutdown", "-y")
 
 
