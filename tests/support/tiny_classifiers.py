@@ -1,6 +1,5 @@
 """Classifiers of real transformers classes, made in a second: one knows a word, one scores all pictures alike."""
 
-import random
 from pathlib import Path
 
 import torch
@@ -20,27 +19,31 @@ WINDOW = 34  # two positions fewer than the model has
 
 
 def make_text_classifier(folder: Path) -> Path:
-    """Labels "fine" and "blade": trained until it scores a knife as a blade."""
-    torch.manual_seed(5)
-    tokenizer = _tokenizer()
+    """Labels "fine" and "blade". Its weights are set by hand, so that one knife in a window makes it a blade.
+
+    Of the four hidden values, "knife" has the last two, and every other word the first two. Attention adds the last two
+    of all words of the window to [CLS], where the classifier reads them.
+    """
     config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        vocab_size=len(WORDS), hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4,
         max_position_embeddings=WINDOW + 2, id2label={0: "fine", 1: "blade"}, label2id={"fine": 0, "blade": 1},
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     model = BertForSequenceClassification(config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    rng = random.Random(5)
-    for _ in range(100):
-        texts = [" ".join(rng.choices(HARMLESS, k=rng.randint(1, 32))) for _ in range(24)]
-        texts += [_with_knife(text, rng) for text in texts]
-        batch = tokenizer(texts, padding=True, truncation=True, max_length=WINDOW, return_tensors="pt")
-        targets = torch.tensor([int("knife" in text) for text in texts])
-        optimizer.zero_grad()
-        model(**batch, labels=targets).loss.backward()
-        optimizer.step()
+    knife = torch.tensor([[0.0, 0, 1, -1]])
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "LayerNorm" not in name:
+                weights.zero_()
+        bert, attention = model.bert, model.bert.encoder.layer[0].attention
+        bert.embeddings.word_embeddings.weight += torch.tensor([1.0, -1, 0, 0])
+        bert.embeddings.word_embeddings.weight[WORDS.index("knife")] = knife
+        attention.self.value.weight += torch.eye(4)
+        attention.output.dense.weight += torch.diag(200 * knife[0].abs())  # one word of 34 outweighs [CLS] itself
+        bert.pooler.dense.weight += torch.eye(4)
+        model.classifier.weight[1] = 5 * knife
+        model.classifier.bias[1] = -4
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
     return folder
 
 
@@ -57,12 +60,6 @@ def make_picture_classifier(folder: Path) -> Path:
     model.save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     return folder
-
-
-def _with_knife(text: str, rng: random.Random) -> str:
-    words = text.split()
-    words[rng.randrange(len(words))] = "knife"
-    return " ".join(words)
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
