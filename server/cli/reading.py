@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from server.flows.cluster_catalog.files import TellRead
@@ -24,7 +25,7 @@ def reading_shown(console: Console) -> Iterator[TellRead]:
             bar.update(task, completed=done, total=total, visible=True)
             if (tenth := TENTHS * done // total) > told and not console.is_terminal:
                 percent = 100 * tenth // TENTHS
-                console.print(f"Reading {total / 1e9:.1f} GB of weights, to compare them by SHA-256: {percent} %")
+                console.print(f"Reading {decimal(total)} of weights, to compare them by SHA-256: {percent} %")
             told = max(told, tenth)
 
         yield tell

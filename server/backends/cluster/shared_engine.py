@@ -107,8 +107,8 @@ class SharedEngine:
 
     @property
     def loaded(self) -> list[str]:
-        """Names of the checkpoints that are loaded."""
-        return sorted(spec.name for spec, state in self._states.items() if state.state == "loaded")
+        """Names of the checkpoints that are loaded: one is loaded once for each set of options."""
+        return sorted({spec.name for spec, state in self._states.items() if state.state == "loaded"})
 
     @property
     def pid(self) -> int | None:
