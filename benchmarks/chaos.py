@@ -280,9 +280,11 @@ def main() -> None:
             "two servers": lambda: two_servers(folder / "two", program),
         }
         chosen = {name: run for name, run in runs.items() if name in sys.argv[2:]} or runs
-        for name, run in chosen.items():
+        end = "\r" if console.is_terminal else "\n"
+        for index, (name, run) in enumerate(chosen.items()):
+            share = kills // len(chosen) + (index < kills % len(chosen))
             with run() as chaos:
-                chaos.run(kills // len(chosen), report=lambda line: console.print(line, end="\r"))
+                chaos.run(share, report=lambda line: console.print(line, end=end))
             console.print(f"{name}: {sum(chaos.kills.values())} kills ({dict(chaos.kills)}), {chaos.recounts} recounts")
             console.print(f"  {sum(chaos.outcomes.values())} calls: {dict(sorted(chaos.outcomes.items()))}")
             console.print("\n".join(chaos.problems) or "  No problems: no wrong charge, nothing left.")
