@@ -31,6 +31,7 @@ class ActiveCall(ActiveJob[Preview]):
         self.shape: ImageShape | None = None  # set by `admit`
         self.recorded = False  # its hold and its row are in the database, or may be
         self.response_started = False  # a client has read status 200, so a failure can only cut its answer off
+        self.captured: ImageResult | None = None  # charged: whatever is cancelled now, this is how the call ends
         self._result: ImageResult | None = None
 
     @property
@@ -58,6 +59,11 @@ class ActiveCall(ActiveJob[Preview]):
             case Preview():
                 self.events.append(event)
         self._notify()
+
+    def cancel(self, reason: CancelReason = CancelReason.REQUESTED) -> None:
+        """Cancel the task at its next await, unless the call has been charged: then it is about to end."""
+        if self.captured is None:
+            super().cancel(reason)
 
     def end(self, outcome: ImageResult | ApiError) -> None:
         """Set the result or the failure."""

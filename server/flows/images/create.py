@@ -7,8 +7,9 @@ before that voids its hold. If the server is killed before that, the hold is voi
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any
 
 import structlog
 from sqlalchemy.orm import Session
@@ -139,8 +140,7 @@ class ImageCreator:
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._keep_prompts:
                     extras.append(partial(origins_write, request, job, finished.images))
-                with self._tracing.span("store"):
-                    result = await run_to_completion(self._store_and_capture(call, finished, to_result, extras))
+                result = await self._to_captured(call, self._store_and_capture(call, finished, to_result, extras))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
                 raise
@@ -196,6 +196,17 @@ class ImageCreator:
             self._engine.cancel(job.id)
         raise EngineFailure("The image engine ended without a result; nothing was charged.")
 
+    async def _to_captured(self, call: ActiveCall, work: Coroutine[Any, Any, ImageResult]) -> ImageResult:
+        """The result of storing and charging. A cancellation that comes meanwhile is too late if the charge is written:
+        its caller would be told that nothing was, and send the call again."""
+        try:
+            with self._tracing.span("store"):
+                return await run_to_completion(work)
+        except asyncio.CancelledError:
+            if call.captured is None:
+                raise
+            return call.captured
+
     async def _store_and_capture(
         self,
         call: ActiveCall,
@@ -214,6 +225,7 @@ class ImageCreator:
         writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)]
         writes += [write(result) for write in extra_writes]
         price = await self._capture(result.call_id, stored, _all(writes))
+        call.captured = result
         current_trace().add_charge(price, len(stored))
         return result
 

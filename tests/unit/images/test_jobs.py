@@ -16,7 +16,9 @@ from server.accounts.db import Database
 from server.accounts.ledger import BilledCall, Ledger
 from server.accounts.tables import EntryRow, KeyRow
 from server.state.active_calls import ActiveCall
+from server.state.detached_task import CancelReason
 from server.state.image_backlog import Backlog
+from server.telemetry.crash_points import CrashPoints
 from tests.support.image_jobs import image_job
 from tests.support.in_process import InProcess, in_process, png
 from tests.unit.images.test_sampling_fields import SPEC
@@ -55,6 +57,12 @@ async def charged(running: InProcess, job_id: str) -> bool:
             return session.scalar(select(EntryRow).where(EntryRow.call_id == job_id)) is not None
 
     return await database.in_reader(is_charged)
+
+
+def image_calls(running: InProcess) -> dict[str, float]:
+    """How many have ended in which way, as /metrics has it."""
+    samples = [sample for metric in running.services.metrics.calls.collect() for sample in metric.samples]
+    return {sample.labels["outcome"]: sample.value for sample in samples if sample.name.endswith("_total")}
 
 
 def run_on_a_server_that_dies(home: Path, call_id: str) -> None:
@@ -159,6 +167,27 @@ async def test_a_client_that_waits_for_a_cancelled_call_is_told_not_to_retry(run
     answer = await waiting
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cancelled")
     assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("point", ["after-store", "after-capture-commit"])
+@pytest.mark.parametrize("reason", [CancelReason.REQUESTED, CancelReason.SHUTDOWN])
+async def test_a_cancellation_that_comes_too_late_is_answered_with_the_picture(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch, reason: CancelReason, point: str
+) -> None:
+    """A client that was told "nothing was charged, send it again" would pay twice."""
+    loop, calls = asyncio.get_running_loop(), running.services.active_calls.all
+
+    def cancel_at_point(_: CrashPoints, reached: str) -> None:
+        if reached == point:  # in the database's thread, or in the loop's
+            loop.call_soon_threadsafe(lambda: [call.cancel(reason) for call in calls()])
+
+    monkeypatch.setattr(CrashPoints, "hit", cancel_at_point)
+    before = image_calls(running)
+    answer = await running.client.post(PATH, json={**BODY, "background": False})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["data"][0]["b64_json"]
+    assert await charged(running, answer.headers["x-darkroom-job"])
+    assert image_calls(running) == {**before, "captured": before.get("captured", 0) + 1}
 
 
 async def test_an_idempotency_key_names_one_job_however_it_is_asked_for(running: InProcess) -> None:
