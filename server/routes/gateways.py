@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from server.errors import NotFound
 from server.flows.cluster_catalog.member import CatalogMember, Proposal
 from server.flows.operators.gateways import describe_gateways
+from server.http.body_limit import body_lease
 from server.http.deps import FORWARDED, ServicesDep
 from server.http.openapi import answer, openapi
 from server.http.operators import operator
@@ -15,6 +16,8 @@ from server.routes.health import readiness_details
 from server.schemas.cluster import GatewayList, ProposedCatalog
 from server.schemas.health import ReadinessDetails, SharedCatalog
 from server.schemas.validation import parse_json, validate
+
+PROPOSER = "another gateway"  # in place of a key, in the budget for bodies: fifty edits with whole files are long
 
 router = APIRouter()
 
@@ -49,6 +52,7 @@ async def list_gateways(services: ServicesDep) -> GatewayList:
 @router.post("/cluster/catalog/prepare", include_in_schema=False)
 async def prepare(request: Request, member: MemberDep) -> SharedCatalog:
     """Load a version that another gateway proposes."""
+    await body_lease(request).begin(PROPOSER)
     body = validate(ProposedCatalog, parse_json(await request.body()), strict=True)
     await member.prepare(Proposal.read(body))
     return _state(member)

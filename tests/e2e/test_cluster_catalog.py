@@ -90,6 +90,17 @@ def test_files_that_were_edited_at_one_become_those_of_both(pair: Pair) -> None:
     assert unknown.status_code == 404
 
 
+def test_long_files_and_what_can_be_undone_of_them_are_sent_to_the_other(pair: Pair) -> None:
+    file, version = pair.a.configs / FILE, served(pair)[0][1]
+    file.write_text(file.read_text() + f"# {'a note ' * 10_000}\n")
+    assert admin(pair.a, "POST", "/admin/reload").status_code == 200
+    changed = swap(pair.a, "other")
+    assert changed.status_code == 200, changed.text
+    assert admin(pair.b, "POST", "/admin/undo").status_code == 200
+    assert served(pair) == both("tiny", version + 3)
+    assert (pair.b.configs / FILE).read_text() == file.read_text()
+
+
 def test_what_one_server_can_not_prepare_changes_nothing_on_both(pair: Pair) -> None:
     before = served(pair)
     refused = swap(pair.a, "damaged")
