@@ -91,7 +91,8 @@ class GatewayLink:
     @asynccontextmanager
     async def send(self, url: str, request: ForwardedRequest, now: float) -> AsyncIterator["ForwardedAnswer"]:
         """The other gateway's answer as it comes. Raises GatewayGone, also while it is read."""
-        headers = [pair for pair in end_to_end(request.headers) if pair[0] not in NOT_SENT]
+        kept = [pair for pair in end_to_end(request.headers) if pair[0] not in NOT_SENT]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept]  # not all are ASCII
         built = self._client.build_request(
             request.method, f"{url.rstrip('/')}{request.target}", headers=headers, content=request.body
         )

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import structlog
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.accounts.gateways import GatewayStore
 from server.backends.gateway_link import BadSignature, ForwardedRequest, GatewayGone, GatewayLink, verify, verify_body
 from server.clock import Clock
-from server.errors import Forbidden, Overloaded, RunsElsewhere, StartError
+from server.errors import DatabaseBusy, Forbidden, Overloaded, RunsElsewhere, StartError
 from server.http.delivery import cancel_on_disconnect
 from server.http.deps import FORWARDED
 from server.http.errors import send_error
@@ -113,11 +113,13 @@ class Forwarder:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, owner: str) -> None:
-        """Raises GatewayGone once that gateway is given up: a machine that goes away silently closes no connection."""
+        """Raises GatewayGone once that gateway is given up: a machine that goes away silently closes no connection. A
+        database that is away says nothing of it."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if await self._gateways.in_reader(self._gateways.find, owner) is None:
-                raise GatewayGone("it was given up")
+            with suppress(DatabaseBusy):
+                if await self._gateways.in_reader(self._gateways.find, owner) is None:
+                    raise GatewayGone("it was given up")
 
 
 class _ForwardedResponse(Response):

@@ -1,0 +1,117 @@
+"""What is sent on to another gateway, and what comes back: over a real connection, with a real PostgreSQL."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
+from server.backends.gateway_link import ForwardedRequest, GatewayGone, GatewayLink
+from server.clock import Clock
+from server.http import forwarding
+from server.http.forwarding import Forwarder
+from tests.support.postgresql import Cluster
+
+REQUEST = ForwardedRequest(
+    "GET", "/v1/images/jobs/img_1", [("user-agent", "Caf\xe9/1.0"), ("x-title", "\xfc")], b"", "key_1", "http a 80"
+)
+Serve = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def other_gateway(serve: Serve) -> AsyncIterator[str]:
+    """The URL of a server that answers each request by `serve`, which gets its head."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await serve(await reader.readuntil(b"\r\n\r\n"), writer)
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1")
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def gateway_link() -> AsyncIterator[GatewayLink]:
+    link = GatewayLink("the secret of all gateways")
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def test_headers_that_are_not_ascii_are_sent_as_they_came() -> None:
+    heads = []
+
+    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
+        heads.append(head)
+        writer.write(b"HTTP/1.1 200 OK\r\nx-made-by: Caf\xe9\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+
+    async with other_gateway(answer) as url, gateway_link() as link, link.send(url, REQUEST, 0.0) as got:
+        assert b"".join([chunk async for chunk in got.chunks()]) == b"ok"
+        assert ("x-made-by", "Caf\xe9") in got.headers
+    assert b"user-agent: Caf\xe9/1.0\r\n" in heads[0]
+    assert b"x-title: \xfc\r\n" in heads[0]
+
+
+async def test_an_answer_goes_on_while_the_database_is_away_and_ends_once_its_server_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = asyncio.Event()  # at the database, without success
+    goes_on = asyncio.Event()
+    messages: list[MutableMapping[str, Any]] = []
+    began = asyncio.Event()
+
+    async def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+        await writer.drain()
+        await goes_on.wait()
+        writer.write(b"4\r\nlast\r\n0\r\n\r\n")
+        await writer.drain()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        messages.append(message)
+        if message.get("body"):
+            began.set()
+
+    monkeypatch.setattr(forwarding, "LOOK_EVERY_S", 0.05)
+    with Cluster.temporary() as cluster:
+        database = Database(cluster.new("template0"))
+        database.migrate()
+        async with other_gateway(answer) as url, gateway_link() as link:
+            other, mine = GatewayStore(database, "b", url, 60.0), GatewayStore(database, "a", None, 60.0)
+            other.register()
+            mine.register()
+            forwarder, find = Forwarder(mine, link, Clock()), mine.in_reader
+
+            async def seen(*work: Any) -> Any:
+                try:
+                    return await find(*work)
+                except Exception:
+                    looked.set()
+                    raise
+
+            mine.in_reader = seen  # type: ignore[method-assign]
+            async with asyncio.timeout(120):
+                sending = asyncio.create_task(forwarder.send(REQUEST, "b", url, send))
+                await began.wait()
+                await asyncio.to_thread(cluster.stop)
+                await looked.wait()
+                await asyncio.to_thread(cluster.start)
+                goes_on.set()
+                await sending
+                assert b"".join(message.get("body", b"") for message in messages) == b"firstlast"
+
+                goes_on.clear()
+                began.clear()
+                sending = asyncio.create_task(forwarder.send(REQUEST, "b", url, send))
+                await began.wait()
+                other.leave()
+                with pytest.raises(GatewayGone, match="given up"):
+                    await sending
+                goes_on.set()
+        database.dispose()
