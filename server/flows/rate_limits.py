@@ -93,8 +93,8 @@ class RateLimiter:
         try:
             self._counts[key.id] = (time.monotonic(), counts)
             yield
-        finally:
-            self._background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
+        finally:  # before the answer: the client's next call may come to another gateway
+            await self._background.settle(self._claims.in_patient_writer(self._claims.end, call.id))
 
     def counted(self, key: Key) -> AbstractContextManager[None]:
         """One more of the key's concurrent calls while this is entered."""
