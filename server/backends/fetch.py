@@ -6,12 +6,12 @@ followed here, not by the client, and checked the same way.
 """
 
 import asyncio
+import functools
 import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from urllib.parse import urljoin, urlsplit
 
 import httpcore
@@ -24,6 +24,13 @@ MAX_URL_LENGTH = 4096
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 # Its own threads: a DNS server that does not answer blocks one for 30 s.
 DNS_EXECUTOR = ThreadPoolExecutor(8, thread_name_prefix="resolve")
+
+
+@functools.cache
+def tls_context_of(ca_file: str | None = None) -> ssl.SSLContext:
+    """Trusts the system's certificates, or those of a file. Reading them takes tens of milliseconds: call it in a
+    thread."""
+    return ssl.create_default_context(cafile=ca_file)
 
 
 class FetchRefused(Exception):
@@ -40,7 +47,7 @@ class FetchTooLarge(Exception):
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Every address of a host. Raises OSError."""
-    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    lookup = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     entries = await asyncio.get_running_loop().run_in_executor(DNS_EXECUTOR, lookup)
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
@@ -85,7 +92,7 @@ async def _get_once(
     """One GET: the body and its URL, or None and the URL of the redirect."""
     host, port = _check_url(url, ports)
     address = await resolve_checked(host, port, resolve, is_allowed)
-    tls_context = ssl.create_default_context(cafile=ca_file)
+    tls_context = await asyncio.to_thread(tls_context_of, ca_file)
     headers = [("Accept", "image/*"), ("Accept-Encoding", "identity"), ("User-Agent", "Darkroom")]
     pool = httpcore.AsyncConnectionPool(ssl_context=tls_context, network_backend=PinnedBackend(host, address))
     try:

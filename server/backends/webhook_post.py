@@ -1,5 +1,6 @@
 """Sending of webhooks: a POST to a URL that a caller named, guarded against SSRF as the fetching of references is."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -8,7 +9,15 @@ from urllib.parse import urlsplit
 import anyio
 import httpcore
 
-from server.backends.fetch import FetchFailed, FetchRefused, PinnedBackend, Resolver, resolve_checked, resolve_host
+from server.backends.fetch import (
+    FetchFailed,
+    FetchRefused,
+    PinnedBackend,
+    Resolver,
+    resolve_checked,
+    resolve_host,
+    tls_context_of,
+)
 from server.backends.public_addresses import Address, is_public
 
 MAX_URL_LENGTH = 2000
@@ -48,7 +57,7 @@ async def post(
     try:
         with anyio.fail_after(timeout_s):
             address = await resolve_checked(host, port, resolve, allowed)
-            context = ssl.create_default_context()
+            context = await asyncio.to_thread(tls_context_of)
             pool = httpcore.AsyncConnectionPool(ssl_context=context, network_backend=PinnedBackend(host, address))
             sent = [("Content-Type", "application/json"), ("User-Agent", "Darkroom"), *headers.items()]
             async with pool, pool.stream("POST", url, headers=sent, content=content) as response:
