@@ -9,11 +9,11 @@ from server.accounts.store import Store
 from server.accounts.tables import ConsoleSessionRow
 
 LIFETIME_S = 12 * 3600
-MOST_SESSIONS = 1000
+MOST_SESSIONS = 50  # of one subject: others can not end them
 
 
 class ConsoleSessions(Store):
-    """Who the browsers are that have signed in. At most MOST_SESSIONS: a new one ends the oldest."""
+    """Who the browsers are that have signed in. Each has at most MOST_SESSIONS: a new one ends its oldest."""
 
     def open(self, subject: str) -> str:
         """The cookie's value, of 256 random bits."""
@@ -21,9 +21,10 @@ class ConsoleSessions(Store):
         with self._database.write() as session:
             now = self._database.lease_now(session)
             session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.ends_at <= now))
-            newest = select(ConsoleSessionRow.ends_at).order_by(ConsoleSessionRow.ends_at.desc())
+            mine = ConsoleSessionRow.subject == subject
+            newest = select(ConsoleSessionRow.ends_at).where(mine).order_by(ConsoleSessionRow.ends_at.desc())
             if (oldest := session.scalar(newest.offset(MOST_SESSIONS - 1).limit(1))) is not None:
-                session.execute(delete(ConsoleSessionRow).where(ConsoleSessionRow.ends_at <= oldest))
+                session.execute(delete(ConsoleSessionRow).where(mine, ConsoleSessionRow.ends_at <= oldest))
             row = ConsoleSessionRow(cookie_hash=hash_secret(cookie), subject=subject, ends_at=now + LIFETIME_S)
             session.add(row)
         return cookie

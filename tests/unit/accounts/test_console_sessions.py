@@ -27,8 +27,10 @@ def test_a_session_ends_by_itself(database: Database, monkeypatch: pytest.Monkey
     assert [sessions.subject(cookie) for cookie in (lasting, ended)] == ["key_1", None]
 
 
-def test_many_sessions_end_the_oldest(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_sessions_of_one_end_its_oldest(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console_sessions, "MOST_SESSIONS", 3)
     sessions = ConsoleSessions(database)
+    operator = sessions.open("operator:jo")
     cookies = [sessions.open("key_1") for _ in range(5)]
     assert [sessions.subject(cookie) for cookie in cookies] == [None, None, "key_1", "key_1", "key_1"]
+    assert sessions.subject(operator) == "operator:jo"
