@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from pipelines.protocol.upstream import Upstream
 from server.errors import EngineFailure, Overloaded, StartError, TimedOut
@@ -149,7 +149,7 @@ async def _chunks(upstream: Upstream, response: httpx.Response) -> AsyncIterator
 
 def _parse_object(upstream: Upstream, text: str | bytes) -> Json:
     try:
-        value = json.loads(text)
+        value = from_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

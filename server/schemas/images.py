@@ -1,10 +1,9 @@
 """The image routes' bodies, as OpenAI's SDKs send and read them."""
 
-import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
@@ -36,7 +35,7 @@ def _as_list(value: object) -> object:
 def _from_form(value: object) -> object:
     """Forms have text alone: an object comes as JSON."""
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return from_json(value) if isinstance(value, str) else value
     except ValueError:
         return value
 

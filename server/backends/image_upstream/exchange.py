@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from pipelines.protocol.images import Failed
 from pipelines.protocol.upstream import ImageUpstream
@@ -124,7 +124,7 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
     """The error of a status that is not 200. Those of proxies may be no JSON."""
     text = await _read(upstream, response, MAX_ERROR_BYTES)
     try:
-        body = json.loads(text)
+        body = from_json(text)
     except ValueError:
         body = None
     if not isinstance(body, dict):
@@ -172,7 +172,7 @@ def _decode(upstream: ImageUpstream, text: object) -> bytes:
 
 def _parse(upstream: ImageUpstream, text: bytes) -> Json:
     try:
-        value = json.loads(text)
+        value = from_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

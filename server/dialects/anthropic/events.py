@@ -1,8 +1,9 @@
 """A chat's events as those of a stream of Messages, and these folded into one message. Pure."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+
+from pydantic_core import from_json
 
 from pipelines.protocol.chat import (
     Admitted,
@@ -115,7 +116,7 @@ async def collect(events: AsyncIterator[Json]) -> Json:
 def _input(arguments: str) -> Json:
     """Arguments that ran out of tokens, or that a weak model spoiled, are shown as they are."""
     try:
-        value = json.loads(arguments or "{}")
+        value = from_json(arguments or "{}")
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"INVALID_JSON": arguments}

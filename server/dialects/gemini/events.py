@@ -1,8 +1,9 @@
 """A chat's events as the answer of generateContent. Pure."""
 
-import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+
+from pydantic_core import from_json
 
 from pipelines.protocol.chat import (
     ChatFinished,
@@ -99,7 +100,7 @@ def _append(parts: list[Json], part: Json) -> None:
 
 def _args(arguments: str) -> Json:
     try:
-        value = json.loads(arguments or "{}")
+        value = from_json(arguments or "{}")
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"INVALID_JSON": arguments}

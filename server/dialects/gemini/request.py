@@ -1,6 +1,7 @@
 """A body of generateContent as the body of a chat completion. Pure."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from server.schemas.hosted_fields import refuse_unsupported
 
 Json = dict[str, Any]
 IMAGE, TEXT = "IMAGE", "TEXT"
+INT64 = re.compile(r"\d{1,19}", re.ASCII)
 CHOICES = {"ANY": "required", "NONE": "none"}
 SCHEMA_NAMES = {"anyOf", "items", "properties", "additionalProperties"}  # whose values are schemas, or have them
 FIELDS = {  # a chat completion's, or an image call's -> those of generateContent
@@ -186,7 +188,7 @@ def json_schema(schema: Any) -> Any:
         elif name == "properties" and isinstance(value, Mapping):
             made["properties"] = {key: json_schema(inner) for key, inner in value.items()}
         elif name in {"minItems", "maxItems", "minLength", "maxLength"} and isinstance(value, str):
-            made[name] = int(value) if value.isdecimal() else value  # protobuf writes int64 as text
+            made[name] = int(value) if INT64.fullmatch(value) else value  # protobuf writes it as text
         elif name == "any_of":
             made["anyOf"] = json_schema(value)
         elif name not in {"nullable", "propertyOrdering", "property_ordering", "example"}:

@@ -2,12 +2,13 @@
 
 import asyncio
 import base64
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+
+from pydantic_core import from_json
 
 from pipelines.catalog.images import ImageModel
 from server.accounts.calls import CallStore, Write
@@ -145,7 +146,7 @@ def parse_tool_arguments(arguments: str, fallback_prompt: str | None, *, can_edi
     """Raises BadRequest for arguments without a prompt, if there is no fallback."""
     value: Any = None
     with suppress(ValueError):
-        value = json.loads(arguments)
+        value = from_json(arguments)
     fields = value if isinstance(value, dict) else {}
     prompt = fields.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():

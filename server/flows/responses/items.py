@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic_core import from_json
+
 from server.accounts.response_items import StoredItem
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.storage import Storage
@@ -93,7 +95,7 @@ def write_summary(summary: str) -> str:
 def read_summary(content: str) -> str:
     """Raises BadRequest for what another server has made."""
     try:
-        summary = json.loads(base64.urlsafe_b64decode(content))["summary"]
+        summary = from_json(base64.urlsafe_b64decode(content))["summary"]
     except (ValueError, TypeError, KeyError) as error:
         message = "This compaction can't be read: it was not made by this server."
         raise BadRequest(message, param="input", code="invalid_value") from error

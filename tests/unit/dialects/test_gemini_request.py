@@ -93,6 +93,10 @@ def test_a_schema_of_that_protocol_is_a_json_schema() -> None:
     assert to_chat(body(HELLO, generationConfig=config), "m")["response_format"]["type"] == "json_schema"
 
 
+def test_a_number_with_thousands_of_digits_stays_a_text() -> None:
+    assert json_schema({"minItems": "1" * 5000, "maxItems": "7"}) == {"minItems": "1" * 5000, "maxItems": 7}
+
+
 def test_modalities_say_whether_a_picture_is_wanted() -> None:
     assert asks_for_picture(body(HELLO)) is None
     for modalities, wanted in ((["TEXT"], False), (["TEXT", "IMAGE"], True), (["Image"], True)):

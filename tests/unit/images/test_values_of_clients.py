@@ -222,3 +222,10 @@ async def test_known_fields_that_change_nothing_are_named(running: InProcess) ->
     none = await running.client.post(PATH, json={"prompt": "x", "style": None})
     assert "x-darkroom-ignored" not in none.headers
     assert json.loads(none.text)["data"]
+
+
+async def test_a_field_of_a_form_that_is_nested_too_deep_is_refused(running: InProcess) -> None:
+    for field in ("loras", "controls"):
+        form = {"prompt": "blue", "size": "256x256", field: "[" * 100_000}
+        refused = await running.client.post(EDITS, data=form, files={"image": png()})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text

@@ -1,5 +1,6 @@
 """Compaction: what is kept, what is summarised, and how the summary comes back."""
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ async def test_nothing_is_refused(tmp_path: Path) -> None:
         await compacted(Chat(), tmp_path)
 
 
-@pytest.mark.parametrize("content", ["gAAAAA", "", "W10=", "bnVsbA=="])
+@pytest.mark.parametrize("content", ["gAAAAA", "", "W10=", "bnVsbA==", b64encode(b"[" * 100_000).decode()])
 def test_what_another_server_made_can_not_be_read(content: str) -> None:
     with pytest.raises(BadRequest, match="not made by this server"):
         to_stored(item(type="compaction", encrypted_content=content))
