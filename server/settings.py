@@ -64,7 +64,10 @@ class Settings(BaseSettings):
         "listens there, too. Unset for a server that is the only one.",
     )
     cluster_secret: SecretStr | None = Field(
-        None, min_length=32, description="By which those servers know each other's requests: the same for all of them."
+        None,
+        min_length=32,
+        description="By which those servers know each other's requests, and of which their secret of webhooks is made: "
+        "the same for all of them.",
     )
     cluster: str | None = Field(
         None,

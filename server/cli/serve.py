@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import structlog
 import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
@@ -18,6 +19,7 @@ from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
+from server.cli.cluster.token import derive
 from server.cli.connection_limits import (
     ConnectionLimits,
     most_connections,
@@ -34,6 +36,8 @@ from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_ho
 from server.services import Services
 from server.settings import Settings, unknown_settings
 from server.telemetry.logs import configure_logs
+
+log = structlog.stdlib.get_logger("darkroom.serving")
 
 BACKLOG = 128  # also how many connections are accepted before the first of them is looked at
 
@@ -95,7 +99,8 @@ def _make_app(settings: Settings, catalog: Catalog, on_ready: Callable[[Services
     configure_logs(settings.home / "logs", as_json=settings.log_json)
     make_private(settings.home)
     create_first_key(settings, catalog)
-    _admin_key(settings)
+    _create_admin_key(settings)
+    create_webhook_secret(settings)
     return create_app(settings, on_ready)
 
 
@@ -145,13 +150,27 @@ def create_first_key(settings: Settings, catalog: Catalog) -> None:
     write_secret(settings.home / "dev-key", secret)
 
 
-def _admin_key(settings: Settings) -> None:
-    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator, and the
-    secret of webhooks."""
+def _create_admin_key(settings: Settings) -> None:
+    """The key by which `darkroom swap` and `darkroom reload` prove that they are run by the server's operator."""
     if not settings.admin_key.exists():
         write_secret(settings.admin_key, f"admin-{secrets.token_urlsafe(32)}")
-    if not settings.webhook_secret.exists():
-        write_secret(settings.webhook_secret, secrets.token_urlsafe(32))
+
+
+def create_webhook_secret(settings: Settings) -> None:
+    """The home's own secret of webhooks, made once. One of several servers has the cluster's in its place: a receiver
+    has one secret, and any of them may send."""
+    file = settings.webhook_secret
+    before = file.read_text().strip() if file.exists() else None
+    if settings.gateway_url is None or settings.cluster_secret is None:
+        secret = before or secrets.token_urlsafe(32)
+    else:
+        secret = derive(settings.cluster_secret.get_secret_value(), "webhooks")
+    if secret == before:
+        return
+    if before:
+        log.warning("webhooks are signed with the cluster's secret from now on, not with this home's", file=str(file))
+    file.unlink(missing_ok=True)
+    write_secret(file, secret)
 
 
 def write_secret(path: Path, secret: str) -> None:

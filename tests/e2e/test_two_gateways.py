@@ -7,15 +7,19 @@ Workers are suspended while a test looks at what runs, so that nothing depends o
 import concurrent.futures
 import contextlib
 import json
+import queue
 import signal
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import httpx
 import pytest
+from openai import OpenAI
 
 from tests.support.gateways import Pair, two_gateways
-from tests.support.harness import Server, suspended, until
+from tests.support.harness import CALL_LIMIT_S, Server, suspended, until
 
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
@@ -25,7 +29,7 @@ RETRY = {"x-stainless-retry-count": "1"}
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with two_gateways(tmp_path_factory.mktemp("pair")) as pair:
+    with two_gateways(tmp_path_factory.mktemp("pair"), webhooks="any") as pair:
         yield pair
 
 
@@ -171,6 +175,40 @@ def test_a_call_refused_by_one_is_drawn_and_charged_once_by_the_other(pair: Pair
     pair.a.start()
     assert post(pair.a, key, headers).headers["idempotency-replayed"] == "true"
     assert pair.charges(key) == 2
+
+
+@contextlib.contextmanager
+def receiver() -> Iterator[tuple[str, "queue.Queue[tuple[dict[str, str], bytes]]"]]:
+    """A caller's server: its URL, and what it got."""
+    got: queue.Queue[tuple[dict[str, str], bytes]] = queue.Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.put((dict(self.headers), self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/", got
+        server.shutdown()
+
+
+def test_a_receiver_verifies_the_webhooks_of_both_with_one_secret(pair: Pair) -> None:
+    key = pair.key()
+    shown = [server.darkroom("keys", "webhook-secret", pair.key_id(key)).stdout.strip() for server in pair.servers]
+    assert shown[0] == shown[1]
+    assert shown[0].startswith("whsec_")
+    client = OpenAI(api_key="x", base_url="http://x")
+    with receiver() as (url, got):
+        for server in pair.servers * 2:  # any of them sends each
+            answer = post(server, key, background=True, webhook=url)
+            headers, content = got.get(timeout=CALL_LIMIT_S)
+            client.webhooks.verify_signature(content, headers, secret=shown[0])
+            assert json.loads(content)["data"]["id"] == answer.json()["id"]
 
 
 def test_the_private_listener_takes_signed_requests_only(pair: Pair) -> None:

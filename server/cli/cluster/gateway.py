@@ -61,14 +61,13 @@ class Gateway:
 
 
 def prepare_home(settings: Settings, secrets: ClusterSecrets) -> None:
-    """The home of a gateway within its box's: with the box's sums of weights, and the cluster's secrets."""
+    """The home of a gateway within its box's: with the box's sums of weights, and the cluster's admin key."""
     settings.home.mkdir(parents=True, exist_ok=True)
     known = Settings().weight_digests
     if known.exists() and not settings.weight_digests.exists():
         shutil.copy(known, settings.weight_digests)  # what the box has read need not be read again
-    for file, secret in ((settings.admin_key, secrets.admin), (settings.webhook_secret, secrets.webhooks)):
-        file.unlink(missing_ok=True)
-        write_secret(file, secret)
+    settings.admin_key.unlink(missing_ok=True)
+    write_secret(settings.admin_key, secrets.admin)
 
 
 def gateway_settings(

@@ -30,7 +30,7 @@ from server.cli.cluster.ray_node import (
 from server.cli.cluster.status_tables import show_status
 from server.cli.cluster.token import ClusterSecrets, derive_secrets, make_token, read_token
 from server.cli.reading import reading_shown
-from server.cli.serve import create_first_key, read_catalog, require_checkpoints
+from server.cli.serve import create_first_key, create_webhook_secret, read_catalog, require_checkpoints
 from server.errors import DatabaseBusy, StartError, StorageFailed
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.settings import Settings
@@ -143,8 +143,8 @@ def _console() -> Console:
 
 
 def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSecrets, console: Console) -> None:
-    """The database at this version's schema with a catalog and a first key, and a storage that answers. Raises
-    StartError."""
+    """The database at this version's schema with a catalog and a first key, and a storage that answers. The home gets
+    the secret of webhooks, for `darkroom keys webhook-secret`. Raises StartError."""
     from server.cli.cluster.gateway import gateway_settings
 
     as_gateway = gateway_settings(settings.home, "127.0.0.1", 0, config, secrets)
@@ -154,6 +154,7 @@ def prepare_books(settings: Settings, config: ClusterConfig, secrets: ClusterSec
             _migrate(config.database)
         with reading_shown(console) as tell:
             create_first_key(as_gateway, catalog_at_start(as_gateway, tell).catalog)
+        create_webhook_secret(as_gateway)
     except CatalogError as error:
         raise StartError(str(error)) from error
     except (SQLAlchemyError, DatabaseBusy) as error:

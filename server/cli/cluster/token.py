@@ -18,7 +18,6 @@ class ClusterSecrets:
 
     gateway: str  # by which gateways know each other's requests
     admin: str
-    webhooks: str
 
 
 def token_file(home: Path) -> Path:
@@ -55,7 +54,9 @@ def read_token(home: Path) -> str:
 
 
 def derive_secrets(token: str) -> ClusterSecrets:
-    def derive(purpose: str) -> str:
-        return hmac.digest(token.encode(), f"darkroom {purpose}".encode(), hashlib.sha256).hex()
+    return ClusterSecrets(derive(token, "gateways"), f"admin-{derive(token, 'admin')}")
 
-    return ClusterSecrets(derive("gateways"), f"admin-{derive('admin')}", derive("webhooks"))
+
+def derive(secret: str, purpose: str) -> str:
+    """A secret for one purpose, which tells nothing of those for others. Hexadecimal, of 256 bits."""
+    return hmac.digest(secret.encode(), f"darkroom {purpose}".encode(), hashlib.sha256).hex()

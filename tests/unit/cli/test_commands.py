@@ -13,7 +13,7 @@ from server.accounts.keys import create_key
 from server.cli.admin_client import change_catalog, weights_path
 from server.cli.app import main
 from server.cli.printing import show
-from server.cli.serve import _welcome, create_first_key
+from server.cli.serve import _welcome, create_first_key, create_webhook_secret
 from server.cli.tables import balances_table
 from server.errors import StartError
 from server.settings import Settings
@@ -82,6 +82,25 @@ def test_a_locked_database_is_a_readable_error(
         main()
     assert ended.value.code == 1
     assert "database is locked" in capsys.readouterr().err
+
+
+def test_a_home_keeps_its_secret_of_webhooks_unless_it_is_one_of_several(tmp_path: Path) -> None:
+    def secret(name: str, **given: Any) -> bytes:
+        settings = Settings(home=tmp_path / name, **given)
+        settings.home.mkdir(exist_ok=True)
+        create_webhook_secret(settings)
+        assert settings.webhook_secret.stat().st_mode & 0o777 == 0o600
+        return settings.webhook_secret.read_bytes()
+
+    cluster = {"gateway_url": "http://10.0.0.2:9090", "cluster_secret": "a" * 32}
+    own = secret("one")
+    assert secret("one") == own != secret("two")
+    shared = secret("one", **cluster)
+    assert shared == secret("three", **cluster | {"gateway_url": "http://10.0.0.3:9090"})
+    assert shared != own
+    assert b"aaaa" not in shared  # who knows it can't speak for a server
+    assert secret("one") == shared  # its receivers know it
+    assert secret("one", **cluster | {"cluster_secret": "b" * 32}) != shared
 
 
 @pytest.mark.parametrize("show_key", [True, False])
