@@ -164,6 +164,19 @@ async def _renew_leases(services: Services) -> None:
         if services.claims is not None:
             await services.claims.in_patient_writer(services.claims.delete_ended)
     await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
+    await _end_lost(services)
+
+
+async def _end_lost(services: Services) -> None:
+    """What has ended here while the database was away, or when it broke off. The records are read before what runs is
+    looked at: so whatever begins meanwhile is known."""
+    responses, claims, limiter = services.response_store, services.claims, services.limiter
+    if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
+        await claims.in_patient_writer(claims.end, *lost)
+    await responses.in_patient_writer(responses.finish_unrecorded)
+    if lost := await responses.in_reader(responses.running_here) - limiter.claimed_ids - responses.unrecorded:
+        await responses.in_patient_writer(responses.finish_lost, lost)
+        log.warning("ended responses whose end was not recorded", responses=len(lost))
 
 
 async def _sweep(services: Services) -> None:

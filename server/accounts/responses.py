@@ -26,6 +26,20 @@ SERVER_DIED = {
     "code": "server_error",
     "message": "The server stopped while it ran this response; what is not in its output was not charged.",
 }
+END_LOST = {
+    "code": "server_error",
+    "message": "The end of this response could not be recorded; what is not in its output was not charged.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnd:
+    """How a response ended: its state, and the fields that are known at its end only. `delivered`: to a client that
+    was connected."""
+
+    state: str
+    ended: Mapping[str, Any]
+    delivered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,7 @@ class ResponseStore(Store):
     def __init__(self, database: Database, owner: str) -> None:
         super().__init__(database)
         self._owner = owner
+        self._unrecorded: dict[str, ResponseEnd] = {}
 
     def begin(self, response: StoredResponse, inputs: Sequence[StoredItem]) -> None:
         """Record a response that runs, with its input items."""
@@ -131,6 +146,27 @@ class ResponseStore(Store):
             if state in {"completed", "incomplete"}:
                 add_rounds(session, ended_now, self._database.clock.now())
         return bool(ended_now)
+
+    def finish_later(self, response_id: str, end: ResponseEnd) -> None:
+        """The end could not be recorded. `finish_unrecorded` tries again; the database need not be there."""
+        self._unrecorded[response_id] = end
+
+    def finish_unrecorded(self) -> None:
+        """Record the ends that could not be recorded when they came."""
+        for response_id, end in list(self._unrecorded.items()):
+            self.finish(response_id, end.state, end.ended, delivered=end.delivered)
+            del self._unrecorded[response_id]
+
+    @property
+    def unrecorded(self) -> frozenset[str]:
+        """The ids of responses that have ended, but are not recorded so."""
+        return frozenset(self._unrecorded)
+
+    def running_here(self) -> set[str]:
+        """The ids of this server's responses that have not ended by their records."""
+        running = (ResponseRow.owner == self._owner, ResponseRow.state.in_(RUNNING))
+        with self._database.read() as session:
+            return set(session.scalars(select(ResponseRow.id).where(*running)))
 
     def save_events(self, response_id: str, events: Sequence[Mapping[str, Any]]) -> None:
         """Record the events that were sent, so that the stream can be read again."""
@@ -216,18 +252,22 @@ class ResponseStore(Store):
         return True
 
     def finish_orphans(self) -> int:
-        """End the responses of servers that do not run any more; returns how many.
+        """End the responses of servers that do not run any more; returns how many."""
+        return self._give_up(ResponseRow.owner.not_in(live_owners()), SERVER_DIED)
 
-        A response with a picture was charged for it, so it is completed as it is: a retry is not charged again.
-        """
+    def finish_lost(self, response_ids: Collection[str]) -> int:
+        """End these, which do not run any more and whose end is not known; returns how many."""
+        return self._give_up(ResponseRow.id.in_(response_ids), END_LOST)
+
+    def _give_up(self, which: ColumnElement[bool], error: Mapping[str, str]) -> int:
+        """A response with a picture was charged for it, so it is completed as it is: a retry is not charged again."""
         pictures = (ItemRow.response_id == ResponseRow.id, ItemRow.side == "output", ItemRow.picture.is_not(None))
         charged = select(ItemRow.id).where(*pictures).exists()
         now = self._database.clock.now()
-        dead = (ResponseRow.state.in_(RUNNING), ResponseRow.owner.not_in(live_owners()))
-        orphans = update(ResponseRow).where(*dead).values(ended_at=now)
+        orphans = update(ResponseRow).where(ResponseRow.state.in_(RUNNING), which).values(ended_at=now)
         with self._database.write() as session:
             completed = orphans.where(charged).values(state="completed", ended={"completed_at": int(now)})
-            failed = orphans.values(state="failed", ended={"error": SERVER_DIED}, idempotency_key=None)
+            failed = orphans.values(state="failed", ended={"error": error}, idempotency_key=None)
             delivered = session.scalars(completed.returning(ResponseRow.id)).all()
             add_rounds(session, delivered, now)
             return len(delivered) + len(session.scalars(failed.returning(ResponseRow.id)).all())

@@ -56,6 +56,7 @@ class RateLimiter:
         self._rate = CallRate()
         self._claims = claims
         self._background = background
+        self._claimed: set[str] = set()
         self._counts: dict[str, tuple[float, KeyCounts]] = {}  # at the last claim of each key, and when that was
 
     def check(self, key: Key) -> None:
@@ -72,8 +73,23 @@ class RateLimiter:
     async def claimed(
         self, key: Key, call: CallId, *, find_equal: bool = False, counted: bool = True
     ) -> AsyncIterator[None]:
-        """While this is entered, the other gateways know that the call runs here. Raises RateLimited, RunsElsewhere and
-        DatabaseBusy."""
+        """While this is entered, the call is in `claimed_ids`, and the other gateways know that it runs here. Raises
+        RateLimited, RunsElsewhere and DatabaseBusy."""
+        self._claimed.add(call.id)
+        try:
+            async with self._claim(key, call, find_equal=find_equal, counted=counted):
+                yield
+        finally:
+            self._claimed.discard(call.id)
+
+    @property
+    def claimed_ids(self) -> frozenset[str]:
+        """The ids of all calls, chats and responses that run here, from before anything of them is recorded until after
+        their end."""
+        return frozenset(self._claimed)
+
+    @asynccontextmanager
+    async def _claim(self, key: Key, call: CallId, *, find_equal: bool, counted: bool) -> AsyncIterator[None]:
         if self._claims is None:
             yield
             return

@@ -120,6 +120,7 @@ async def in_process(
     lora_folder: str | None = None,
     more_of_alpha: str = "",
     configs: Path = REPOSITORY / "model_configs",
+    database: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[InProcess]:
     """Run the app with the shipped catalog until the block ends. The gate is open. `lora_folder` is alpha's, below the
@@ -135,7 +136,7 @@ async def in_process(
     workers.gate.set()
     with pytest.MonkeyPatch.context() as monkeypatch:
         _script(monkeypatch, workers)
-        app = create_app(Settings(home=home, weights=home, model_configs=configs, database=None, **settings))
+        app = create_app(Settings(home=home, weights=home, model_configs=configs, database=database, **settings))
         async with app.router.lifespan_context(app):
             headers = await asyncio.to_thread(_authorization, app.state.services.database)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

@@ -31,8 +31,8 @@ from pipelines.protocol.chat import (
 from pipelines.protocol.upstream import Upstream
 from server.accounts.calls import Write
 from server.accounts.response_items import StoredItem
-from server.accounts.responses import ResponseStore
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
+from server.accounts.responses import ResponseEnd, ResponseStore
+from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.request import MAX_RANDOM_SEED
 from server.flows.chat.run import ChatRunner
@@ -235,12 +235,14 @@ class ToolLoop:
         client_retries = failure is not None and failure.triggers_sdk_retry
         if client_retries and response.has_listeners and not record.survives_disconnect:
             self._expected_retries.add(response.call.identity)
+        delivered = response.has_listeners
         try:
             if has_row:  # before it is emitted: a client may continue from it at once
-                finish, delivered = self._store.finish, response.has_listeners
-                await self._store.in_patient_writer(finish, record.id, status, ended, delivered=delivered)
-        except Exception:  # clients must get the end all the same; the next start settles the row
+                await self._store.in_patient_writer(self._store.finish, record.id, status, ended, delivered=delivered)
+        except Exception as error:  # clients must get the end all the same
             log.exception("the end of a response could not be recorded", response=record.id)
+            if isinstance(error, DatabaseBusy):
+                self._store.finish_later(record.id, ResponseEnd(status, ended, delivered))
         response.end(status, ended, failure)
         if has_row and (record.survives_disconnect or not response.has_listeners):
             await self._store.in_patient_writer(self._record_events, response)
