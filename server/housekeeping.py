@@ -128,10 +128,12 @@ async def _update_engines(services: Services) -> None:
     fleet = services.image_engine
     if {engine.name for engine in engines} == {host.name for host in fleet.workers}:
         return
-    log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
+    if services.catalog.lock.locked():  # a swap: after it the engines may be others again
+        return
     async with services.catalog.lock:
         members = [cluster_member(services.settings, engine) for engine in engines]
-        await fleet.change_members(members, services.catalog.current)
+        if await fleet.change_members(members, services.catalog.current):
+            log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_once: bool = False) -> None:

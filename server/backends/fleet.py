@@ -62,6 +62,7 @@ class Fleet:
         self._replicas = replicas or {}
         self._open_upstream = open_upstream
         self._preloads = True
+        self._prepared = False  # for a plan that `retain` has not been told yet
         self._upstreams: dict[str, ImageHost] = {}
         self._starting: set[asyncio.Task[None]] | None = None  # starts of hosts; None before `start`
         self.current = Plan()
@@ -137,10 +138,13 @@ class Fleet:
         """End the workers. Their jobs fail."""
         await asyncio.gather(*(host.stop() for host in (*self._local, *self._upstreams.values())))
 
-    async def change_members(self, members: Sequence[Member], catalog: Catalog) -> None:
+    async def change_members(self, members: Sequence[Member], catalog: Catalog) -> bool:
         """Other workers, of a cluster whose machines come and go; those whose names are here already stay as they are.
         The jobs of others fail. New ones load what they have room for. Raises CheckpointError where the catalog does
-        not fit them, and then none changes."""
+        not fit them, and then none changes. Nor does any while checkpoints are prepared, whose plan is for the present
+        ones: then this is False, and is to be called again after `retain`."""
+        if self._prepared:
+            return False
         here = {member.host.name: member for member in self._members}
         before, after = self._members, tuple(here.get(member.host.name, member) for member in members)
         self._set_members(after)
@@ -154,6 +158,7 @@ class Fleet:
             if member not in before:
                 await member.host.start()
         await asyncio.gather(*(member.host.stop() for member in before if member not in after))
+        return True
 
     def _set_members(self, members: Sequence[Member]) -> None:
         self._members = tuple(members)
@@ -188,7 +193,9 @@ class Fleet:
 
     async def prepare(self, specs: Sequence[CheckpointSpec], plan: Plan) -> None:
         """Load and warm up new checkpoints on all workers where the plan has them, while jobs go on. A worker that is
-        down loads them when it comes up. Raises CheckpointError with every error, and WorkerDied."""
+        down loads them when it comes up. `retain` ends this: with the plan, or with the one before. Raises
+        CheckpointError with every error, and WorkerDied."""
+        self._prepared = True
         hosts = [host for host in self.alive or self._local if set(specs) & set(plan.placement[host.name])]
         chosen = [[spec for spec in specs if spec in plan.placement[host.name]] for host in hosts]
         work = [_prepare(host, listed) for host, listed in zip(hosts, chosen, strict=True)]
@@ -207,7 +214,7 @@ class Fleet:
     def retain(self, plan: Plan, *, preload: bool = True) -> None:
         """The catalog names exactly the plan's checkpoints: workers may evict others. With `preload` each worker loads
         its part of them, now and when it is started again."""
-        self.current, self._preloads = plan, preload
+        self.current, self._preloads, self._prepared = plan, preload, False
         for host in self._local:
             host.retain(plan.specs, plan.placement.get(host.name, ()) if preload else ())
         by_url: dict[str, list[CheckpointSpec]] = {url: [] for url in self._upstreams}

@@ -1,0 +1,127 @@
+"""A box that joins or leaves while a swap is prepared: the swap goes on as it began, and then the box counts.
+
+A real member of a cluster's catalog with its database and weights; the workers are scripted.
+"""
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipelines.catalog.digests import Digests
+from pipelines.catalog.images import load_catalog
+from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
+from pipelines.protocol.images import CheckpointSpec
+from server.accounts.catalogs import CatalogContent, CatalogStore
+from server.accounts.db import Database
+from server.backends.engine_host import EngineHost
+from server.backends.fleet import Fleet, Member
+from server.backends.upstream import UpstreamClient
+from server.flows.catalog_switch import CatalogSwitch
+from server.flows.cluster_catalog.files import parse, read_files, weight_sums
+from server.flows.cluster_catalog.member import CatalogMember, Proposal
+from server.state.served_catalog import ServedCatalog
+from tests.support.polling import eventually
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.tiny_server import write_tiny_files
+from tests.unit.accounts.helpers import server
+
+CHANGE = "change_1"
+
+
+@dataclass
+class Gateway:
+    """Two workers on boxes of a cluster, and a version of the catalog in which their checkpoint is another."""
+
+    served: ServedCatalog
+    fleet: Fleet
+    workers: dict[str, ScriptedWorker]
+    catalog_member: CatalogMember
+    store: CatalogStore
+    proposal: Proposal
+    before: CheckpointSpec
+    after: CheckpointSpec
+
+    async def roster(self, *names: str) -> bool:
+        """The server sees that the cluster has these engines. Returns whether it uses others now."""
+        if {host.name for host in self.fleet.workers} == set(names):
+            return False
+        async with self.served.lock:
+            return await self.fleet.change_members([self.member(name) for name in names], self.served.current)
+
+    def member(self, name: str) -> Member:
+        worker = self.workers.setdefault(name, ScriptedWorker())
+        return Member(EngineHost("image", (), 64, launcher=worker, name=name), room_bytes=2**30)
+
+    async def prepare(self) -> None:
+        assert self.store.take_turn(CHANGE)
+        await self.catalog_member.prepare(self.proposal)
+        assert {self.after} <= set(self.workers["a"].loaded) & set(self.workers["b"].loaded)
+
+    def placed(self) -> dict[str, tuple[CheckpointSpec, ...]]:
+        return dict(self.fleet.current.placement)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    weights, configs = write_tiny_files(tmp_path, chat=False)
+    shutil.copytree(weights / "tiny", weights / "other")
+    files = read_files(configs)
+    contents = []
+    digests = Digests(tmp_path / "digests.json")
+    for name in ("tiny", "other"):
+        texts = {**files, "tiny.toml": files["tiny.toml"].replace('"tiny"', f'"{name}"')}
+        contents.append(CatalogContent(texts, weight_sums(parse(texts, configs, weights), weights, digests)))
+    database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
+    database.migrate()
+    server(database, "me")
+    store = CatalogStore(database, "me")
+    store.begin(contents[0])
+    served = ServedCatalog(load_catalog(configs, weights))
+    fleet, upstreams = Fleet([]), UpstreamClient((), {}, 60)
+    chat_engine: EngineHost[ChatJob | CountJob, ChatEvent] = EngineHost("chat", (), 1)
+    switch = CatalogSwitch(served, fleet, chat_engine, upstreams, digests, preload=True)
+    member = CatalogMember(served, switch, store, digests, version=1, model_configs=configs, weights=weights)
+    specs = [parse(content.files, configs, weights).checkpoints[0] for content in contents]
+    made = Gateway(served, fleet, {}, member, store, Proposal(CHANGE, 2, contents[1]), specs[0], specs[1])
+    await fleet.start()
+    await made.roster("a", "b")
+    await eventually(lambda: all(worker.loaded == [made.before] for worker in made.workers.values()))
+    yield made
+    await fleet.stop()
+    await upstreams.close()
+    database.dispose()
+
+
+async def test_a_box_that_joins_before_the_swap_is_made_serves_the_new_checkpoint(gateway: Gateway) -> None:
+    await gateway.prepare()
+    await gateway.roster("a", "b", "c")
+    assert gateway.after in gateway.workers["a"].loaded  # nothing that is prepared may be evicted
+    gateway.store.commit(2, gateway.proposal.content, CHANGE)
+    assert await gateway.catalog_member.settle() is not None
+    await gateway.roster("a", "b", "c")
+    assert gateway.placed() == dict.fromkeys("abc", (gateway.after,))
+    await eventually(lambda: all(worker.loaded == [gateway.after] for worker in gateway.workers.values()))
+
+
+async def test_a_box_that_leaves_before_the_swap_is_made_has_no_part_in_it(gateway: Gateway) -> None:
+    await gateway.prepare()
+    await gateway.roster("a")
+    gateway.store.commit(2, gateway.proposal.content, CHANGE)
+    assert await gateway.catalog_member.settle() is not None
+    await gateway.roster("a")
+    assert gateway.placed() == {"a": (gateway.after,)}
+    assert [host.name for host in gateway.fleet.workers] == ["a"]
+    assert gateway.workers["a"].loaded == [gateway.after]
+
+
+async def test_a_box_that_joins_while_a_swap_is_given_up_serves_the_old_checkpoint(gateway: Gateway) -> None:
+    await gateway.prepare()
+    assert not await gateway.roster("a", "b", "c")
+    gateway.store.end_turn()
+    assert await gateway.catalog_member.settle() is None
+    assert await gateway.roster("a", "b", "c")
+    assert gateway.placed() == dict.fromkeys("abc", (gateway.before,))
+    await eventually(lambda: all(worker.loaded == [gateway.before] for worker in gateway.workers.values()))
