@@ -78,6 +78,13 @@ def test_both_gateways_draw_edit_and_chat_on_the_shared_engines(cluster: RayClus
     assert cluster.count("entries", key) == 4
 
 
+def test_all_homes_have_one_secret_of_webhooks(cluster: RayCluster) -> None:
+    files = [file for box in (cluster.a, cluster.b) for file in box.home.rglob("webhook-secret")]
+    assert {cluster.a.home / "webhook-secret"} < set(files)  # of the first box, and of both gateways
+    assert len(files) == 3
+    assert len({file.read_bytes() for file in files}) == 1
+
+
 def test_calls_of_both_gateways_are_divided_over_both_engines(cluster: RayCluster) -> None:
     key = cluster.key()
     with in_background() as pool:
