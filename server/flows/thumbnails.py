@@ -1,5 +1,6 @@
 """Small copies of stored pictures, made by a decoder when they are first asked for, and kept for a while."""
 
+import asyncio
 from pathlib import Path
 
 from server.backends.decoding.messages import PictureError
@@ -11,6 +12,7 @@ from server.errors import EngineFailure
 WIDTHS_PX = (160, 320, 640)
 MEDIA_TYPE = "image/webp"
 OWNER = "thumbnails"  # whose turns it takes at the decoders: one picture at a time, whoever asks
+IN_MEMORY = 2  # originals: one is decoded, the next is read. Whoever has a URL may ask for thumbnails
 
 
 class Thumbnails:
@@ -20,23 +22,32 @@ class Thumbnails:
         self._storage = storage
         self._cache = cache
         self._decoders = decoders
+        self._places = asyncio.Semaphore(IN_MEMORY)
 
     async def path(self, name: str, width_px: int) -> Path:
         """A WebP file of about width_px x width_px pixels in the picture's shape. Raises FileNotFoundError without the
         picture, and EngineFailure."""
         small = _names(name)[WIDTHS_PX.index(width_px)]
-        if (path := await self._cache.in_thread(self._cache.path, small)) is not None:
+        if (path := await self._cached(small)) is not None:
             return path
+        async with self._places:
+            if (path := await self._cached(small)) is None:  # another request may have made it meanwhile
+                await self._make(name, small, width_px)
+                path = await self._cached(small)
+        if path is None:
+            raise FileNotFoundError(small)
+        return path
+
+    async def _cached(self, small: str) -> Path | None:
+        return await self._cache.in_thread(self._cache.path, small)
+
+    async def _make(self, name: str, small: str, width_px: int) -> None:
         data = await self._storage.in_thread(self._storage.read, name)
         try:
             webp = await self._decoders.make_thumbnail(OWNER, data, width_px**2)
         except (PictureError, DecoderFailed) as error:
             raise EngineFailure(f"The thumbnail of '{name}' could not be made: {error}") from error
         await self._cache.in_thread(self._cache.write, small, webp)
-        path = await self._cache.in_thread(self._cache.path, small)
-        if path is None:
-            raise FileNotFoundError(small)
-        return path
 
     async def delete(self, name: str) -> None:
         """With its picture."""

@@ -14,6 +14,7 @@ from PIL import Image
 
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.paging import Page
+from tests.support.file_counter import FileCounter
 from tests.support.in_process import InProcess, in_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -127,6 +128,20 @@ async def test_a_thumbnail_is_made_once_and_goes_with_its_picture(running: InPro
     assert (await running.client.delete(f"/v1/darkroom/results/{name}")).status_code == 200
     assert (await thumbnail("160")).status_code == 404
     assert not cached[0].exists()
+
+
+async def test_many_thumbnails_at_once_have_two_originals_in_memory(
+    running: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the URL of a picture may ask for them on every connection."""
+    drawn = await running.client.post(DRAW, json={"prompt": "a boat", "size": "256x256", "n": 4})
+    paths = ["/cdn/" + item["url"].rpartition("/")[2] for item in drawn.json()["data"]]
+    files = FileCounter.install(monkeypatch)
+    asked = (running.client.get(path, params={"w": width}) for path in paths * 3 for width in ("160", "320"))
+    answers = await asyncio.gather(*asked)
+    assert [answer.status_code for answer in answers] == [200] * 24
+    assert files.read <= 16  # each is made once, or twice if both are asked for at once
+    assert files.most <= 2
 
 
 async def test_a_backup_that_can_not_be_made_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Pictures in an object store, with the whole app in this process: an S3 server that works, loses a file, and goes
 away."""
 
+import asyncio
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from server.accounts import report
+from server.backends.object_storage import ObjectStorage
+from server.routes import files
 from server.settings import CrashPoint
 from server.telemetry.crash_points import CrashPoints
 from tests.support.in_process import InProcess, in_process
@@ -53,6 +57,11 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
             whole = await client.get(path)
             assert (whole.status_code, whole.headers["content-type"]) == (200, "image/png")
             assert whole.headers["etag"] == f'"{hashlib.sha256(whole.content).hexdigest()}"'
+            monkeypatch.setattr(files, "PIECE_BYTES", 16)
+            assert (await client.get(path)).content == whole.content
+            middle = await client.get(path, headers={"Range": "bytes=10-60"})
+            assert (middle.status_code, middle.content) == (206, whole.content[10:61])
+            assert await pieces_for_a_client_that_reads_nothing(running, path) == 1
             part = await client.get(path, headers={"Range": "bytes=1-3"})
             assert (part.status_code, part.content) == (206, b"PNG")
             assert part.headers["content-range"] == f"bytes 1-3/{len(whole.content)}"
@@ -74,3 +83,35 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_failed")
             assert charges(running) == before
             assert report.balances(running.services.database)[0].held == 0
+
+
+async def pieces_for_a_client_that_reads_nothing(running: InProcess, path: str) -> int:
+    """How many pieces of the picture are read for it, until it leaves."""
+    reads: list[tuple[int, int]] = []
+    sent, left = asyncio.Event(), asyncio.Event()
+
+    def counted(storage: ObjectStorage, name: str, start: int, end: int) -> bytes:
+        reads.append((start, end))
+        return read_range(storage, name, start, end)
+
+    async def receive() -> Message:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            assert len(message["body"]) <= files.PIECE_BYTES
+            sent.set()
+            await left.wait()  # as a full connection makes it wait
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET", "path": path, "raw_path": path.encode()}
+    scope |= {"headers": [], "query_string": b"", "scheme": "http", "client": ("127.0.0.1", 1), "server": ("test", 80)}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        read_range = ObjectStorage.read_range
+        monkeypatch.setattr(ObjectStorage, "read_range", counted)
+        task = asyncio.create_task(running.app(scope, receive, send))
+        await sent.wait()
+        read = len(reads)
+        left.set()
+        await task
+    return read
