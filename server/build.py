@@ -156,7 +156,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
     active_chats, call_log = ActiveChats(), CallLog(base.database)
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
-    history = History(base.response_store, base.conversation_store, base.storage)
+    history = History(base.response_store, base.conversation_store, base.storage, references)
     planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
     responses = Responses(
         base.active_responses, base.response_store, base.storage, base.expected_retries, base.gateways.owner
@@ -231,7 +231,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog, base.gateways.owner),
         response_creator=response_creator,
         responses=responses,
-        conversations=Conversations(base.conversation_store, history, base.storage),
+        conversations=Conversations(base.conversation_store, history, base.storage, limiter),
         pictured_chat=PicturedChat(image_calls, response_creator, base.storage, links=settings.links_in_chats),
         compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),

@@ -3,10 +3,12 @@
 A response that ends in a conversation adds its items in the transaction that records its end (`add_rounds`).
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.orm import Session
 
 from server.accounts.conversation_tables import ConversationFileRow, ConversationItemRow, ConversationRow
@@ -18,10 +20,16 @@ from server.accounts.store import Store
 
 MAX_CONVERSATIONS = 10_000  # of a key
 MAX_ITEMS = 10_000  # of a conversation
+MAX_PICTURES = 10_000  # that came inside requests, in all conversations of a key
+MAX_ITEM_BYTES = 16 * 1024**2  # of a conversation's items as JSON: each of its responses reads them all
 
 
 class TooMany(Exception):
-    """The key has as many conversations, or the conversation as many items, as there may be."""
+    """Of what a key, or one of its conversations, has as much as it may have."""
+
+    def __init__(self, what: Literal["conversations", "items", "pictures", "text"]) -> None:
+        super().__init__(what)
+        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,8 @@ class ConversationStore(Store):
         with self._database.write() as session:
             count = select(func.count()).select_from(ConversationRow).where(ConversationRow.key_id == key_id)
             if (session.scalar(count) or 0) >= MAX_CONVERSATIONS:
-                raise TooMany
+                raise TooMany("conversations")
+            _check_new(session, key_id, items, 0)
             now = self._database.clock.now()
             row = ConversationRow(
                 id=conversation.id,
@@ -83,9 +92,11 @@ class ConversationStore(Store):
             if row is None:
                 return False
             own = ConversationItemRow.conversation_id == conversation_id
-            count = session.scalar(select(func.count()).select_from(ConversationItemRow).where(own)) or 0
+            size = func.coalesce(func.sum(func.length(cast(ConversationItemRow.body, Text))), 0)
+            count, size_bytes = session.execute(select(func.count(), size).where(own)).one()
             if count + len(items) > MAX_ITEMS:
-                raise TooMany
+                raise TooMany("items")
+            _check_new(session, key_id, items, size_bytes)
             row.used_at = self._database.clock.now()
             _add(session, conversation_id, None, items)
         return True
@@ -167,6 +178,17 @@ def _add(session: Session, conversation_id: str, response_id: str | None, items:
         session.flush()  # each gets its number in this order
     for name in {name for item in items if item.side == "input" for name in item.files}:
         session.merge(ConversationFileRow(name=name, conversation_id=conversation_id))
+
+
+def _check_new(session: Session, key_id: str, items: Sequence[StoredItem], size_bytes: int) -> None:
+    """`size_bytes` is that of the items which the conversation has. Raises TooMany."""
+    if size_bytes + sum(len(json.dumps(dict(item.body))) for item in items) > MAX_ITEM_BYTES:
+        raise TooMany("text")
+    new = {name for item in items for name in item.files}
+    if new:
+        count = select(func.count()).select_from(ConversationFileRow).join(ConversationRow)
+        if (session.scalar(count.where(ConversationRow.key_id == key_id)) or 0) + len(new) > MAX_PICTURES:
+            raise TooMany("pictures")
 
 
 def _own(session: Session, conversation_id: str, key_id: str) -> ConversationRow | None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from server.flows.references import Reference
+from server.flows.references import Reference, StoredPicture
 
 
 def fingerprint(parameters: Mapping[str, Any], pictures: Iterable[Reference]) -> str:
@@ -15,6 +15,7 @@ def fingerprint(parameters: Mapping[str, Any], pictures: Iterable[Reference]) ->
     """
     digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
     for picture in pictures:
-        source = picture.source if isinstance(picture.source, bytes) else picture.source.encode()
-        digest.update(f"\n{picture.field}={hashlib.sha256(source).hexdigest()}".encode())
+        source = picture.source.name if isinstance(picture.source, StoredPicture) else picture.source
+        content = source.encode() if isinstance(source, str) else source
+        digest.update(f"\n{picture.field}={hashlib.sha256(content).hexdigest()}".encode())
     return digest.hexdigest()

@@ -1,21 +1,24 @@
-"""Reference images: from a URL, a data URI or a file part to upright pixels.
+"""Reference images: from a URL, a data URI, a file part or a stored file to upright pixels.
 
 A URL of one of this server's own results is read from storage and never from the network, so a chain of calls works
 without internet access.
+
+A request of a hundred bytes can name gigabytes of pictures. So what a request does not carry itself is read when its
+turn has come, and its turn lasts until it is decoded: few files are in memory, whatever is asked for at once.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from urllib.parse import urlsplit
-from weakref import WeakValueDictionary
 
 from pipelines.protocol.images import Picture
 from server.accounts.ledger import Ledger
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
+from server.backends.decoding.turns import Turns
 from server.backends.fetch import FetchFailed, FetchRefused, FetchTooLarge, fetch_image
 from server.backends.storage import Storage
 from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, TooLarge
@@ -23,6 +26,18 @@ from server.errors import ApiError, BadImageRequest, BadRequest, EngineFailure, 
 MAX_FILE_BYTES = 50 * 1024**2
 MAX_FIRST_PX = 8_300_000  # the largest output of any tier
 MAX_OTHER_PX = 1_850_000  # further references only condition; no pipeline reads them larger than this
+TURNS = 8  # files of each kind in memory at once: two are decoded, others are read or wait
+DOWNLOADS_PER_KEY = 4  # a server that answers slowly must not stop the other pictures of the key
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPicture:
+    """A picture of a response's chain or of a conversation: the name of its file."""
+
+    name: str
+
+
+Source = str | bytes | StoredPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +45,7 @@ class Reference:
     """A picture as it was sent: text is a URL or data URI, bytes are a file. `field` is the `param` of errors."""
 
     field: str
-    source: str | bytes
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,8 @@ class ReferenceLoader:
         self._decoders = decoders
         self._fetch = fetch
         self._fetch_timeout_s = fetch_timeout_s
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key, while they are used
+        # each kind has its own: what is stuck delays only its own kind
+        self._data_uris, self._files, self._downloads = Turns(TURNS), Turns(TURNS), Turns(TURNS, DOWNLOADS_PER_KEY)
 
     async def load(self, key_id: str, references: Sequence[Reference]) -> tuple[DecodedPicture, ...]:
         """All references, decoded. Raises ApiError for the first that can't be used."""
@@ -70,70 +86,97 @@ class ReferenceLoader:
             return None
         if first_reference is None:
             raise BadRequest("A mask needs a reference image to paint on: send 'image' too.", param="mask")
-        raw = await self._read(mask)
         original = (first_reference.original_width_px, first_reference.original_height_px)
         target = (first_reference.picture.width_px, first_reference.picture.height_px)
-        try:
-            return await self._decoders.decode_mask(key_id, raw, original, target)
-        except (PictureError, DecoderFailed) as error:
-            raise _to_api_error(error, "mask") from error
-
-    async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedPicture:
-        """A key's data URIs are read in turn, as its pictures are decoded: what waits must not be in memory twice."""
-        max_area_px = MAX_FIRST_PX if is_first else MAX_OTHER_PX
-        turn = self._turns.setdefault(key_id, asyncio.Lock()) if _is_data_uri(reference) else nullcontext()
-        async with turn:
-            raw = await self._read(reference)
+        async with self.in_memory(key_id, mask) as data:
             try:
-                picture, original = await self._decoders.decode_picture(key_id, raw, max_area_px)
+                return await self._decoders.decode_mask(key_id, data, original, target)
             except (PictureError, DecoderFailed) as error:
-                raise _to_api_error(error, reference.field) from error
+                raise _to_api_error(error, "mask") from error
+
+    async def decode(self, key_id: str, field: str, data: bytes, max_area_px: int) -> DecodedPicture:
+        """A file that is in memory. Raises ApiError."""
+        try:
+            picture, original = await self._decoders.decode_picture(key_id, data, max_area_px)
+        except (PictureError, DecoderFailed) as error:
+            raise _to_api_error(error, field) from error
         return DecodedPicture(picture, *original)
 
-    async def _read(self, reference: Reference) -> bytes:
-        if isinstance(reference.source, bytes):
-            raw = reference.source
-        elif _is_data_uri(reference):
-            try:
-                raw = await asyncio.to_thread(decode_data_uri, reference.source)
-            except PictureError as error:
-                raise _to_api_error(error, reference.field) from error
-        else:
-            raw = await self._read_result(reference) or await self._download(reference)
-        if len(raw) > MAX_FILE_BYTES:
-            message = f"{reference.field} is {len(raw) // 1024**2} MiB; a reference image may have 50 MiB."
-            raise TooLarge(message, param=reference.field)
-        return raw
+    @asynccontextmanager
+    async def in_memory(self, key_id: str, reference: Reference) -> AsyncIterator[bytes]:
+        """The file of a reference, which takes one of the key's turns while this is entered. Raises ApiError."""
+        source = await self._locate(reference.source)
+        async with self._turn(key_id, source):
+            data = await self._read(reference, source)
+            if len(data) > MAX_FILE_BYTES:
+                message = f"{reference.field} is {len(data) // 1024**2} MiB; a reference image may have 50 MiB."
+                raise TooLarge(message, param=reference.field)
+            yield data
 
-    async def _read_result(self, reference: Reference) -> bytes | None:
-        """The stored picture that this URL names; None for any other URL. Raises BadRequest for a deleted picture.
+    async def _load_one(self, key_id: str, reference: Reference, *, is_first: bool) -> DecodedPicture:
+        async with self.in_memory(key_id, reference) as data:
+            return await self.decode(key_id, reference.field, data, MAX_FIRST_PX if is_first else MAX_OTHER_PX)
 
-        Only the file name is compared: it has 128 random bits, and a result is reached by every address of the server.
-        """
+    async def _locate(self, source: Source) -> Source:
+        """The URL of a stored result as its file. Only the file name is compared: it has 128 random bits, and a result
+        is reached by every address of the server."""
+        if not isinstance(source, str) or _is_data_uri(source):
+            return source
         try:
-            name = urlsplit(str(reference.source)).path.rpartition("/")[2]
+            name = urlsplit(source).path.rpartition("/")[2]
         except ValueError:
-            return None  # not a URL: the download reports that
-        if await self._ledger.in_reader(self._ledger.find_result, name) is None:
-            return None
+            return source  # not a URL: the download reports that
+        found = await self._ledger.in_reader(self._ledger.find_result, name)
+        return source if found is None else StoredPicture(name)
+
+    def _turn(self, key_id: str, source: Source) -> AbstractAsyncContextManager[None]:
+        """None for a file part: it came with the request."""
+        if isinstance(source, bytes):
+            return nullcontext()
+        if isinstance(source, StoredPicture):
+            return self._files.take(key_id)
+        return (self._data_uris if _is_data_uri(source) else self._downloads).take(key_id)
+
+    async def _read(self, reference: Reference, source: Source) -> bytes:
+        if isinstance(source, bytes):
+            return source
+        if isinstance(source, StoredPicture):
+            return await self._read_file(reference, source.name)
+        if not _is_data_uri(source):
+            return await self._download(reference.field, source)
+        try:
+            return await asyncio.to_thread(decode_data_uri, source)
+        except PictureError as error:
+            raise _to_api_error(error, reference.field) from error
+
+    async def _read_file(self, reference: Reference, name: str) -> bytes:
+        """Raises BadRequest for a deleted picture."""
         try:
             return await self._storage.in_thread(self._storage.read, name)
         except FileNotFoundError as error:
+            if isinstance(reference.source, StoredPicture):
+                raise deleted_from_chain() from error
             message = f"{reference.field}: the picture '{name}' has been deleted."
             raise BadRequest(message, param=reference.field, code="result_not_found") from error
 
-    async def _download(self, reference: Reference) -> bytes:
-        url, timeout_s = str(reference.source), self._fetch_timeout_s
+    async def _download(self, field: str, url: str) -> bytes:
+        timeout_s = self._fetch_timeout_s
         try:
             return await fetch_image(url, allow=self._fetch, max_bytes=MAX_FILE_BYTES, timeout_s=timeout_s)
         except (FetchRefused, FetchFailed) as error:
-            raise BadRequest(f"{reference.field}: {error}", param=reference.field, code="invalid_image_url") from error
+            raise BadRequest(f"{field}: {error}", param=field, code="invalid_image_url") from error
         except FetchTooLarge as error:
-            raise TooLarge(f"{reference.field}: {error}", param=reference.field) from error
+            raise TooLarge(f"{field}: {error}", param=field) from error
 
 
-def _is_data_uri(reference: Reference) -> bool:
-    return isinstance(reference.source, str) and reference.source[:5].lower() == "data:"
+def deleted_from_chain() -> BadRequest:
+    """The error of a chain, one of whose pictures was deleted."""
+    message = "A picture of this chain has been deleted; begin a new one."
+    return BadRequest(message, param="previous_response_id")
+
+
+def _is_data_uri(source: str) -> bool:
+    return source[:5].lower() == "data:"
 
 
 def _to_api_error(error: PictureError | DecoderFailed, field: str) -> ApiError:

@@ -107,7 +107,7 @@ async def delete(conversation_id: str, key: Caller, services: ServicesDep) -> di
     "/{conversation_id}/items",
     **openapi(
         "Add items to a conversation",
-        "Puts up to 20 items at its end.",
+        "Puts up to 20 items at its end. Those with pictures count as one call.",
         parameters=[CONVERSATION_ID],
         body=json_body(AddItems, examples.CONVERSATION_ITEMS),
         success=answer("The new items.", ConversationItemList),
@@ -124,7 +124,7 @@ async def add_items(conversation_id: str, request: Request, key: Caller, service
     "/{conversation_id}/items",
     **openapi(
         "List the items of a conversation",
-        "Returns a page of its items.",
+        "Returns a page of its items, which ends before `limit` where their pictures are large.",
         parameters=[CONVERSATION_ID, *page_parameters("item")],
         success=answer("A page of items.", ConversationItemList),
         errors=[400, 401, 404, 500, 503],

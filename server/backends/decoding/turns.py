@@ -3,6 +3,8 @@
 A key has one picture in the decoders at a time, and of the waiting keys the one that was served least recently is
 next: a call of sixteen large references does not stop the calls of others. Large pictures are decoded one at a time,
 which bounds the memory of all decoders together; small ones overtake those that wait.
+
+Files wait for their turn before they are read too (`server.flows.references`).
 """
 
 import asyncio
@@ -19,17 +21,18 @@ class _Turn:
 
 
 class Turns:
-    """At most `slots` turns run at once. Everything on one event loop."""
+    """At most `slots` turns run at once, `per_owner` of them of one owner. Everything on one event loop."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, per_owner: int = 1) -> None:
         self._slots = slots
+        self._per_owner = per_owner
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
         self._turns_begun = 0
         self._last_turn: dict[str, int] = {}  # of the owners that run or wait; the greatest number is the latest
 
     @asynccontextmanager
-    async def take(self, owner: str, *, large: bool) -> AsyncIterator[None]:
+    async def take(self, owner: str, *, large: bool = False) -> AsyncIterator[None]:
         """Entered when it is this owner's turn."""
         turn = _Turn(owner, large, asyncio.get_running_loop().create_future())
         self._waiting.append(turn)
@@ -53,6 +56,6 @@ class Turns:
             turn.granted.set_result(None)
 
     def _may_run(self, turn: _Turn) -> bool:
-        return not turn.granted.cancelled() and not any(
-            turn.owner == running.owner or (turn.large and running.large) for running in self._running
-        )
+        of_owner = sum(running.owner == turn.owner for running in self._running)
+        has_place = of_owner < self._per_owner and not (turn.large and any(one.large for one in self._running))
+        return has_place and not turn.granted.cancelled()

@@ -15,6 +15,7 @@ from server.accounts.results import Origin, write_origins
 from server.backends.storage import NAME, Storage
 from server.errors import NotFound
 from server.flows.images.request import ImageRequest
+from server.flows.references import Source
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 from server.state.active_calls import ActiveCall
 from server.state.image_result import AnswerFormat, ImageResult, ImageShape
@@ -102,9 +103,9 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
     return result.answer.model_copy(update={"data": data})
 
 
-def _result_name(source: str | bytes) -> str | None:
+def _result_name(source: Source) -> str | None:
     """The name of a result that this may be the URL of."""
-    if isinstance(source, bytes) or source[:5].lower() == "data:":
+    if not isinstance(source, str) or source[:5].lower() == "data:":
         return None
     name = source.partition("?")[0].rpartition("/")[2]
     return name if NAME.fullmatch(name) else None

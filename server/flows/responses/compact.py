@@ -14,7 +14,7 @@ from server.flows.chat.any_model import AnyModelChat
 from server.flows.models import find_chat_model
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
-from server.flows.responses.items import new_id, render, write_summary
+from server.flows.responses.items import new_id, render, render_page, without_pictures, write_summary
 from server.schemas.response_object import Json, usage_object
 from server.schemas.responses import CompactBody
 from server.state.served_catalog import ServedCatalog
@@ -47,7 +47,7 @@ class Compactor:
         text, usage = await self._summarise(key, model, transcript(items, body.instructions))
         kept = [item for item in items if item.body["type"] == "message" and item.body["role"] == "user"]
         pictures = [item for item in items if item.body["type"] == "image_generation_call"][-1:]
-        output = [await self._storage.in_thread(render, item, self._storage) for item in (*kept, *pictures)]
+        output = [*await self._messages(kept), *await render_page(pictures, self._storage)]
         return {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response.compaction",
@@ -55,6 +55,12 @@ class Compactor:
             "output": [*output, compaction_item(text)],
             "usage": usage_object(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens),
         }
+
+    async def _messages(self, kept: Sequence[StoredItem]) -> list[Json]:
+        """As clients get them. Of more pictures than fit into an answer, the newest ones."""
+        newest = await render_page(kept[::-1], self._storage)
+        older = map(without_pictures, kept[: len(kept) - len(newest)])
+        return [*[render(item, self._storage) for item in older], *newest[::-1]]
 
     async def _summarise(self, key: Key, model: ChatModel, conversation: str) -> tuple[str, ChatUsage]:
         """Of a conversation that is too long for the model, its newer half is read, or half of that, and so on."""

@@ -65,6 +65,20 @@ def build_context(items: Iterable[StoredItem], instructions: str | None, *, tool
     return Context(tuple(messages), tuple(pictures))
 
 
+def with_newest_pictures(context: Context, count: int) -> Context:
+    """The context with this many of its pictures at most; text stands for the older ones."""
+    left_out = max(0, len(context.pictures) - count)
+    messages = []
+    for message in context.messages:
+        if left_out and isinstance(content := message.get("content"), list):
+            shown = [index for index, part in enumerate(content) if part["type"] == "image_url"][:left_out]
+            left_out -= len(shown)
+            parts = [{"type": "text", "text": "[image]"} if i in shown else part for i, part in enumerate(content)]
+            message = {**message, "content": parts}
+        messages.append(message)
+    return Context(tuple(messages), context.pictures[-count:])
+
+
 def add_image_call(messages: list[Json], call_id: str, arguments: str, result: str) -> None:
     """Append a call of the image tool and its result."""
     _add_call(messages, call_id, IMAGE_FUNCTION, arguments)

@@ -3,29 +3,58 @@
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
-from server.accounts.conversations import MAX_CONVERSATIONS, MAX_ITEMS, Conversation, ConversationStore, TooMany
+from server.accounts.conversations import (
+    MAX_CONVERSATIONS,
+    MAX_ITEM_BYTES,
+    MAX_ITEMS,
+    MAX_PICTURES,
+    Conversation,
+    ConversationStore,
+    TooMany,
+)
 from server.accounts.keys import Key
 from server.accounts.paging import Page, UnknownEntry
 from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.errors import BadRequest, NotFound
+from server.flows.rate_limits import RateLimiter
 from server.flows.responses.history import History
-from server.flows.responses.items import render
+from server.flows.responses.items import has_data_uri, render, render_page
 from server.schemas.response_items import Item
 from server.schemas.response_object import Json, item_list
 
 Found = TypeVar("Found")
+LIMITS = {  # the code and the message
+    "conversations": (
+        "too_many_conversations",
+        f"This key has {MAX_CONVERSATIONS:,} conversations, as many as it may have: delete some.",
+    ),
+    "items": (
+        "too_many_items",
+        f"A conversation has at most {MAX_ITEMS:,} items: delete some, or begin a new one.",
+    ),
+    "pictures": (
+        "too_many_pictures",
+        f"The conversations of a key have at most {MAX_PICTURES:,} sent pictures together: delete some conversations.",
+    ),
+    "text": (
+        "string_above_max_length",
+        f"The items of a conversation have at most {MAX_ITEM_BYTES // 1024**2} MiB of text: begin a new one.",
+    ),
+}
 
 
 class Conversations:
     """Reads and changes conversations. One for the whole server."""
 
-    def __init__(self, store: ConversationStore, history: History, storage: Storage) -> None:
+    def __init__(self, store: ConversationStore, history: History, storage: Storage, limiter: RateLimiter) -> None:
         self._store = store
         self._history = history
         self._storage = storage
+        self._limiter = limiter
 
     async def create(self, key: Key, items: list[Item], metadata: Mapping[str, str]) -> Json:
         """Raises BadRequest."""
@@ -34,8 +63,7 @@ class Conversations:
         try:
             await self._store.in_writer(self._store.create, conversation, key.id, stored)
         except TooMany as error:
-            message = f"This key has {MAX_CONVERSATIONS:,} conversations, as many as it may have: delete some."
-            raise BadRequest(message, code="too_many_conversations") from error
+            raise _refused(error) from error
         return _json(conversation)
 
     async def show(self, key: Key, conversation_id: str) -> Json:
@@ -61,8 +89,7 @@ class Conversations:
             if not await self._store.in_writer(self._store.add, conversation_id, key.id, stored):
                 raise _not_found(conversation_id)
         except TooMany as error:
-            message = f"A conversation has at most {MAX_ITEMS:,} items: delete some, or begin a new one."
-            raise BadRequest(message, param="items", code="too_many_items") from error
+            raise _refused(error) from error
         return item_list(await self._rendered(stored), has_more=False)
 
     async def list_items(self, key: Key, conversation_id: str, page: Page) -> Json:
@@ -72,7 +99,8 @@ class Conversations:
         except UnknownEntry as error:
             raise BadRequest(f"There is no item '{error}' in this conversation.", param="after") from error
         items = _found(found, conversation_id)
-        return item_list(await self._rendered(items[: page.limit]), has_more=len(items) > page.limit)
+        rendered = await render_page(items[: page.limit], self._storage)
+        return item_list(rendered, has_more=len(items) > len(rendered))
 
     async def show_item(self, key: Key, conversation_id: str, item_id: str) -> Json:
         """Raises NotFound."""
@@ -85,10 +113,18 @@ class Conversations:
         return _json(_found(found, item_id))
 
     async def _stored(self, key: Key, items: list[Item]) -> Sequence[StoredItem]:
-        return await self._history.store_inputs(await self._history.read_inputs(key, items))
+        """Those with pictures count as a call: they take a decoder's time, and stay on the disk."""
+        read = await self._history.read_inputs(key, items)
+        async with self._limiter.slot(key) if any(map(has_data_uri, read)) else nullcontext():
+            return await self._history.store_inputs(key, read, field="items", decoded=False)
 
     async def _rendered(self, items: Sequence[StoredItem]) -> list[Json]:
         return [await self._storage.in_thread(render, item, self._storage) for item in items]
+
+
+def _refused(error: TooMany) -> BadRequest:
+    code, message = LIMITS[error.what]
+    return BadRequest(message, param=None if error.what == "conversations" else "items", code=code)
 
 
 def _json(conversation: Conversation) -> Json:

@@ -8,7 +8,6 @@ from server.errors import BadRequest
 from server.flows.chat.run import ChatRunner
 from server.flows.models import find_chat_model
 from server.flows.rate_limits import RateLimiter
-from server.flows.responses.context import build_context
 from server.flows.responses.history import History
 from server.flows.responses.planner import Planner
 from server.flows.responses.tools import read_tools
@@ -37,7 +36,7 @@ class TokenCounter:
             raise BadRequest(message, param="model", code="unsupported_value")
         past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
-        context = build_context([*past.items, *inputs], body.instructions, tools=spec.tools, vision=spec.vision)
+        context = self._planner.context(spec, body, [*past.items, *inputs])
         job = CountJob(
             id=f"count_{uuid.uuid4().hex}",
             checkpoint=spec,

@@ -142,7 +142,7 @@ class ResponseCreator:
             conversation_id=body.conversation.id if body.conversation else None,
         )
         if body.store:
-            plan = replace(plan, inputs=await self._history.store_inputs(inputs))
+            plan = replace(plan, inputs=await self._history.store_inputs(key, inputs, decoded=True))
         if body.background:
             await self._store.in_writer(self._store.begin, record, plan.inputs)
         retries = retry.retry_count is not None  # this client retries by itself: no picture may be charged twice

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from server.accounts.conversations import MAX_ITEMS, ConversationStore
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import RUNNING, ResponseStore
-from server.backends.decoding.messages import PictureError
 from server.backends.storage import Storage
-from server.errors import BadImageRequest, BadRequest, NotFound
-from server.flows.references import Reference
+from server.errors import BadRequest, NotFound
+from server.flows.references import Reference, ReferenceLoader, StoredPicture, deleted_from_chain
 from server.flows.responses.context import PictureRef
-from server.flows.responses.items import store_pictures, to_stored, user_text
+from server.flows.responses.items import is_sent_drawing, store_pictures, to_stored, user_text
 from server.schemas.response_items import ImageCallItem, Item, ItemReference
 from server.schemas.responses import ResponseBody
+
+CHECKED_PX = 10_000  # of a picture that is decoded only to see whether it can be
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,13 @@ class Past:
 class History:
     """Reads and writes the items of responses."""
 
-    def __init__(self, store: ResponseStore, conversations: ConversationStore, storage: Storage) -> None:
+    def __init__(
+        self, store: ResponseStore, conversations: ConversationStore, storage: Storage, references: ReferenceLoader
+    ) -> None:
         self._store = store
         self._conversations = conversations
         self._storage = storage
+        self._references = references
 
     async def read_past(self, key: Key, body: ResponseBody) -> Past:
         """The conversation or the chain that a request goes on from. Raises BadRequest or NotFound."""
@@ -80,26 +85,39 @@ class History:
                 items.append(to_stored(item))
         return items
 
-    async def to_references(self, pictures: Iterable[PictureRef]) -> tuple[Reference, ...]:
-        """Pictures as the image routes take them, with the bytes of stored files. Raises BadRequest."""
-        references: list[Reference] = []
+    async def require(self, pictures: Iterable[PictureRef]) -> None:
+        """Raises BadRequest if one of them was deleted."""
         for picture in pictures:
-            source: str | bytes = picture.source
-            if picture.is_file:
-                try:
-                    source = await self._storage.in_thread(self._storage.read, picture.source)
-                except FileNotFoundError as error:
-                    message = "A picture of this chain has been deleted; begin a new one."
-                    raise BadRequest(message, param="previous_response_id") from error
-            references.append(Reference("input", source))
-        return tuple(references)
+            try:
+                if picture.is_file:
+                    await self._storage.in_thread(self._storage.require, picture.source)
+            except FileNotFoundError as error:
+                raise deleted_from_chain() from error
 
-    async def store_inputs(self, inputs: Sequence[StoredItem]) -> tuple[StoredItem, ...]:
-        """The items with their pictures written to files. Raises BadImageRequest."""
-        try:
-            return tuple([await self._storage.in_thread(store_pictures, item, self._storage) for item in inputs])
-        except PictureError as error:
-            raise BadImageRequest(f"input: {error}", param="input", code="invalid_image_file") from error
+    async def store_inputs(
+        self, key: Key, inputs: Sequence[StoredItem], *, field: str = "input", decoded: bool
+    ) -> tuple[StoredItem, ...]:
+        """The items with their pictures written to files. What no decoder accepts is not stored: no later response
+        could read it. `decoded` says that the pictures of messages were, just now. Raises ApiError.
+        """
+        stored = []
+        for item in inputs:
+            check = not decoded or is_sent_drawing(item)
+            stored.append(await store_pictures(item, partial(self._store_picture, key, field, check)))
+        return tuple(stored)
+
+    async def _store_picture(self, key: Key, field: str, check: bool, data_uri: str, extension: str) -> str:
+        name = self._storage.new_name(extension)
+        async with self._references.in_memory(key.id, Reference(field, data_uri)) as data:
+            if check:
+                await self._references.decode(key.id, field, data, CHECKED_PX)
+            await self._storage.in_thread(self._storage.write, name, data)
+        return name
+
+
+def to_references(pictures: Iterable[PictureRef]) -> tuple[Reference, ...]:
+    """Pictures as the image routes take them. Files are named, and read when each is decoded."""
+    return tuple(Reference("input", StoredPicture(one.source) if one.is_file else one.source) for one in pictures)
 
 
 def _lacks_picture(item: ImageCallItem) -> bool:

@@ -4,14 +4,13 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic_core import from_json
 
 from server.accounts.response_items import StoredItem
-from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.storage import Storage
 from server.errors import BadRequest
 from server.schemas.response_items import (
@@ -27,7 +26,8 @@ from server.schemas.response_items import (
 )
 from server.schemas.response_object import Json
 
-DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?[^,]*,", re.IGNORECASE)
+DATA_URI = re.compile(r"data:(?:image/(png|jpeg|webp|gif)\b)?", re.IGNORECASE)
+PAGE_CHARACTERS = 32 * 1024**2  # of pictures in base64: what one answer may make the server read
 PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -113,6 +113,30 @@ def render(item: StoredItem, storage: Storage) -> Json:
     return body
 
 
+def without_pictures(item: StoredItem) -> StoredItem:
+    """A message with text in the place of its pictures: nothing has to be read to render it."""
+    content = item.body.get("content")
+    if not isinstance(content, list):
+        return item
+    mark = {"type": "input_text", "text": "[image]"}
+    return replace(
+        item, body={**item.body, "content": [mark if one["type"] == "input_image" else one for one in content]}
+    )
+
+
+async def render_page(items: Sequence[StoredItem], storage: Storage) -> list[Json]:
+    """The items as clients get them, up to the one whose pictures fill the page."""
+    page: list[Json] = []
+    characters = 0
+    for item in items:
+        page.append(body := await storage.in_thread(render, item, storage))
+        parts = body["content"] if isinstance(body.get("content"), list) else ()
+        characters += len(body.get("result") or "") + sum(len(part.get("image_url") or "") for part in parts)
+        if characters >= PAGE_CHARACTERS:
+            break
+    return page
+
+
 def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
     """JSON in which every image_generation_call has its bytes from `pictures` (by item id), or null."""
     if isinstance(value, list):
@@ -124,32 +148,41 @@ def with_pictures(value: Any, pictures: Mapping[str, str | None]) -> Any:
     return {name: with_pictures(one, pictures) for name, one in value.items()}
 
 
-def store_pictures(item: StoredItem, storage: Storage) -> StoredItem:
-    """The item with its data URIs written to files. Blocks. Raises PictureError, OSError.
+async def store_pictures(item: StoredItem, store: Callable[[str, str], Awaitable[str]]) -> StoredItem:
+    """The item with its data URIs in files: `store` writes one, with an extension, and returns the file's name.
 
     A stored part has a `file` instead of an image_url. No client can send one: `to_stored` drops it.
     """
-
-    def stored(part: Mapping[str, Any]) -> Mapping[str, Any]:
-        match = DATA_URI.match(str(part.get("image_url", "")))
-        if match is None:
-            return part
-        name = _store(part["image_url"], (match[1] or "png").lower(), storage)
-        return {"type": "input_image", "detail": part["detail"], "file": name}
-
-    if item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body:
+    if is_sent_drawing(item):
         body = {name: value for name, value in item.body.items() if name != "image_url"}
-        return StoredItem(item.side, body, _store(item.body["image_url"], "png", storage))
+        return StoredItem(item.side, body, await store(item.body["image_url"], "png"))
     content = item.body.get("content")
-    if item.body["type"] == "message" and isinstance(content, list):
-        return replace(item, body={**item.body, "content": [stored(part) for part in content]})
-    return item
+    if item.body["type"] != "message" or not isinstance(content, list):
+        return item
+    parts: list[Mapping[str, Any]] = []
+    for part in content:
+        if match := _data_uri(part):
+            name = await store(part["image_url"], (match[1] or "png").lower())
+            part = {"type": "input_image", "detail": part["detail"], "file": name}
+        parts.append(part)
+    return replace(item, body={**item.body, "content": parts})
 
 
-def _store(data_uri: str, extension: str, storage: Storage) -> str:
-    name = storage.new_name(extension)
-    storage.write(name, decode_data_uri(data_uri))
-    return name
+def has_data_uri(item: StoredItem) -> bool:
+    """Whether `store_pictures` would write a file."""
+    parts = item.body.get("content")
+    if item.body["type"] != "message" or not isinstance(parts, list):
+        return is_sent_drawing(item)
+    return any(_data_uri(part) for part in parts)
+
+
+def is_sent_drawing(item: StoredItem) -> bool:
+    """A drawn picture that was sent in full: no route has decoded it yet."""
+    return item.body["type"] == "image_generation_call" and item.picture is None and "image_url" in item.body
+
+
+def _data_uri(part: Mapping[str, Any]) -> re.Match[str] | None:
+    return DATA_URI.match(str(part.get("image_url", "")))
 
 
 def _message(role: str, content: list[Json], item_id: str | None = None) -> Json:

@@ -21,8 +21,15 @@ from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference, ReferenceLoader
-from server.flows.responses.context import PictureRef, build_context, newest_picture, pictures_of
-from server.flows.responses.history import History, Past
+from server.flows.responses.context import (
+    Context,
+    PictureRef,
+    build_context,
+    newest_picture,
+    pictures_of,
+    with_newest_pictures,
+)
+from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan
 from server.flows.responses.tools import read_tools
@@ -31,7 +38,8 @@ from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
 
-MAX_PICTURES = 16
+MAX_PICTURES = 16  # new ones, in one request
+MAX_SHOWN = 32  # that the model sees, with those of earlier rounds: as many as in a chat
 
 
 class Planner:
@@ -62,8 +70,8 @@ class Planner:
         results_base: str,
     ) -> ResponsePlan:
         """Raises ApiError."""
-        tools, vision = _abilities(model.source)
-        context = build_context([*past.items, *inputs], body.instructions, tools=tools, vision=vision)
+        _, vision = _abilities(model.source)
+        context = self.context(model.source, body, [*past.items, *inputs])
         new_pictures = await self._new_pictures(key, body, past, inputs, vision=vision)
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
         logprobs = "message.output_text.logprobs" in body.include
@@ -93,9 +101,29 @@ class Planner:
             ),
         )
 
+    def context(self, source: ChatSpec | Upstream, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
+        """What the model reads. Raises BadRequest if it would see too many pictures and nothing may be dropped."""
+        tools, vision = _abilities(source)
+        context = build_context(items, body.instructions, tools=tools, vision=vision)
+        count = len(context.pictures)
+        if count > MAX_SHOWN and body.truncation != "auto":
+            field = (
+                "conversation"
+                if body.conversation
+                else "previous_response_id"
+                if body.previous_response_id
+                else "input"
+            )
+            message = (
+                f"Invalid '{field}': too many pictures. The model sees at most {MAX_SHOWN}, but there are {count} with "
+                "those of earlier rounds. Set 'truncation' to 'auto' to leave out the oldest, or begin a new one."
+            )
+            raise BadRequest(message, param=field, code="array_above_max_length")
+        return with_newest_pictures(context, MAX_SHOWN)
+
     async def decode(self, key: Key, pictures: Sequence[PictureRef]) -> tuple[Picture, ...]:
         """The pixels of stored or sent pictures. Raises ApiError."""
-        decoded = await self._references.load(key.id, await self._history.to_references(pictures))
+        decoded = await self._references.load(key.id, to_references(pictures))
         return tuple(one.picture for one in decoded)
 
     async def _new_pictures(
@@ -110,7 +138,7 @@ class Planner:
             message = "This model does not see images: send the image_generation tool to edit them, or text alone."
             raise BadRequest(message, param="input", code="unsupported_parameter")
         before = [picture for item in past.unchecked for picture in pictures_of(item)]
-        return await self.decode(key, [*before[-MAX_PICTURES:], *new])
+        return await self.decode(key, [*before[-MAX_SHOWN:], *new])
 
     async def _image_plan(
         self,
@@ -136,14 +164,15 @@ class Planner:
             raise
         last = inputs[-1:] if inputs and inputs[-1].body.get("role") == "user" else []
         explicit = [picture for item in last for picture in pictures_of(item)]
-        newest = newest_picture([*chain, *inputs])
+        newest = [one for one in [newest_picture([*chain, *inputs])] if one]
+        await self._history.require([*explicit, *newest])
         mask = tool.input_image_mask
         return ImagePlan(
             tool=tool,
             model=image_model,
             results_base=results_base,
-            explicit=await self._history.to_references(explicit),
-            newest=next(iter(await self._history.to_references([newest] if newest else [])), None),
+            explicit=to_references(explicit),
+            newest=next(iter(to_references(newest)), None),
             mask=Reference("tools.input_image_mask", mask.image_url) if mask else None,
             partial_images=(tool.partial_images or 0) if body.stream else 0,
         )

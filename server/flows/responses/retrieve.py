@@ -10,7 +10,7 @@ from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
 from server.backends.storage import Storage
 from server.errors import BadRequest, NotFound, RunsElsewhere
-from server.flows.responses.items import render, with_pictures
+from server.flows.responses.items import render, render_page, with_pictures
 from server.flows.retries import RetryInfo, check_fingerprint
 from server.schemas.response_object import Json, ResponseStatus, item_list, response_object
 from server.schemas.usage import ResponseSummary
@@ -101,8 +101,8 @@ class Responses:
             if after not in ids:
                 raise BadRequest(f"There is no input item '{after}' in this response.", param="after")
             inputs = inputs[ids.index(after) + 1 :]
-        page = [await self._storage.in_thread(render, item, self._storage) for item in inputs[:limit]]
-        return item_list(page, has_more=len(inputs) > limit)
+        page = await render_page(inputs[:limit], self._storage)
+        return item_list(page, has_more=len(inputs) > len(page))
 
     async def find_retried(self, key: Key, retry: RetryInfo) -> ActiveResponse | None:
         """The response that this request retries, running or ended. Raises KeyReused or Conflict."""

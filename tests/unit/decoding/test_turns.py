@@ -13,8 +13,8 @@ from tests.support.polling import eventually
 class Decoders:
     """Turns that are recorded, and end when they are told to."""
 
-    def __init__(self) -> None:
-        self.turns = Turns(2)
+    def __init__(self, per_owner: int = 1) -> None:
+        self.turns = Turns(2, per_owner)
         self.running: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
@@ -94,3 +94,13 @@ async def test_a_waiter_that_is_cancelled_gives_its_turn_to_the_next(decoders: D
     decoders._ends["b1"].set()
     await decoders.tasks["b1"]
     assert not decoders.tasks["d1"].done()
+
+
+async def test_an_owner_may_have_several_turns_but_not_all_of_those_that_others_wait_for() -> None:
+    made = Decoders(per_owner=2)
+    async with cancelled_at_the_end(made):
+        for name in ("a1", "a2", "a3", "b1"):
+            await made.ask(name)
+        assert made.running == ["a1", "a2"]
+        await made.end("a1")
+        assert made.running == ["a2", "b1"]

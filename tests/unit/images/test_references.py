@@ -1,5 +1,7 @@
-"""References as text: results of this server, and URLs that can't be loaded."""
+"""References as text: results, stored pictures, URLs that can't be loaded, and how many files are in memory at once."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -10,21 +12,28 @@ from server.accounts.ledger import BilledCall, Ledger, StoredResult
 from server.backends.decoding.pool import DecoderPool
 from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
-from server.flows.references import Reference, ReferenceLoader
+from server.flows import references as loading
+from server.flows.references import DOWNLOADS_PER_KEY, TURNS, Reference, ReferenceLoader, StoredPicture
+from tests.support.file_counter import FileCounter
+from tests.support.in_process import png
+from tests.support.polling import eventually
 
-NAME = f"{'0' * 32}.png"
+NAME, THERE = f"{'0' * 32}.png", f"{'1' * 32}.png"  # the first was deleted
 
 
 @pytest.fixture
-def references(tmp_path: Path) -> ReferenceLoader:
+async def references(tmp_path: Path) -> AsyncIterator[ReferenceLoader]:
     database = Database(f"sqlite:///{tmp_path / 'darkroom.db'}")
     database.migrate()
     ledger = Ledger(database, owner="me", lease_s=60)
     key, _ = create_key(database, "one", frozenset({"alpha"}))
     ledger.hold(BilledCall("call_1", key.id, "images.generations", "alpha", 1000))
-    ledger.capture("call_1", [StoredResult(NAME, "image/png", 8, 8, 100, "0" * 64, 0)])
-    decoders = DecoderPool(tmp_path / "pixels")  # not started: no source here gets so far
-    return ReferenceLoader(ledger, LocalStorage(tmp_path / "results"), decoders, fetch=False, fetch_timeout_s=1)
+    ledger.capture("call_1", [StoredResult(name, "image/png", 16, 16, 100, "0" * 64, 0) for name in (NAME, THERE)])
+    storage, decoders = LocalStorage(tmp_path / "results"), DecoderPool(tmp_path / "pixels")
+    storage.write(THERE, png())
+    await decoders.start()
+    yield ReferenceLoader(ledger, storage, decoders, fetch=False, fetch_timeout_s=1)
+    await decoders.stop()
 
 
 @pytest.mark.parametrize(
@@ -41,3 +50,50 @@ async def test_a_reference_that_can_not_be_loaded_is_a_400_that_names_the_field(
     with pytest.raises(BadRequest, match=message) as raised:
         await references.load("key_1", (Reference("image[0]", source),))
     assert (raised.value.param, raised.value.code) == ("image[0]", code)
+
+
+async def test_a_stored_picture_that_was_deleted_is_an_error_of_its_chain(references: ReferenceLoader) -> None:
+    with pytest.raises(BadRequest, match="A picture of this chain has been deleted; begin a new one") as raised:
+        await references.load("key_1", (Reference("input", StoredPicture(NAME)),))
+    assert raised.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize("source", [f"http://localhost:8080/cdn/{THERE}", StoredPicture(THERE)])
+@pytest.mark.parametrize(("keys", "most"), [(1, 1), (3, 3), (20, TURNS)])
+async def test_few_files_are_in_memory_whatever_is_asked_for_at_once(
+    references: ReferenceLoader, monkeypatch: pytest.MonkeyPatch, source: str | StoredPicture, keys: int, most: int
+) -> None:
+    files = FileCounter.install(monkeypatch)
+    calls = [(f"key_{i % keys}", (Reference("image[0]", source),) * 2) for i in range(20)]
+    loaded = await asyncio.gather(*(references.load(*call) for call in calls))
+    assert [len(pictures) for pictures in loaded] == [2] * 20
+    assert files.read == 40
+    assert files.most <= most
+
+
+async def test_slow_downloads_leave_a_keys_other_pictures_and_other_keys_alone(
+    references: ReferenceLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, answered = 0, asyncio.Event()
+
+    async def fetch_slowly(url: str, **_: object) -> bytes:
+        nonlocal running
+        running += 1
+        await answered.wait()
+        running -= 1
+        return png()
+
+    def download(key: str) -> "asyncio.Task[object]":
+        return asyncio.create_task(references.load(key, (Reference("image[0]", "https://slow.test/a.png"),)))
+
+    monkeypatch.setattr(loading, "fetch_image", fetch_slowly)
+    tasks = [download("key_1") for _ in range(2 * DOWNLOADS_PER_KEY)]
+    await eventually(lambda: running == DOWNLOADS_PER_KEY)
+    await references.load("key_1", (Reference("image[1]", StoredPicture(THERE)),))  # the others had the time to begin
+    assert running == DOWNLOADS_PER_KEY
+    tasks += [download(f"key_{i}") for i in range(2, 2 + TURNS)]
+    await eventually(lambda: running == TURNS)
+    await references.load("key_9", (Reference("image[1]", StoredPicture(THERE)),))
+    assert running == TURNS
+    answered.set()
+    assert len(await asyncio.gather(*tasks)) == 2 * DOWNLOADS_PER_KEY + TURNS
