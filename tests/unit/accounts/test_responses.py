@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from server.accounts.conversations import Conversation, ConversationStore
+from server.accounts import conversations
+from server.accounts.conversations import Conversation, ConversationStore, TooMany
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.response_items import StoredItem
@@ -186,32 +187,52 @@ def test_recent_responses_with_one_fingerprint_are_found_newest_first(store: Res
 
 
 def test_a_round_is_added_to_its_conversation_once(database: Database, store: ResponseStore, key: str) -> None:
-    conversations = ConversationStore(database)
+    rounds = ConversationStore(database)
     for number, name in enumerate(("kept", "deleted")):
-        conversations.create(Conversation(name, {}, 0), key, [])
+        rounds.create(Conversation(name, {}, 0), key, [])
         stored = replace(response(number, key), conversation_id=name)
         store.begin(stored, [item(f"in_{number}")])
         store.add_output(stored, 1, item(f"out_{number}", "output", f"{number}.png"))
-    assert conversations.delete("deleted", key)
+    assert rounds.delete("deleted", key)
     for number in (0, 1):
         assert store.finish(f"resp_{number}", "completed", {}, delivered=True)
         assert not store.finish(f"resp_{number}", "completed", {}, delivered=True)
-    added = conversations.items("kept", key)
+    added = rounds.items("kept", key)
     assert added is not None
     assert [(one.id, one.side, one.picture) for one in added[0]] == [
         ("in_0", "input", None), ("out_0", "output", "0.png"),
     ]  # fmt: skip
     assert added[1] == []
-    assert conversations.items("deleted", key) is None
+    assert rounds.items("deleted", key) is None
 
 
 def test_a_paid_picture_of_a_dead_server_is_added_too(database: Database, store: ResponseStore, key: str) -> None:
-    conversations = ConversationStore(database)
-    conversations.create(Conversation("one", {}, 0), key, [])
+    rounds = ConversationStore(database)
+    rounds.create(Conversation("one", {}, 0), key, [])
     stored = replace(response(0, key), conversation_id="one")
     store.begin(stored, [item("in")])
     store.add_output(stored, 1, item("out", "output", "0.png"))
     assert ResponseStore(database, "another").finish_orphans() == 1
-    added = conversations.items("one", key)
+    added = rounds.items("one", key)
     assert added is not None
     assert [one.id for one in added[0]] == ["in", "out"]
+
+
+def test_what_is_put_into_conversations_is_bounded(
+    database: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversations, "MAX_PICTURES", 2)
+    monkeypatch.setattr(conversations, "MAX_ITEM_BYTES", 4000)
+    store = ConversationStore(database)
+    store.create(Conversation("one", {}, 0), key, [replace(item("first"), picture="1.png")])
+    store.create(Conversation("two", {}, 0), key, [replace(item("second"), picture="2.png")])
+    with pytest.raises(TooMany, match="pictures"):
+        store.add("one", key, [replace(item("third"), picture="3.png")])
+    long = StoredItem("input", {"id": "long", "type": "message", "content": "\u00e4" * 300})  # 1,800 bytes of JSON
+    assert store.add("one", key, [long])
+    assert store.add("one", key, [long])
+    with pytest.raises(TooMany, match="text"):
+        store.add("one", key, [long])
+    with pytest.raises(TooMany, match="text"):
+        store.create(Conversation("three", {}, 0), key, [long] * 3)
+    assert store.add("two", key, [long])
