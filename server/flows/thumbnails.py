@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
@@ -23,6 +24,7 @@ class Thumbnails:
         self._cache = cache
         self._decoders = decoders
         self._places = asyncio.Semaphore(IN_MEMORY)
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while they are used
 
     async def path(self, name: str, width_px: int) -> Path:
         """A WebP file of about width_px x width_px pixels in the picture's shape. Raises FileNotFoundError without the
@@ -30,7 +32,8 @@ class Thumbnails:
         small = _names(name)[WIDTHS_PX.index(width_px)]
         if (path := await self._cached(small)) is not None:
             return path
-        async with self._places:
+        making = self._making.setdefault(small, asyncio.Lock())  # two writers of one file would fail
+        async with making, self._places:
             if (path := await self._cached(small)) is None:  # another request may have made it meanwhile
                 await self._make(name, small, width_px)
                 path = await self._cached(small)
