@@ -28,6 +28,7 @@ from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
 from pipelines.images import runtime_options
+from pipelines.images.cast_codec import is_cast
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.controls import load_controls
 from pipelines.images.families import task_classes
@@ -89,6 +90,7 @@ def load_checkpoint(
     merger = None
     if sharing is not None:
         own = {name: part for name, part in pipeline.components.items() if name not in found}
+        own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
         merger = _let_runs_share(own, denoiser, runtime, sharing, device)
     shared.keep(resolved, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
@@ -221,7 +223,8 @@ def _let_runs_share(
 ) -> ForwardMerger | None:
     """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
     CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
-    unless it caches steps: those caches work within a pass.
+    unless it caches steps: those caches work within a pass. A codec that pipelines cast around its passes must not be
+    among the components: another run would meet it in the wrong dtype.
     """
     merger = None
     if runtime.cache is None:

@@ -18,6 +18,7 @@ from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, partial, plan_picture
 from pipelines.images.batching import Row
 from pipelines.images.call_arguments import guidance, max_sequence_length, references
+from pipelines.images.cast_codec import restored_dtype
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.finish import (
@@ -210,7 +211,7 @@ class PicturePipeline:
         if late is not None:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
-        with torch.inference_mode():
+        with torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")):
             picture = ReturnedPicture(pipeline(**arguments).images)
             latents = observer.last_latents
             return Drawn(picture, size, None if latents is None else Transfer(latents))

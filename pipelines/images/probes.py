@@ -18,6 +18,8 @@ from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 PROMPT: Final = "a red house on green grass under a blue sky"
 TWO_PASSES: Final = "a second pass"
+REFERENCE: Final = "a reference"
+MASK: Final = "a mask"
 AT_ONCE: Final = "two pictures at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
@@ -67,6 +69,7 @@ class Prober:
         abilities = await self._try_guidance(abilities, small.job, reference)
         abilities = await self._try_two_passes(abilities, short)
         abilities = await self._try_two(abilities, small.job, reference[0])
+        abilities = await self._try_two_edits(abilities, small, short)
         abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
         return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
 
@@ -135,6 +138,17 @@ class Prober:
             return _withdraw(abilities, probe, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return abilities
 
+    async def _try_two_edits(self, abilities: Abilities, first: Probe, short: ImageJob) -> Abilities:
+        """Two at once from a reference, and two with a mask: these encode a picture beside another run's passes. What
+        sharing passes does to a picture is known from the first kind; here an error counts."""
+        for other in self._others(first, short):
+            if other.name in {REFERENCE, MASK} - {first.name} and other.needs(abilities) and abilities.at_once:
+                drawn = await self.draw(replace(other.job, n=2))
+                if isinstance(drawn, str):
+                    why = f"with {other.name}: {drawn}"
+                    abilities = _withdraw(abilities, Probe(AT_ONCE, other.job, {"at_once": False}), why)
+        return abilities
+
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """Each scheduler that requests may choose."""
         for name in self.spec.schedulers:
@@ -183,9 +197,9 @@ class Prober:
         if abilities.text:
             return Probe("text", self._job(side_px), {"text": False})
         if abilities.references:
-            return Probe("a reference", self._job(side_px, references=1), {"references": 0})
+            return Probe(REFERENCE, self._job(side_px, references=1), {"references": 0})
         if abilities.mask:
-            return Probe("a mask", self._job(side_px, references=1, mask=True), {"mask": False})
+            return Probe(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
         return None
 
     def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
@@ -194,9 +208,9 @@ class Prober:
         side_px, steps = self._side_px, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)
-        yield Probe("a reference", one, {"references": 0}, lambda has: has.references > 0)
+        yield Probe(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
         yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
-        yield Probe("a mask", masked, {"mask": False}, lambda has: has.mask)
+        yield Probe(MASK, masked, {"mask": False}, lambda has: has.mask)
         yield Probe("a picture that is no square", self._wide(first.job), {"any_ratio": False})
 
     @property

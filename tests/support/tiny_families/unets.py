@@ -47,7 +47,7 @@ def sdxl(kind: type[Any] = diffusers.StableDiffusionXLPipeline, *, in_channels: 
         cross_attention_dim=64, norm_num_groups=4,
     )  # fmt: skip
     return kind(
-        vae=codec(scaling_factor=0.13025, force_upcast=False),
+        vae=codec(scaling_factor=0.13025, force_upcast=True),
         unet=unet,
         tokenizer=tokenizers[0],
         tokenizer_2=tokenizers[1],
