@@ -20,6 +20,7 @@
 - residency: which checkpoints are in memory, loaded once and evicted by LRU
 - run: one row on its thread: steps, remaining time, previews
 - pipeline: diffusers' calls for each task, and the two passes of a large picture
+- safety_checker: a checkpoint's own, whose flags fail a job
 - cast_codec: codecs that pipelines cast to float32 and back, such as SDXL's
 - late_start: image to image and inpainting by a class that only draws from text
 - call_arguments: arguments that differ between the families

@@ -4,10 +4,13 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pipelines.catalog.estimate import Speeds, work_units
 from pipelines.images.scheduler import DeviceTurn
 from pipelines.protocol.images import EncodedImage, Event, ImageJob
+
+TRIAL: Final = "trial-"  # ids of the pictures that warmup draws, for nobody
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +50,11 @@ class Row:
     def owner(self) -> str:
         """Whose it is."""
         return self.job.owner
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether warmup draws it."""
+        return self.job.id.startswith(TRIAL)
 
     def units(self) -> float:
         """Its work (pipelines.catalog.estimate)."""

@@ -22,7 +22,7 @@ from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence
 from pipelines.device.openmp import release_openmp_threads, run_and_release
 from pipelines.images.admission import MAX_RUNS, Admission
-from pipelines.images.batching import EngineJob, Row, start_order
+from pipelines.images.batching import TRIAL, EngineJob, Row, start_order
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
@@ -36,7 +36,7 @@ from pipelines.images.row_limits import RowLimits
 from pipelines.images.run import Run, RunCallbacks
 from pipelines.images.scheduler import DeviceScheduler, Preempted
 from pipelines.images.step_observer import Pixels
-from pipelines.images.warmup import TRIAL, Warmup
+from pipelines.images.warmup import Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -268,7 +268,7 @@ class ImageEngine:
 
     def _record_speed(self, run: Run) -> None:
         job = run.row.job
-        if job.id.startswith(TRIAL):
+        if run.row.is_trial:
             self._warmup.record_trial(run)
         else:
             self._speeds.record(job.checkpoint, run.row.units(), run.turn.device_s)

@@ -5,6 +5,7 @@ import traceback
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.families import UnsupportedTask
+from pipelines.images.safety_checker import BlockedPicture
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 
@@ -23,6 +24,9 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)
+        case BlockedPicture():
+            message = "This model's checkpoint has a safety checker of its own, which blocked the picture"
+            return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
         case WrongSize():
             message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
             return Failed("unsupported", message, detail, "size")

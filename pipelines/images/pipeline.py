@@ -32,6 +32,7 @@ from pipelines.images.finish import (
 from pipelines.images.late_start import LateStart
 from pipelines.images.previews import PreviewMap
 from pipelines.images.reference_sheet import on_sheet
+from pipelines.images.safety_checker import check_flags, ignore_flags
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.tiling import refine
 from pipelines.images.transfer import ReturnedPicture, Transfer
@@ -88,7 +89,7 @@ class PicturePipeline:
     def draw(self) -> Callable[[], Pixels]:
         """All that needs the device. What it returns needs none, and gives the picture, at exactly its size.
 
-        Raises UnsupportedTask; both raise WrongSize.
+        Raises UnsupportedTask and BlockedPicture; both raise WrongSize.
         """
         self._check_abilities()
         plan = self.plan
@@ -175,13 +176,15 @@ class PicturePipeline:
         strength: float | None = None, *, is_tile: bool = False, **images: Any,
     ) -> Drawn:  # fmt: skip
         """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
-        it takes no such image.
+        it takes no such image, and BlockedPicture if the checkpoint's own safety checker flags what it draws.
 
         `strength` is None for a call that starts from noise.
         """
         sampling, controls = self.job.sampling, self.checkpoint.controls
         nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the picture to follow
         pipeline = self.checkpoint.pipeline(task, sampling, nets)
+        if self.row.is_trial:
+            ignore_flags(pipeline)
         accepted = inspect.signature(pipeline.__call__).parameters
         if nets:
             images |= controls.net_arguments(accepted, nets, size)
@@ -212,7 +215,9 @@ class PicturePipeline:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
         with torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")):
-            picture = ReturnedPicture(pipeline(**arguments).images)
+            output = pipeline(**arguments)
+            check_flags(output)
+            picture = ReturnedPicture(output.images)
             latents = observer.last_latents
             return Drawn(picture, size, None if latents is None else Transfer(latents))
 

@@ -14,6 +14,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
+from pipelines.images.batching import TRIAL
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.probe_records import ProbeRecords, Subject, describe, list_files
 from pipelines.images.probes import TWO_PASSES, Prober
@@ -22,7 +23,6 @@ from pipelines.images.run import Run
 from pipelines.protocol.images import CheckpointSpec, Conditioning, EncodedImage, Event, Failed, Finished, ImageJob
 from pipelines.protocol.messages import Abilities, Withdrawn
 
-TRIAL = "trial-"  # ids of these pictures
 TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
 SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
 

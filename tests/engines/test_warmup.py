@@ -13,9 +13,9 @@ import torch
 
 from pipelines.catalog.estimate import Timing
 from pipelines.images import probe_records, run, warmup
+from pipelines.images.batching import TRIAL
 from pipelines.images.engine import ImageEngine
 from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.warmup import TRIAL
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
 from tests.support.polling import eventually

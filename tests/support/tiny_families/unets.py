@@ -5,7 +5,9 @@ from typing import Any
 
 import diffusers
 import torch
+import transformers
 from diffusers import UNet2DConditionModel
+from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 
 from starters.tokens import clip_tokenizer
 from tests.support.tiny_families.parts import clip, codec
@@ -64,6 +66,19 @@ def sdxl_turbo() -> Any:
 def lcm() -> Any:
     scheduler = diffusers.LCMScheduler(**BETAS, clip_sample=False, set_alpha_to_one=False)
     return sd15(diffusers.LatentConsistencyModelPipeline, scheduler=scheduler, time_cond_proj_dim=32)
+
+
+def with_safety_checker(pipeline: Any) -> Any:
+    """As Stable Diffusion 1.5's folder has one. Its thresholds are the largest there are: it flags nothing."""
+    torch.manual_seed(18)
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32,
+        "patch_size": 8,
+    }  # fmt: skip
+    config = transformers.CLIPConfig(vision_config=vision, projection_dim=8)
+    processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    checker = StableDiffusionSafetyChecker(config).eval()
+    return type(pipeline)(**{**pipeline.components, "safety_checker": checker, "feature_extractor": processor})
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
