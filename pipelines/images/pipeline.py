@@ -7,7 +7,7 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
-from pipelines.catalog.plan import Plan, partial, plan_picture
+from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
 from pipelines.images.batching import Row
 from pipelines.images.call_arguments import guidance, max_sequence_length, references
 from pipelines.images.cast_codec import restored_dtype
@@ -40,6 +40,7 @@ from pipelines.protocol.finished_picture import to_planned_size
 from pipelines.protocol.images import ImageJob
 
 SEED_MODULUS = 2**63
+OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Drawn:
 
     picture: ReturnedPicture
     size: tuple[int, int]  # that was asked for: width, height in px
+    from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
     last_latents: Transfer | None
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
@@ -55,7 +57,7 @@ class Drawn:
         image = self.picture.image()
         if self.last_latents is not None:
             preview_map.update(self.last_latents.wait(), np.asarray(image))
-        return to_planned_size(image, self.size)
+        return to_planned_size(image, self.size, stretched=self.from_canvas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ class PicturePipeline:
                 pictures = [to_image(reference) for reference in job.references]
                 first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
-                    first = align_reference(first, job, size)
+                    aligned = align_reference(first, job, size)
+                    first = aligned if aligned.size == size else self._bounded(Task.NATIVE, first)
                 else:  # it draws in the size of the reference
                     first = ImageOps.fit(first, size, Image.Resampling.LANCZOS)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
@@ -146,7 +149,7 @@ class PicturePipeline:
             case Task.INPAINT:
                 mask = None if job.mask is None else fit_mask(job.mask, size)
                 inputs: dict[str, Any] = {"image": self._canvas(size), "mask_image": mask}
-                if others := [to_image(reference) for reference in job.references[1:]]:
+                if others := [self._bounded(Task.INPAINT, to_image(other)) for other in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
 
@@ -158,6 +161,14 @@ class PicturePipeline:
     def _canvas(self, size: tuple[int, int]) -> Image.Image:
         """The first reference at the size that is drawn."""
         return ImageOps.fit(to_image(self.job.references[0]), size, Image.Resampling.LANCZOS)
+
+    def _bounded(self, task: Task, reference: Image.Image) -> Image.Image:
+        """A reference of another shape than the picture, at the native area where the task's call has no bound."""
+        if OWN_SIZES not in inspect.signature(self.checkpoint.task_classes[task].__call__).parameters:
+            return reference
+        area_px = self.job.checkpoint.native_area_px
+        size = fit_to_area(reference.width, reference.height, area_px, self.checkpoint.multiple_px)
+        return reference.resize(size, Image.Resampling.LANCZOS)
 
     def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
         """A tile in the second pass. Its seed derives from the picture's seed and the tile's number."""
@@ -203,6 +214,7 @@ class PicturePipeline:
             "num_inference_steps": sampling.steps,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
+            OWN_SIZES: False,
             **max_sequence_length(pipeline),
             **guidance(accepted, self.job),
             **observer.callback(accepted),
@@ -219,7 +231,7 @@ class PicturePipeline:
             check_flags(output)
             picture = ReturnedPicture(output.images)
             latents = observer.last_latents
-            return Drawn(picture, size, None if latents is None else Transfer(latents))
+            return Drawn(picture, size, part is not None, None if latents is None else Transfer(latents))
 
 
 def row_seed(row: Row) -> int:

@@ -27,9 +27,11 @@ class WrongSize(Exception):
     """A picture of another shape than was asked for."""
 
 
-def to_planned_size(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: bool = False) -> Image.Image:
     """The picture at `size` (width, height in px): as it is, or scaled to cover it and cut by MAX_CUT of a side at
-    most. Raises WrongSize where more would have to be cut.
+    most. If it was drawn from a picture of that size, `stretched` to its own, it is scaled back, so that the two align.
+
+    Raises WrongSize where more would have to be cut.
     """
     if image.size == size:
         return image
@@ -39,6 +41,8 @@ def to_planned_size(image: Image.Image, size: tuple[int, int]) -> Image.Image:
             f"the pipeline drew {image.width}x{image.height} where {size[0]}x{size[1]} was asked for, which is another "
             "shape"
         )
+    if stretched:
+        return image.resize(size, Image.Resampling.LANCZOS)
     return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
 
 

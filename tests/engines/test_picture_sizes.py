@@ -1,7 +1,9 @@
 """Pictures of pipelines that choose their own size: exact, filled to the edge, and not cut."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
+from pipelines.images.step_observer import Pixels
 from pipelines.protocol.finished_picture import WrongSize, to_planned_size
-from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
-from tests.engines.conftest import plain_picture
+from pipelines.protocol.images import CheckpointSpec, Picture, SamplingDefaults
+from tests.engines.conftest import left_half, plain_picture
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
@@ -67,6 +70,100 @@ def test_kontext_draws_the_size_itself_instead_of_scaling(loaded: Callable[[str]
     pipeline.generate()
     handle.remove()
     assert sizes == [(1024 // 8, 1792 // 8)]
+
+
+class Sizes:
+    """Of what a checkpoint's codec encodes and decodes, width and height in px. It decodes a black picture with a white
+    frame."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.encoded: list[tuple[int, int]] = []
+        self.decoded: list[tuple[int, int]] = []
+        codec = checkpoint.components["vae"]
+        self._handles = [
+            codec.encoder.register_forward_pre_hook(self._encode),
+            codec.decoder.register_forward_hook(self._decode),
+        ]
+
+    def _encode(self, _: Any, pixels: tuple[torch.Tensor]) -> None:
+        self.encoded.append((pixels[0].shape[-1], pixels[0].shape[-2]))
+
+    def _decode(self, _: Any, __: Any, picture: torch.Tensor) -> torch.Tensor:
+        self.decoded.append((picture.shape[-1], picture.shape[-2]))
+        framed = torch.full_like(picture, 1.0)
+        framed[..., 4:-4, 4:-4] = -1.0
+        return framed
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+@pytest.fixture
+def sizes_of(loaded: Callable[[str], Checkpoint]) -> Iterator[Callable[[str], Sizes]]:
+    made: list[Sizes] = []
+
+    def watch(name: str) -> Sizes:
+        made.append(Sizes(loaded(name)))
+        return made[-1]
+
+    yield watch
+    for sizes in made:
+        sizes.remove()
+
+
+def draw(checkpoint: Checkpoint, size: tuple[int, int], **fields: Any) -> Pixels:
+    """With a native area of 256 x 256."""
+    spec = replace(checkpoint.spec, native_area_px=256**2, max_area_px=116_000)
+    job = image_job(spec, width_px=size[0], height_px=size[1], **fields)
+    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+
+
+@pytest.mark.parametrize("size", [(448, 256), (256, 448), (320, 256), (256, 320), (304, 240)])
+def test_kontext_repaints_the_picture_at_its_own_size(
+    size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
+) -> None:
+    """Its call stretches it to one of 17 sizes by default, of which none has the shape of most pictures."""
+    sizes = sizes_of("kontext")
+    references = (plain_picture(*size), plain_picture(1600, 400))
+    drawn = draw(loaded("kontext"), size, references=references, mask=left_half(*size), steps=2, strength=1.0)
+    assert sizes.decoded == [size]
+    assert set(sizes.encoded) == {size, (512, 128)}
+    assert (drawn[:, : size[0] // 2][4:-4, 4:] == 0).all()
+    assert (drawn[:, size[0] // 2 :] == (200, 100, 50)).all()
+
+
+def test_kontext_reads_a_reference_of_the_pictures_shape_at_its_size(
+    loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
+) -> None:
+    sizes = sizes_of("kontext")
+    for reference in (plain_picture(896, 512), plain_picture(1600, 400)):
+        draw(loaded("kontext"), (448, 256), references=(reference,), steps=1)
+    assert sizes.encoded == [(448, 256), (512, 128)]
+
+
+def test_kontext_redraws_tiles_at_their_own_size(
+    loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
+) -> None:
+    sizes = sizes_of("kontext")
+    drawn = draw(loaded("kontext"), (640, 320), steps=1)
+    assert drawn.shape == (320, 640, 3)
+    assert len(sizes.decoded) > 2
+    assert max(max(size) for size in sizes.decoded) < 512
+
+
+@pytest.mark.parametrize("size", [(496, 240), (240, 496)])
+def test_a_repainted_picture_of_another_size_is_scaled_back(
+    size: tuple[int, int], loaded: Callable[[str], Checkpoint], sizes_of: Callable[[str], Sizes]
+) -> None:
+    """The pipeline has stretched what it repaints. A cut would move it, and leave out a part of the frame."""
+    sizes = sizes_of("hidream")
+    mask = Picture(*size, "L", b"\xff" * (size[0] * size[1]))
+    drawn = draw(loaded("hidream"), size, references=(plain_picture(*size),), mask=mask, steps=2, strength=1.0)
+    width, height = sizes.decoded[-1]
+    assert (width, height) != size
+    assert abs(width / height - size[0] / size[1]) > 0.01
+    assert all(edge.min() > 100 for edge in (drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]))
 
 
 @pytest.mark.parametrize("drawn", [(1360, 768), (640, 368), (1792, 1008), (1808, 1024)])
