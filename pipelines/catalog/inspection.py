@@ -39,6 +39,7 @@ from pipelines.protocol.messages import Abilities
 
 WHOLE = ("first_stage_model.", "vae.")  # prefixes of tensors in a single file that has the codec too
 LIBRARIES = {"bitsandbytes": "bitsandbytes", "torchao": "torchao", "gguf": "gguf"}  # quantization methods
+MODULES = {"protobuf": "google.protobuf"}  # where they have another name than for pip
 OWN_LIBRARIES = ("diffusers", "transformers")
 
 
@@ -116,7 +117,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSou
         parts=parts,
         variants=_variants(folder, index),
         problems=tuple(problems),
-        needs=tuple(library for library in _libraries(path, folder, index) if not _installed(library)),
+        needs=missing_libraries(path, folder, index),
         conditioning=conditioning,
         abilities=abilities,
         signature=signature or {},
@@ -205,6 +206,12 @@ def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted({match["variant"][1:] for match in matches if match and match["variant"]}))
 
 
+def missing_libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a checkpoint's parts need and is not installed, by the names that pip takes. `folder` has the parts."""
+    needed = dict.fromkeys(_libraries(path, folder, index))
+    return tuple(library for library in needed if not _installed(library))
+
+
 def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Iterator[str]:
     """What its parts need beside the libraries that are always there."""
     if path.suffix == ".gguf":
@@ -218,11 +225,14 @@ def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Ite
             yield "torchvision"
         has_model = any(part.glob("*.model"))
         if "Tokenizer" in class_name and has_model and not (part / "tokenizer.json").is_file():
-            yield "sentencepiece"
+            yield from ("sentencepiece", "protobuf")  # by which transformers reads it
 
 
 def _installed(library: str) -> bool:
-    return importlib.util.find_spec(library) is not None
+    try:
+        return importlib.util.find_spec(MODULES.get(library, library)) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
 
 
 def _abilities(

@@ -23,7 +23,7 @@ from pipelines.catalog.checkpoint_files import (
     find_variant,
     model_index,
 )
-from pipelines.catalog.inspection import foreign_parts
+from pipelines.catalog.inspection import foreign_parts, missing_libraries
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
@@ -134,9 +134,9 @@ def _read(
     except Exception as error:  # the libraries raise anything for a broken file
         if is_out_of_memory(error) or is_device_error(error):  # not the file's fault
             raise
-        if (library := _missing_library(error)) is not None:
+        if missing := _missing_libraries(error, spec, index):
             raise CheckpointError(
-                f"{spec.path}: {pipeline_class.__name__} needs the library {library}, which is not installed: "
+                f"{spec.path}: {pipeline_class.__name__} needs {' and '.join(missing)}, not installed here: "
                 "pip install --constraint constraints.txt --editable '.[vision]'"
             ) from error
         raise CheckpointError(
@@ -144,13 +144,15 @@ def _read(
         ) from error
 
 
-def _missing_library(error: Exception) -> str | None:
-    """The library that a component needs and that is not installed, by what transformers says of it."""
+def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
+    """What components need and is not installed, by what transformers says of it."""
     text = str(error)
     if found := NEEDED_LIBRARY.search(text):
-        return (found[1] or found[2]).lower()
+        return ((found[1] or found[2]).lower(),)
+    if "tiktoken" in text:  # it asks for that where it can't read a SentencePiece model, for whatever reason
+        return missing_libraries(spec.path, check_files(spec), index)
     # an image processor without torchvision is a stand-in, which diffusers then fails to load
-    return "torchvision" if "Placeholder" in text else None
+    return ("torchvision",) if "Placeholder" in text else ()
 
 
 def _from_files(

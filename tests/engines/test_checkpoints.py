@@ -11,15 +11,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipelines.catalog import inspection
 from pipelines.catalog.checkpoint_files import CheckpointError, describe, estimate_bytes
 from pipelines.catalog.digests import Digests
+from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
+from tests.engines.test_families import family_spec
 from tests.support.tiny_checkpoints import make_single_file
+from tests.support.tiny_families import make_family
 
 CPU = torch.device("cpu")
 Spec = Callable[[str], CheckpointSpec]
@@ -192,3 +196,26 @@ def test_a_missing_component_and_a_truncated_file_are_named(copied: CheckpointSp
     shutil.rmtree(copied.path / "tokenizer")
     with pytest.raises(CheckpointError, match=r"tokenizer/ is missing, which model_index\.json names"):
         estimate_bytes(copied, 4)
+
+
+@pytest.mark.parametrize(
+    ("installed", "named"),
+    [(set(), "sentencepiece and protobuf"), ({"sentencepiece"}, "protobuf"), ({"protobuf"}, "sentencepiece")],
+    ids=["neither", "sentencepiece", "protobuf"],
+)
+def test_a_tokenizer_in_a_model_file_names_what_reads_it(
+    installed: set[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers then asks for tiktoken. PixArt-Sigma's folder has no other file of its tokenizer."""
+    folder = make_family("pixart", tmp_path / "pixart")
+    (folder / "tokenizer" / "tokenizer.json").unlink()
+    (folder / "tokenizer" / "spiece.model").write_bytes(b"\x00")
+    monkeypatch.setattr("pipelines.catalog.inspection._installed", lambda library: library in installed)
+    assert inspect_checkpoint(folder).needs == tuple(named.split(" and "))
+    with pytest.raises(CheckpointError, match=rf"PixArtSigmaPipeline needs {named}, not installed here: .*\[vision\]"):
+        load_checkpoint(family_spec("pixart", tmp_path, "img2img"), CPU)
+
+
+def test_libraries_are_found_by_the_names_that_pip_takes() -> None:
+    installed = ["torch", "protobuf", "no-such-library", "no-such-package.module"]
+    assert [library for library in installed if inspection._installed(library)] == ["torch", "protobuf"]
