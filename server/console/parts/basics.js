@@ -9,7 +9,7 @@ const MEANINGS = {
   insufficient_quota: N("The budget of the key is used up."),
   rate_limit_exceeded: N("Too many calls at once, or in this minute. Try again in a moment."),
   server_overloaded: N("The server is full. Try again in a moment."),
-  moderation_blocked: N("The moderation policy refused this."),
+  moderation_blocked: N("Moderation refused this."),
   invalid_image_file: N("An image can't be read."),
   worker_died: N("The worker ended while it drew. Nothing was charged: try again."),
   engine_failure: N("Something went wrong on the server. Nothing was charged."),
