@@ -124,15 +124,10 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def move_modules(modules: list[nn.Module], target: torch.device) -> None:
-    """Move modules between the host and a GPU, in place. Blocks; call it on a thread that draws nothing.
-
-    On a machine without a GPU nothing is to be moved.
-    """
+    """Move modules between the host and a device, in place. Blocks; call it on a thread that draws nothing."""
     gpus = {weight.device for module in modules for weight in module.parameters() if weight.is_cuda} | (
         {target} if target.type == "cuda" else set()
     )
-    if not gpus:
-        return
-    copier = StagedCopy(target, gpus.pop())
+    move = StagedCopy(target, gpus.pop()).move if gpus else (lambda module: module.to(target))
     for module in modules:
-        copier.move(module)
+        move(module)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.staged_copy import StagedCopy
 
 FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
@@ -22,6 +23,9 @@ SENSITIVE: Final = re.compile(
     r"|attentions\.\d+\.proj_(in|out)$|^final_layer|^conv_"
 )
 PROBE_ROWS: Final = 64  # of random activations, by which a layer's error is measured
+# Of layers whose weights a busy GPU may still have to read, so that it can't free them yet. Waiting after each layer
+# would be waiting for a forward pass of whatever is drawn meanwhile, hundreds of times.
+QUEUED_BYTES: Final = 2**29
 
 
 class Fp8Linear(nn.Module):
@@ -63,29 +67,45 @@ class Fp8Report:
         )
 
 
-def quantize_linears(denoiser: nn.Module) -> Fp8Report:
-    """Replace the linear layers in place, one at a time, so that no second copy of the weights is needed.
+def quantize_linears(denoiser: Any, device: torch.device) -> Fp8Report:
+    """Replace the linear layers in place, one at a time. Each is moved to the device, where it is quantized and tried;
+    the new one stays there, and nothing keeps the old one's weights. The others are left where they are.
 
     Raises ValueError if there is none that can be replaced.
     """
-    linears = _linears(denoiser)
-    chosen = suitable_linears(denoiser)
-    if not chosen:
+    count, names = len(_linears(denoiser)), list(suitable_linears(denoiser))
+    if not names:
         raise ValueError("it has no linear layers for it")
+    move = StagedCopy(device, device).move if device.type == "cuda" else (lambda layer: layer.to(device))
+    widest = max(denoiser.get_submodule(name).in_features for name in names)
+    probe = torch.randn(PROBE_ROWS, widest, generator=torch.Generator().manual_seed(0)).to(device)
     errors: dict[str, torch.Tensor] = {}
-    generator = torch.Generator().manual_seed(0)
-    for name, layer in chosen.items():
-        probe = torch.randn(PROBE_ROWS, layer.in_features, generator=generator).to(layer.weight)
-        quantized = Fp8Linear(layer)
-        with torch.inference_mode():
-            exact = layer(probe).float()
-            errors[name] = (quantized(probe).float() - exact).norm() / exact.norm().clamp(min=1e-12)
-        parent, _, attribute = name.rpartition(".")
-        _replace(denoiser.get_submodule(parent), attribute, quantized)
+    queued_bytes = 0
+    for name in names:
+        move(denoiser.get_submodule(name))
+        queued_bytes += denoiser.get_submodule(name).weight.nbytes
+        errors[name] = _replace_layer(denoiser, name, probe)
+        if queued_bytes > QUEUED_BYTES:
+            errors[name].item()
+            queued_bytes = 0
     measured = {name: float(error) for name, error in errors.items()}
     worst = max(measured, key=lambda name: measured[name])
     mean = sum(measured.values()) / len(measured)
-    return Fp8Report(len(chosen), len(linears) - len(chosen), mean, measured[worst], worst)
+    return Fp8Report(len(names), count - len(names), mean, measured[worst], worst)
+
+
+def _replace_layer(denoiser: Any, name: str, probe: torch.Tensor) -> torch.Tensor:
+    """Quantize a layer where its weights are. Returns the error of its output for the probe, which is as wide as the
+    widest layer; reading it waits for the device."""
+    layer: nn.Linear = denoiser.get_submodule(name)
+    rows = probe[:, : layer.in_features].to(layer.weight.dtype)
+    quantized = Fp8Linear(layer)
+    with torch.no_grad():
+        exact = layer(rows).float()
+        error: torch.Tensor = (quantized(rows).float() - exact).norm() / exact.norm().clamp(min=1e-12)
+    parent, _, attribute = name.rpartition(".")
+    _replace(denoiser.get_submodule(parent), attribute, quantized)
+    return error
 
 
 def has_products(device: torch.device) -> bool:

@@ -16,11 +16,14 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.device.memory import free_memory
+from pipelines.device.staged_copy import move_modules
 from pipelines.images.compilation import compile_denoiser, fuse_projections
 from pipelines.images.fp8 import has_products, quantize_linears
 from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
+HOST: Final = torch.device("cpu")
 LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}  # by quantize
 
 
@@ -72,7 +75,8 @@ def resolve(
 
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
-    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded.
+    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded, and so is its
+    denoiser if it was quantized here.
 
     Returns notes for the operator.
     """
@@ -93,6 +97,8 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         fuse_projections(denoiser)
     if runtime.quantize == "fp8":
         notes.append(_quantize_fp8(denoiser, device))
+        move_modules([denoiser], device if runtime.offload == "none" else HOST)
+        free_memory(device)  # what the full weights took, in the allocator's pool for copies
     if runtime.cache is not None:
         _cache(denoiser, runtime.cache)
     if runtime.compile:
@@ -200,7 +206,7 @@ def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
             f"by rows on this {device.type.upper()}"
         )
     try:
-        return str(quantize_linears(denoiser))
+        return str(quantize_linears(denoiser, device))
     except ValueError as error:
         raise CheckpointError(f"runtime.quantize: {type(denoiser).__name__}: {error}") from error
 

@@ -13,6 +13,7 @@ quiet_libraries()
 import torch  # noqa: E402
 from peft import LoraConfig  # noqa: E402
 from peft.utils import get_peft_model_state_dict  # noqa: E402
+from torch._lazy import ts_backend  # noqa: E402
 
 from pipelines.chat.engine import ChatEngine  # noqa: E402
 from pipelines.images.loading import load_checkpoint  # noqa: E402
@@ -58,6 +59,13 @@ def job(spec: Callable[[str], CheckpointSpec]) -> Callable[..., ImageJob]:
         return image_job(**{"checkpoint": spec(name), **fields})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def second() -> torch.device:
+    """Torch's lazy device, a second one that every build has: mixing it with the CPU fails."""
+    ts_backend.init()
+    return torch.device("lazy")
 
 
 @pytest.fixture(scope="session")

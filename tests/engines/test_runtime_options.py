@@ -145,11 +145,11 @@ def test_fp8_computes_in_float8_near_the_exact_picture_and_says_how_near(spec: S
 def test_the_error_of_fp8_is_that_of_its_format() -> None:
     """Three bits of mantissa: at most 2**-4 of each factor, about 2.6 % of each, over sums of many products."""
     layers = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 40), torch.nn.Linear(40, 256))
-    report = quantize_linears(layers)
+    report = quantize_linears(layers, CPU)
     assert (report.layers, report.left_out) == (1, 2)  # 40 is no multiple of 16
     assert 0.02 < report.mean_error < 0.06
     with pytest.raises(ValueError, match="no linear layers"):
-        quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)))
+        quantize_linears(torch.nn.Sequential(torch.nn.Linear(8, 8)), CPU)
 
 
 def test_a_torch_without_such_products_is_refused_by_name(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Text encoders on a second device. Torch's lazy device is one that every build has: mixing it with the CPU fails."""
+"""Text encoders on a second device."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch._lazy import ts_backend
 
 from pipelines.catalog.conditioning import Task
 from pipelines.images.checkpoint import Checkpoint
@@ -16,12 +15,6 @@ from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.protocol.images import CheckpointSpec
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def second() -> torch.device:
-    ts_backend.init()
-    return torch.device("lazy")
 
 
 def draw(checkpoint: Checkpoint) -> Any:
