@@ -194,9 +194,10 @@ def _from_files(
 def _place(
     components: Mapping[str, Any], runtime: Runtime, device: torch.device, encoders_device: torch.device | None
 ) -> None:
-    """From the host to the devices. A denoiser that is divided over several stays on the host until then."""
+    """From the host to the devices. A denoiser that is quantized here, or divided over several devices, stays on the
+    host until then: the device need not have room for all of its weights."""
     modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
-    if runtime.gpus > 1 and runtime.parallel == "tensor":
+    if runtime.quantize in runtime_options.QUANTIZED_HERE or (runtime.gpus > 1 and runtime.parallel == "tensor"):
         del modules[denoiser_name(dict(components))]
     elsewhere = [] if encoders_device is None else text_encoders(modules)
     move_modules([part for part in modules.values() if part not in elsewhere], device)

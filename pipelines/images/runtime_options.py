@@ -24,12 +24,13 @@ from pipelines.images.parallel.choice import choose_parallel
 from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
 
 HOST: Final = torch.device("cpu")
+QUANTIZED_HERE: Final = frozenset({"fp8", "float8"})  # of weights that were loaded to the host
 LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}  # by quantize
 
 
 def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
     """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
-    if runtime.quantize in {"none", "fp8", "float8"}:  # the latter two are made of what is loaded
+    if runtime.quantize == "none" or runtime.quantize in QUANTIZED_HERE:
         return {}
     from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
 
@@ -75,8 +76,8 @@ def resolve(
 
 
 def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
-    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded, and so is its
-    denoiser if it was quantized here.
+    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded; a denoiser that is
+    quantized here is on the host, and joins it.
 
     Returns notes for the operator.
     """
@@ -97,8 +98,9 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
         fuse_projections(denoiser)
     if runtime.quantize == "fp8":
         notes.append(_quantize_fp8(denoiser, device))
+    if runtime.quantize in QUANTIZED_HERE:
         move_modules([denoiser], device if runtime.offload == "none" else HOST)
-        free_memory(device)  # what the full weights took, in the allocator's pool for copies
+        free_memory(device)  # what the layers' own weights took, in the allocator's pool for copies
     if runtime.cache is not None:
         _cache(denoiser, runtime.cache)
     if runtime.compile:

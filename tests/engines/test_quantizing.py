@@ -1,5 +1,6 @@
 """Denoisers that are quantized as they are loaded: where their weights are meanwhile."""
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from pipelines.images import runtime_options
 from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.fp8 import Fp8Linear
+from pipelines.images.fp8 import Fp8Linear, Fp8Report, quantize_linears, suitable_linears
 from pipelines.images.loading import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
@@ -21,6 +23,70 @@ def load(spec: CheckpointSpec, device: torch.device, **runtime: Any) -> Checkpoi
 
 def devices(part: torch.nn.Module) -> set[str]:
     return {weight.device.type for weight in (*part.parameters(), *part.buffers())}
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Callable[[], int]]) -> list[int]:
+    """What `look(denoiser)()` says whenever the next layer is about to be quantized."""
+    seen: list[int] = []
+    make = Fp8Linear.__init__
+
+    def quantize(denoiser: Any, device: torch.device) -> Fp8Report:
+        count = look(denoiser)
+
+        def made(self: Fp8Linear, linear: torch.nn.Linear) -> None:
+            seen.append(count())
+            make(self, linear)
+
+        monkeypatch.setattr(Fp8Linear, "__init__", made)
+        return quantize_linears(denoiser, device)
+
+    monkeypatch.setattr(runtime_options, "quantize_linears", quantize)
+    return seen
+
+
+def test_the_weights_of_a_layer_are_free_before_the_next_one_is_quantized(
+    spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alive(denoiser: Any) -> Callable[[], int]:
+        weights = [weakref.ref(layer.weight) for layer in suitable_linears(denoiser).values()]
+        return lambda: sum(weight() is not None for weight in weights)
+
+    seen = watch(monkeypatch, alive)
+    load(spec("klein"), torch.device("cpu"), quantize="fp8")
+    assert len(seen) > 4
+    assert seen == list(range(len(seen), 0, -1))
+
+
+def test_the_device_has_one_layer_at_a_time_that_is_not_yet_quantized(
+    spec: Spec, second: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_device(denoiser: Any) -> Callable[[], int]:
+        return lambda: sum(layer.weight.device.type == "lazy" for layer in suitable_linears(denoiser).values())
+
+    seen = watch(monkeypatch, on_device)
+    loaded = load(spec("klein"), second, quantize="fp8")
+    assert len(seen) > 4
+    assert set(seen) == {1}
+    assert {
+        name for part in loaded.components.values() if isinstance(part, torch.nn.Module) for name in devices(part)
+    } == {"lazy"}
+
+
+def test_float8_weights_reach_the_device_as_such(
+    spec: Spec, second: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = type(load(spec("klein"), torch.device("cpu")).denoiser)
+    cast, seen = kind.enable_layerwise_casting, []
+
+    def casting(self: Any, **options: Any) -> None:
+        seen.append(devices(self))
+        cast(self, **options)
+
+    monkeypatch.setattr(kind, "enable_layerwise_casting", casting)
+    loaded = load(spec("klein"), second, quantize="float8")
+    assert seen == [{"cpu"}]
+    assert devices(loaded.denoiser) == {"lazy"}
+    assert torch.float8_e4m3fn in {weight.dtype for weight in loaded.denoiser.parameters()}
 
 
 def test_layers_of_an_offloaded_denoiser_are_tried_on_the_device_and_then_leave_it(
