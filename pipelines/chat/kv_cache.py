@@ -31,7 +31,7 @@ class CacheWindow:
 
 @dataclass(slots=True)
 class CacheShape:
-    """What the buffers have room for, shared by all layers."""
+    """What the buffers of every layer have room for, shared by all layers."""
 
     rows: int = 0
     tokens: int = 0  # a row
@@ -49,7 +49,8 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Zeros, not uninitialized memory: a masked position weighs nothing only if it is a number."""
-        self.keys, self.values = self._zeros(key_states), self._zeros(value_states)
+        size = self.shape.rows, self.shape.tokens
+        self.keys, self.values = _zeros(key_states, size), _zeros(value_states, size)
         self.is_initialized = True
 
     def update(
@@ -61,10 +62,10 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
         window = self.shape.window
         return self._write(self.keys, key_states, window), self._write(self.values, value_states, window)
 
-    def resize(self) -> None:
-        """Reallocate to the current shape, contents included."""
+    def resize(self, size: tuple[int, int]) -> None:
+        """Reallocate to so many rows and tokens, contents included. Without memory for it nothing changes."""
         if self.is_initialized:
-            self.keys, self.values = self._resized(self.keys), self._resized(self.values)
+            self.keys, self.values = _resized(self.keys, size), _resized(self.values, size)
 
     def release(self) -> None:
         if self.is_initialized:
@@ -93,15 +94,6 @@ class KVCacheLayer(CacheLayerMixin):  # type: ignore[misc]
             return 0
         return sum(buffer[0, :, 0].numel() * buffer.element_size() for buffer in (self.keys, self.values))
 
-    def _zeros(self, states: torch.Tensor) -> torch.Tensor:
-        return states.new_zeros(self.shape.rows, states.shape[1], self.shape.tokens, states.shape[3])
-
-    def _resized(self, old: torch.Tensor) -> torch.Tensor:
-        new = self._zeros(old)
-        rows, tokens = min(old.shape[0], new.shape[0]), min(old.shape[2], new.shape[2])
-        new[:rows, :, :tokens] = old[:rows, :, :tokens]
-        return new
-
     def _write(self, buffer: torch.Tensor, states: torch.Tensor, window: CacheWindow) -> torch.Tensor:
         if window.positions is None:
             buffer[window.row, :, window.start : window.start + window.count] = states[0]
@@ -124,7 +116,8 @@ class KVCache:
     def reserve(self, rows: int, tokens: int) -> bool:
         """Make room for so many rows, the longest of so many tokens; False if that exceeds the capacity.
 
-        Rows and tokens beyond that may be lost.
+        Rows and tokens beyond that may be lost. Where the device has no memory for it, that is raised, and what fits
+        both the old size and the new one is kept.
         """
         shape = self._shape
         if rows <= shape.rows and tokens <= shape.tokens:
@@ -133,9 +126,11 @@ class KVCache:
         generous = min(2 * rows, self._max_rows), min(2 * tokens, self._max_tokens)  # growing copies everything
         for size in (_at_least(generous, shape), _at_least((rows, tokens), shape), (rows, tokens)):
             if size[0] * size[1] <= self.capacity_tokens:
-                shape.rows, shape.tokens = size
+                # a layer may run out of memory, which leaves those after it at the old size
+                shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
                 for layer in self._layers:
-                    layer.resize()
+                    layer.resize(size)
+                shape.rows, shape.tokens = size
                 return True
         return False
 
@@ -160,6 +155,17 @@ class KVCache:
         self._shape.rows = self._shape.tokens = 0
         for layer in self._layers:
             layer.release()
+
+
+def _zeros(states: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    return states.new_zeros(size[0], states.shape[1], size[1], states.shape[3])
+
+
+def _resized(old: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    new = _zeros(old, size)
+    rows, tokens = min(old.shape[0], size[0]), min(old.shape[2], size[1])
+    new[:rows, :, :tokens] = old[:rows, :, :tokens]
+    return new
 
 
 def _at_least(size: tuple[int, int], shape: CacheShape) -> tuple[int, int]:

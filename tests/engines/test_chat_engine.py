@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipelines.chat.batched import BatchedGenerator
 from pipelines.chat.engine import ChatEngine
+from pipelines.chat.kv_cache import KVCacheLayer
 from pipelines.protocol.chat import (
     Admitted,
     ChatFinished,
@@ -198,6 +199,29 @@ async def test_one_that_never_fits_into_memory_fails_alone(chat_job: Job) -> Non
     assert isinstance(too_long, Failed)
     assert too_long.code == "out_of_memory"
     assert all(isinstance(event, ChatFinished) for event in others)
+
+
+@pytest.mark.parametrize(("growth", "tokens"), [(1, 20), (3, 150)])  # with a prompt, and with tokens of answers
+async def test_chats_go_on_where_the_cache_of_a_later_layer_has_no_memory_to_grow(
+    chat_engine: ChatEngine, chat_job: Job, monkeypatch: pytest.MonkeyPatch, growth: int, tokens: int
+) -> None:
+    """The layers before it have grown already."""
+    jobs = [chat_job(f"number {index}", max_tokens=tokens + index, sampling=letters()) for index in range(8)]
+    expected = [text(await run(chat_engine, job)) for job in jobs]
+    layers: list[KVCacheLayer] = []
+    resize = KVCacheLayer.resize
+
+    def fail_once(self: KVCacheLayer, *size: tuple[int, int]) -> None:
+        if self.is_initialized:
+            layers.append(self)
+            if len(layers) == 2 * growth:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        resize(self, *size)
+
+    monkeypatch.setattr(KVCacheLayer, "resize", fail_once)
+    together = await asyncio.gather(*(run(chat_engine, job) for job in jobs))
+    assert [text(events) for events in together] == expected
+    assert layers[2 * growth - 2] is not layers[2 * growth - 1], "the fault is in the second of two layers"
 
 
 async def test_a_failure_before_the_first_step_fails_its_request_and_not_the_next(
