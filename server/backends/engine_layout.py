@@ -88,15 +88,15 @@ class Layout:
 
 def automatic_layout(device: DeviceChoice, gpus: Sequence[Gpu], needs: Collection[int] = (1,)) -> Layout:
     """Image workers for the checkpoints' numbers of GPUs (`needs`) on all GPUs, and the others on the last one. With
-    one GPU or none, each worker looks for its device by itself."""
-    if device == "cpu" or len(gpus) < 2:
-        if gpus and device != "cpu":
-            image = Slot("image", device)
-        else:
-            size = max(needs, default=1)
-            (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
-            image = Slot("image", device, size=size, environment=environment)
+    one GPU or none, each worker looks for its device by itself: it sees that GPU alone."""
+    if device == "cpu" or not gpus:
+        size = max(needs, default=1)
+        (environment,) = _cpu_environments([size], len(os.sched_getaffinity(0)))
+        image = Slot("image", device, size=size, environment=environment)
         return Layout((image,), Slot("chat", device), Slot("classify", device))
+    if len(gpus) == 1:
+        image, chat, classify = (Slot(name, device, environment=_show(gpus)) for name in ("image", "chat", "classify"))
+        return Layout((image,), chat, classify)
     left, images = list(gpus), list[Slot]()
     for size in group_sizes(len(gpus), needs):
         taken, left = left[:size], left[size:]
@@ -188,9 +188,12 @@ def _find_gpu(device: str, gpus: Sequence[Gpu]) -> Gpu | None:
 
 
 def _on_gpus(name: str, gpus: Sequence[Gpu]) -> Slot:
+    return Slot(name, "cuda", tuple(gpus), len(gpus), environment=_show(gpus))
+
+
+def _show(gpus: Sequence[Gpu]) -> Mapping[str, str]:
     """By UUID: indices mean other GPUs to CUDA than to nvidia-smi, and change when one fails."""
-    visible = ",".join(gpu.uuid for gpu in gpus)
-    return Slot(name, "cuda", tuple(gpus), len(gpus), environment={"CUDA_VISIBLE_DEVICES": visible})
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
 
 
 def _share_cores(images: Sequence[Slot], cores: int) -> tuple[Slot, ...]:

@@ -31,9 +31,10 @@ def list_gpus(visible: str | None) -> list[Gpu]:
 
 
 def select_visible(gpus: Sequence[Sequence[Gpu]], visible: str | None) -> list[Gpu]:
-    """Those that CUDA would show, of the parts of each GPU: one for most, several of a divided one.
+    """Those that are visible, of the parts of each GPU: one for most, several of a divided one.
 
-    `visible` has indices or the beginnings of UUIDs. As in CUDA, the first that is not there ends the list.
+    `visible` has the beginnings of UUIDs, or indices in the order of `gpus`: nvidia-smi's, by PCI bus. CUDA by itself
+    would count the fastest first. As in CUDA, the first that is not there ends the list.
     """
     every = [part for parts in gpus for part in parts]
     if visible is None:

@@ -47,13 +47,21 @@ def test_each_gpu_gets_an_image_worker_and_the_last_one_the_others() -> None:
     assert not layout.images[0].shares_device(layout.chat)
 
 
-@pytest.mark.parametrize(("gpus", "environment"), [([], heap_on_cpu()), (GPUS[:1], {})])
+@pytest.mark.parametrize(
+    ("gpus", "image", "others"),
+    [
+        ([], heap_on_cpu(), {}),
+        (select_visible([[gpu] for gpu in GPUS], "1"), *[{"CUDA_VISIBLE_DEVICES": "GPU-1a1"}] * 2),  # to CUDA perhaps 0
+    ],
+)
 def test_with_one_gpu_or_none_the_workers_look_for_their_device(
-    gpus: list[Gpu], environment: Mapping[str, str]
+    gpus: list[Gpu], image: Mapping[str, str], others: Mapping[str, str]
 ) -> None:
     layout = automatic_layout("auto", gpus)
-    assert [(slot.name, slot.device, slot.environment) for slot in layout.images] == [("image", "auto", environment)]
-    assert (layout.chat.device, layout.chat.environment) == ("auto", {})
+    assert [(slot.name, slot.device, slot.environment) for slot in layout.images] == [("image", "auto", image)]
+    for slot in (layout.chat, layout.classify):
+        assert (slot.device, slot.environment) == ("auto", others)
+        assert slot.shares_device(layout.images[0])
 
 
 def test_only_an_image_worker_on_the_cpu_keeps_the_memory_that_it_frees(
