@@ -16,7 +16,7 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
-from pipelines.device.memory import free_memory
+from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.images.compilation import compile_denoiser, fuse_projections
 from pipelines.images.fp8 import has_products, quantize_linears
@@ -92,7 +92,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
     if runtime.quantize == "float8":
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
     if runtime.attention is not None:
-        _set_attention(denoiser, runtime.attention)
+        _set_attention(denoiser, runtime.attention, compute_dtype(runtime.dtype, device), device)
     fuse = runtime.compile and not runtime.loras and runtime.quantize in {"none", "fp8"}
     if fuse:
         fuse_projections(denoiser)
@@ -182,11 +182,16 @@ def _cache(denoiser: Any, cache: StepCache) -> None:
         raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no {cache.method}: {error}") from error
 
 
-def _set_attention(denoiser: Any, name: str) -> None:
+def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.device) -> None:
     from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
     if name.endswith("_hub"):
         raise CheckpointError(f"runtime.attention: {name!r} would be downloaded, and nothing here is")
+    if dtype == torch.float32 and _is_of_half_precision(name, device):
+        raise CheckpointError(
+            f"runtime.attention: {name!r} takes bfloat16 and float16, and the denoiser computes in float32; set "
+            "runtime.dtype, or use 'native'"
+        )
     active, _ = _AttentionBackendRegistry.get_active_backend()
     try:
         denoiser.set_attention_backend(name)
@@ -197,6 +202,16 @@ def _set_attention(denoiser: Any, name: str) -> None:
     processors = (getattr(module, "processor", None) for module in denoiser.modules())
     if not any(getattr(each, "_attention_backend", None) == AttentionBackendName(name) for each in processors):
         raise CheckpointError(f"runtime.attention: the attention of {type(denoiser).__name__} takes no backend")
+
+
+def _is_of_half_precision(name: str, device: torch.device) -> bool:
+    """Whether the library's check of a backend's inputs, which it leaves out while pictures are drawn, says so. Sage's
+    kernels for single architectures check by themselves. Torch's flash attention for CPUs takes float32."""
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry, _check_qkv_dtype_bf16_or_fp16
+
+    if name == "_native_flash" and device.type == "cpu":
+        return False
+    return _check_qkv_dtype_bf16_or_fp16 in _AttentionBackendRegistry._constraints.get(name, ()) or "sage" in name
 
 
 def _quantize_fp8(denoiser: Any, device: torch.device) -> str:

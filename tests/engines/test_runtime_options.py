@@ -306,7 +306,15 @@ def test_the_repeated_blocks_are_compiled(spec: Spec) -> None:
         ("sd", {"quantize": "int4"}, "runtime.quantize: 'int4' needs torchao and mslk: pip install torchao mslk"),
         ("klein", {"attention": "_flash_3_hub"}, "runtime.attention: '_flash_3_hub' would be downloaded"),
         ("klein", {"attention": "magic"}, "runtime.attention: .*magic.* must be one of"),
-        ("klein", {"attention": "flash"}, "runtime.attention: .*flash-attn"),
+        ("klein", {"attention": "flash", "dtype": "bfloat16"}, "runtime.attention: .*flash-attn"),
+        *(
+            (
+                "klein",
+                {"attention": name, "dtype": "float32"},
+                f"runtime.attention: '{name}' takes bfloat16 and float16",
+            )
+            for name in ("_native_cudnn", "flash", "_flash_3", "sage", "_sage_qk_int8_pv_fp16_triton")
+        ),
         ("sd", {"attention": "native"}, "runtime.attention: the attention of UNet2DConditionModel takes no backend"),
         ("klein", {"compile": True, "quantize": "float8"}, "compile and quantize = 'float8' defeat each other"),
         ("sd", {"loras": (Lora(Path("/none/x.safetensors")),)}, "no such file"),
