@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from pipelines.device.failures import is_out_of_memory
+
 LENGTH_MULTIPLE = 64  # the length that attention covers is the longest row's, rounded up to this
 
 
@@ -116,8 +118,8 @@ class KVCache:
     def reserve(self, rows: int, tokens: int) -> bool:
         """Make room for so many rows, the longest of so many tokens; False if that exceeds the capacity.
 
-        Rows and tokens beyond that may be lost. Where the device has no memory for it, that is raised, and what fits
-        both the old size and the new one is kept.
+        Rows and tokens beyond that may be lost. Where the device has no memory for just that much either, that is
+        raised, and what fits both the old size and the new one is kept.
         """
         shape = self._shape
         if rows <= shape.rows and tokens <= shape.tokens:
@@ -126,13 +128,22 @@ class KVCache:
         generous = min(2 * rows, self._max_rows), min(2 * tokens, self._max_tokens)  # growing copies everything
         for size in (_at_least(generous, shape), _at_least((rows, tokens), shape), (rows, tokens)):
             if size[0] * size[1] <= self.capacity_tokens:
-                # a layer may run out of memory, which leaves those after it at the old size
-                shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
-                for layer in self._layers:
-                    layer.resize(size)
-                shape.rows, shape.tokens = size
-                return True
+                try:
+                    self._resize(size)
+                except Exception as error:
+                    if size == (rows, tokens) or not is_out_of_memory(error):
+                        raise
+                else:
+                    return True
         return False
+
+    def _resize(self, size: tuple[int, int]) -> None:
+        """A layer may run out of memory, which leaves those after it at the old size."""
+        shape = self._shape
+        shape.rows, shape.tokens = min(shape.rows, size[0]), min(shape.tokens, size[1])
+        for layer in self._layers:
+            layer.resize(size)
+        shape.rows, shape.tokens = size
 
     def token_bytes(self) -> int:
         """Bytes of one token, over all layers. 0 before the first forward pass."""

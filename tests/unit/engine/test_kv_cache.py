@@ -47,3 +47,22 @@ def test_a_layer_without_memory_leaves_what_the_next_reservation_needs(
         for row in range(2, rows):
             prefill(cache, row, 0, tokens)
         prefill(cache, 0, 60, tokens - 60)
+
+
+def test_where_twice_as_much_does_not_fit_what_is_needed_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = KVCache(LAYERS, max_rows=8, max_tokens=1024, capacity_tokens=8192)
+    assert cache.reserve(1, 64)
+    prefill(cache, 0, 0, 40)
+    resize, tried = KVCacheLayer.resize, []
+
+    def fail(self: KVCacheLayer, new: tuple[int, int]) -> None:
+        if self is cache.cache.layers[-1]:
+            tried.append(new)
+            if new[0] * new[1] > 320:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        resize(self, new)
+
+    monkeypatch.setattr(KVCacheLayer, "resize", fail)
+    assert cache.reserve(1, 300)
+    assert tried == [(2, 640), (2, 320), (1, 320)]
+    prefill(cache, 0, 40, 260)
