@@ -9,12 +9,11 @@ from typing import Any
 
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
+from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
-from pipelines.protocol.images import CheckpointSpec, Control, Offload, Runtime
+from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
-# Of a weight, with its share of the scales; of fp8 also with the layers that are left out.
-QUANTIZED_BYTES = {"fp8": 1.1, "float8": 1.0, "int8": 1.0, "int4": 0.6, "nf4": 0.6}
 SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
@@ -140,15 +139,9 @@ def estimate_bytes(spec: CheckpointSpec, item_bytes: int) -> int:
     Raises CheckpointError for files that can't be loaded.
     """
     quantize = "float8" if stored_as_float8(spec) else spec.runtime.quantize
-    denoiser = denoiser_name(model_index(check_files(spec)))
-    quantized = {denoiser: QUANTIZED_BYTES.get(quantize, item_bytes)}
-    sizes = {
-        part: [
-            _loaded_bytes(tensor, file, quantized.get(part, item_bytes)) for file in files for tensor in _tensors(file)
-        ]
-        for part, files in weight_files(spec).items()
-    }
+    sizes = component_bytes(spec, item_bytes, quantize)
     if spec.runtime.parallel == "tensor":
+        denoiser = denoiser_name(model_index(check_files(spec)))
         sizes[denoiser] = [size / spec.runtime.gpus for size in sizes[denoiser]]
     return fullest_device_bytes(sizes, spec.runtime) + control_bytes(spec.controls, item_bytes)
 
@@ -177,17 +170,23 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
     return not scaled and 2 * float8 > sum(tensor.weights for tensor in tensors)
 
 
-def component_bytes(spec: CheckpointSpec, item_bytes: int) -> dict[str, int]:
-    """Memory of each component at `item_bytes` a weight. Raises CheckpointError for files that can't be loaded."""
+def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:
+    """Memory of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises CheckpointError
+    for files that can't be loaded."""
+    denoiser = denoiser_name(model_index(check_files(spec)))
     return {
-        part: int(sum(_loaded_bytes(tensor, file, item_bytes) for file in files for tensor in _tensors(file)))
+        part: [
+            _loaded_bytes(tensor, file, quantize if part == denoiser else "none", item_bytes)
+            for file in files
+            for tensor in _tensors(file)
+        ]
         for part, files in weight_files(spec).items()
     }
 
 
-def _loaded_bytes(tensor: Tensor, file: Path, item_bytes: float) -> float:
+def _loaded_bytes(tensor: Tensor, file: Path, quantize: Quantize, item_bytes: float) -> float:
     """A GGUF file's tensors stay as they are in the file."""
-    return tensor.bytes if file.suffix == ".gguf" else tensor.weights * item_bytes
+    return tensor.bytes if file.suffix == ".gguf" else quantized_bytes(tensor, quantize, item_bytes)
 
 
 def fullest_device_bytes(parts: Mapping[str, Sequence[float]], runtime: Runtime) -> int:

@@ -1,10 +1,10 @@
 """`[runtime]` before anything is loaded: options that defeat each other, and `runtime = "auto"`. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from pipelines.catalog.checkpoint_files import QUANTIZED_BYTES, CheckpointError, device_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError, device_bytes
 from pipelines.protocol.images import Offload, Quantize, Runtime
 
 FP8_CAPABILITY: Final = (8, 9)  # Ada, Hopper and later multiply float8 matrices
@@ -75,9 +75,12 @@ def check_conflicts(runtime: Runtime) -> None:
 
 
 def choose_runtime(
-    parts: Mapping[str, int], denoiser: str, budget_bytes: int, capability: tuple[int, int] | None
+    sizes_of: Callable[[Quantize], Mapping[str, Sequence[float]]],
+    budget_bytes: int,
+    capability: tuple[int, int] | None,
 ) -> tuple[Runtime, str]:
-    """What `runtime = "auto"` stands for, and why, for components of these bytes at the dtype of two bytes a weight.
+    """What `runtime = "auto"` stands for, and why, for components whose tensors take these bytes with the denoiser
+    quantized so.
 
     `budget_bytes` is what the device has for weights, `capability` its compute capability, None without a GPU. The
     first choice that fits is the fastest one. Where nothing fits, it is the smallest, and loading refuses it.
@@ -91,8 +94,7 @@ def choose_runtime(
     )  # fmt: skip
     sizes = []
     for chosen, offload in options:
-        share = QUANTIZED_BYTES.get(chosen, 2.0) / 2
-        size = device_bytes([[size * (share if part == denoiser else 1)] for part, size in parts.items()], offload)
+        size = device_bytes(sizes_of(chosen).values(), offload)
         sizes.append(f"{_name(chosen, offload)} {size / 2**30:.1f}")
         if size <= budget_bytes or offload == "group":
             why = f"{budget_bytes / 2**30:.1f} GiB for weights; in GiB: {', '.join(sizes)}"

@@ -11,17 +11,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from pipelines.catalog.quantized_bytes import SENSITIVE
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import StagedCopy
 
 FORMAT: Final = torch.float8_e4m3fn
 LARGEST: Final = torch.finfo(FORMAT).max
 ALIGNMENT: Final = 16  # of both sides of a matrix, which the kernels need
-# Embedders, norms with their modulation, and the last layer: few multiplications, and the whole picture depends on them
-SENSITIVE: Final = re.compile(
-    r"embed|norm|time|modulation|_mod\.|adaln|guidance|proj(ector|ection)|^\w+_in$|^proj_out$"
-    r"|attentions\.\d+\.proj_(in|out)$|^final_layer|^conv_"
-)
 PROBE_ROWS: Final = 64  # of random activations, by which a layer's error is measured
 # Of layers whose weights a busy GPU may still have to read, so that it can't free them yet. Waiting after each layer
 # would be waiting for a forward pass of whatever is drawn meanwhile, hundreds of times.

@@ -4,16 +4,14 @@ Each function raises CheckpointError with the key of an option that the checkpoi
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from pipelines.catalog.checkpoint_files import (
     CheckpointError,
-    check_files,
     component_bytes,
-    denoiser_name,
-    model_index,
 )
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
@@ -69,9 +67,8 @@ def resolve(
         return runtime, (f"on {runtime.gpus} devices, parallel = {runtime.parallel!r}",)
     if not spec.runtime.auto:
         return spec.runtime, ()
-    parts = component_bytes(spec, item_bytes=2)
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    chosen, why = choose_runtime(parts, denoiser_name(model_index(check_files(spec))), budget_bytes, capability)
+    chosen, why = choose_runtime(partial(component_bytes, spec, 2), budget_bytes, capability)
     return chosen, (f"runtime auto: {why}",)
 
 

@@ -85,6 +85,7 @@ def test_shards_all_count(copied: CheckpointSpec) -> None:
     [
         (Runtime(), Runtime()),
         (Runtime(dtype="bfloat16", quantize="float8"), Runtime(dtype="bfloat16", quantize="float8")),
+        (Runtime(dtype="bfloat16", quantize="fp8"), Runtime(dtype="bfloat16", quantize="fp8")),
         (Runtime(offload="model"), Runtime()),
         (Runtime(offload="group"), Runtime()),
     ],

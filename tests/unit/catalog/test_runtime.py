@@ -7,13 +7,19 @@ import pytest
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.memory import CONTEXT_BYTES, worker_bytes
 from pipelines.catalog.runtime import CONFLICTS, check_conflicts, choose_runtime
-from pipelines.protocol.images import Lora, Runtime, StepCache
+from pipelines.protocol.images import Lora, Quantize, Runtime, StepCache
 from server.settings import REPOSITORY
 from tests.support.runtime_pairs import OPTIONS, expected
 
 GIB = 2**30
-FLUX = {"transformer": 22 * GIB, "text_encoder_2": 9 * GIB, "text_encoder": GIB // 4, "vae": GIB // 4}
+SHARES = {"none": 1.0, "fp8": 0.64, "float8": 0.64}  # of FLUX.1's denoiser
 ADAPTER = (Lora(Path("style.safetensors")),)
+
+
+def flux_sizes(quantize: Quantize) -> dict[str, list[float]]:
+    """Components of bfloat16: the denoiser, T5 with its largest tensor, CLIP, and the VAE."""
+    blocks = [22 * GIB * SHARES[quantize] / 50] * 50
+    return {"transformer": blocks, "text_encoder_2": [GIB / 4, 8.75 * GIB], "text_encoder": [GIB / 4], "vae": [GIB / 4]}
 
 
 @pytest.mark.parametrize(
@@ -81,14 +87,14 @@ def test_auto_takes_the_fastest_options_that_fit(
     card_gb: int, capability: tuple[int, int], quantize: str, offload: str
 ) -> None:
     """FLUX.1, with four fifths of the card for weights."""
-    chosen, why = choose_runtime(FLUX, "transformer", int(0.8 * card_gb * 1e9), capability)
+    chosen, why = choose_runtime(flux_sizes, int(0.8 * card_gb * 1e9), capability)
     assert (chosen.quantize, chosen.offload) == (quantize, offload)
     assert f"{0.8 * card_gb * 1e9 / GIB:.1f} GiB for weights" in why
     check_conflicts(chosen)
 
 
 def test_auto_changes_nothing_without_a_gpu() -> None:
-    assert choose_runtime(FLUX, "transformer", GIB, None) == (Runtime(), "no GPU: the plain settings")
+    assert choose_runtime(flux_sizes, GIB, None) == (Runtime(), "no GPU: the plain settings")
 
 
 def test_other_workers_count_their_files_and_a_context_if_they_run(tmp_path: Path) -> None:
