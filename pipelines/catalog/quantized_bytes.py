@@ -21,10 +21,8 @@ def quantized_bytes(tensor: Tensor, quantize: Quantize, item_bytes: float) -> fl
     weight in fp8, Qwen-Image 1.33, and FLUX.2, whose blocks share their modulation, 1.03.
     """
     if quantize in {"fp8", "float8"}:
-        dimensions = len(tensor.shape)
-        whole = dimensions < 2 or (
-            quantize == "fp8" and dimensions > 2
-        )  # a bias; a convolution, which is not computed so
-        plain = whole or SENSITIVE.search(tensor.name.removesuffix(".weight"))
+        sides = len(tensor.shape)
+        computed = sides == 2 or (sides > 2 and quantize == "float8")  # fp8 has no convolutions
+        plain = not computed or SENSITIVE.search(tensor.name.removesuffix(".weight"))
         return tensor.weights * (item_bytes if plain else 1.0)
     return tensor.weights * ITEM_BYTES.get(quantize, item_bytes)
