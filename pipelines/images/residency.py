@@ -72,7 +72,7 @@ class Residency:
         self._residents: dict[WeightsKey, Resident] = {}
         self._shared = SharedParts()
         self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
-        self._load_lock = asyncio.Lock()  # a load computes free memory, which another load must not change
+        self._load_lock = asyncio.Lock()  # for one change at a time: a load goes by what is there when it begins
         self._idle_timer: asyncio.TimerHandle | None = None
         self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
 
@@ -112,13 +112,15 @@ class Residency:
 
     async def free_memory(self) -> None:
         """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
-        unreferenced memory to the device."""
-        for resident in self._residents.values():
-            resident.checkpoint.prompts.clear()
-        unused = [key for key, resident in self._residents.items() if resident.on_device and not resident.ref_count]
-        evicted = [victim for key in unused if (victim := self._evict(key))]
-        self._announce()
-        await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
+        unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
+        """
+        async with self._load_lock:
+            for resident in self._residents.values():
+                resident.checkpoint.prompts.clear()
+            unused = [key for key, each in self._residents.items() if each.on_device and not each.ref_count]
+            evicted = [victim for key in unused if (victim := self._evict(key))]
+            self._announce()
+            await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
 
     def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
         """Drop every checkpoint that the catalog does not name and no job or run needs."""

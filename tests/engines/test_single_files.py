@@ -1,5 +1,7 @@
 """Denoisers alone in one file, on the components of a base folder: plain, float8 and GGUF, in either naming."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.device.memory import Budgets
+from pipelines.images import residency as of_residency
 from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.merging import Sharing
@@ -224,6 +228,40 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     assert third.checkpoint.components["vae"] is two.checkpoint.components["vae"]
     assert residency.find(specs[0]) is None
     assert residency.find(specs[1]) is two
+
+
+async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loads(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was out of memory evicts the first checkpoint, while the second has taken its components."""
+    specs = [single_file(base, tmp_path / f"{name}.safetensors") for name in ("one", "two")]
+    for spec in specs:
+        plain(weights_of(base), spec.path)
+    residency = Residency(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    residency._budget[False] = 2**30  # as beside a GPU
+    await residency.load(specs[0])
+    has_read, may_end = threading.Event(), threading.Event()
+    moved: list[Checkpoint] = []
+
+    def hold(*arguments: object) -> Checkpoint:
+        checkpoint = load_checkpoint(*arguments)  # type: ignore[arg-type]
+        has_read.set()
+        assert may_end.wait(120)
+        return checkpoint
+
+    monkeypatch.setattr(of_residency, "load_checkpoint", hold)
+    monkeypatch.setattr(Checkpoint, "move", lambda checkpoint, _: moved.append(checkpoint))
+    loading = asyncio.create_task(residency.load(specs[1]))
+    assert await asyncio.to_thread(has_read.wait, 120)
+    freeing = asyncio.create_task(residency.free_memory())
+    await asyncio.sleep(0)  # it begins
+    may_end.set()
+    two = await loading
+    await freeing
+    gone = {id(part) for checkpoint in moved for part in checkpoint.components.values()}
+    assert not two.on_device or gone.isdisjoint(map(id, two.checkpoint.components.values()))
+    assert await residency.load(specs[1]) is two, "it comes back whole"
+    assert two.on_device
 
 
 async def test_they_draw_in_turns_on_the_shared_components(base: Path, tmp_path: Path) -> None:
