@@ -85,6 +85,20 @@ def fence(device: torch.device) -> Callable[[], None]:
     return wait
 
 
+def launch_mark(device: torch.device) -> Callable[[], Callable[[], None]]:
+    """A function that marks what has been launched on the GPU, and returns one that blocks until that is computed. On a
+    CPU neither does anything."""
+    if device.type != "cuda":
+        return lambda: lambda: None
+
+    def mark() -> Callable[[], None]:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event.synchronize
+
+    return mark
+
+
 def free_memory(device: torch.device) -> None:
     """Return unreferenced memory to the device, and the host's to the system."""
     gc.collect()

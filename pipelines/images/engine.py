@@ -19,7 +19,7 @@ import torch
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.device.memory import Budgets, fence
+from pipelines.device.memory import Budgets, fence, launch_mark
 from pipelines.device.openmp import release_openmp_threads, run_and_release
 from pipelines.images.admission import MAX_RUNS, Admission
 from pipelines.images.batching import TRIAL, EngineJob, Row, start_order
@@ -70,7 +70,7 @@ class ImageEngine:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
-        self._scheduler = DeviceScheduler(fence(device), release_openmp_threads)
+        self._scheduler = DeviceScheduler(fence(device), release_openmp_threads, mark=launch_mark(device))
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
         self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)

@@ -1,6 +1,5 @@
 """One picture on the device: what happens on its thread."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -62,16 +61,22 @@ class Run:
             self._check_cancelled()
             self.resident.checkpoint.begin_run(self.row.job.sampling, self.row.job.controls)
             self._callbacks.on_start(self)
-            finish = watch_device(device, self._pipeline.draw)
+            finish = watch_device(device, self._draw)
         self._callbacks.on_drawn(self)
+        watch_device(device, self._scheduler.await_launched, self.turn)
         return watch_device(device, finish)
+
+    def _draw(self) -> Callable[[], Pixels]:
+        finish = self._pipeline.draw()
+        self._scheduler.mark_launched()
+        return finish
 
     def _begin_call(self, size: tuple[int, int]) -> None:
         self.turn.shape, self.turn.in_prologue = _shape(self.row.job, size), True
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1
-        device_s = self.turn.device_s_at(time.monotonic())
+        device_s = self.turn.device_s_at(self._scheduler.clock())
         self.last_step_s, self._stepped_s = device_s - self._stepped_s, device_s
         self.turn.remaining_s = self._remaining_s(device_s)
         self._check_cancelled()

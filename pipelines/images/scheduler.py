@@ -51,6 +51,7 @@ class DeviceTurn:
     merged: bool = False  # a forward pass was shared
     preempted: bool = False  # it shall not begin
     ready: threading.Event = field(default_factory=threading.Event)
+    launched: Callable[[], None] = lambda: None  # waits until the device has computed its part
 
     def device_s_at(self, now: float) -> float:
         """Device time up to now, for the run that has the device."""
@@ -76,7 +77,8 @@ class DeviceScheduler:
     """Gives the device to one run at a time. Each run calls from a thread of its own.
 
     `fence` is called before a forward pass: on a GPU it waits until the device has caught up, because kernels are
-    launched asynchronously. `on_release` is called by a run that gives the device to another, or back.
+    launched asynchronously. What `mark` returns waits until the device has computed what was launched when
+    `mark` was called. `on_release` is called by a run that gives the device to another, or back.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class DeviceScheduler:
         fence: Callable[[], None] = lambda: None,
         on_release: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        mark: Callable[[], Callable[[], None]] = lambda: lambda: None,
     ) -> None:
         self.clock = clock
         self._fence = fence
+        self._mark = mark
         self._on_release = on_release
         self._lock = threading.Lock()
         self._waiting: list[DeviceTurn] = []
@@ -96,6 +100,8 @@ class DeviceScheduler:
         self._shares = Shares()
         self._last_pass: Mapping[DeviceTurn, float] = {}  # who shared it, and the part of each
         self._within_pass = threading.Lock()  # of the one run that waits there
+        self._arriving: list[DeviceTurn] = []  # in `await_launched`
+        self._counted_to = 0.0  # while nobody has the device: up to then its time is in some run's
 
     @property
     def current(self) -> DeviceTurn | None:
@@ -150,17 +156,37 @@ class DeviceScheduler:
 
     @contextlib.contextmanager
     def release(self) -> Iterator[None]:
-        """The calling thread's turn ends while it works on the host, and it waits for its next one afterwards. Threads
-        that hold nothing go on."""
+        """The calling thread's turn ends while it works on the host with what the device has computed for it, and it
+        waits for its next one afterwards. Threads that hold nothing go on."""
         turn = self.current
         if turn is None:
             yield
             return
+        self.mark_launched()
         self._give_up(turn)
         try:
+            self.await_launched(turn)
             yield
         finally:
             self._wait(turn)
+
+    def mark_launched(self) -> None:
+        """At the end of what the calling thread launches in its turn, for `await_launched`."""
+        if (turn := self.current) is not None:
+            turn.launched = self._mark()
+
+    def await_launched(self, turn: DeviceTurn) -> None:
+        """After its turn: wait until the device has computed what was launched in it. While no other run has the
+        device, the time is the turn's; of several that wait so, in equal parts. From then on the other's own waits
+        count it."""
+        with self._lock:
+            self._arriving.append(turn)
+        try:
+            turn.launched()
+        finally:
+            with self._lock:
+                self._count_arriving()
+                self._arriving.remove(turn)
 
     def yield_point(self, *_: Any) -> None:
         """End the calling thread's turn and wait for its next one. Threads that hold nothing return at once."""
@@ -253,6 +279,15 @@ class DeviceScheduler:
         self._use_device(turn, now - turn.since, now)
         turn.since = now
 
+    def _count_arriving(self) -> None:
+        """What the device has done since nobody has it, for those who wait for that."""
+        if self._holder is not None:
+            return
+        now = self.clock()
+        for turn in self._arriving:
+            self._use_device(turn, (now - self._counted_to) / len(self._arriving), now)
+        self._counted_to = now
+
     def _use_device(self, turn: DeviceTurn, seconds: float, now: float) -> None:
         turn.device_s += seconds
         self._use.add(turn.owner, seconds, now)
@@ -267,13 +302,15 @@ class DeviceScheduler:
             self._grant(self._select())
         else:
             self._holder = None
-            self._use.forget_idle(self.clock())
+            self._counted_to = self.clock()
+            self._use.forget_idle(self._counted_to)
 
     def _select(self) -> DeviceTurn:
         return select_next(self._waiting, self._used_s(self._waiting))
 
     def _grant(self, turn: DeviceTurn) -> None:
         self._waiting.remove(turn)
+        self._count_arriving()
         self._holder = turn
         turn.since = self.clock()
         turn.ready.set()

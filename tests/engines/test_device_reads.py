@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipelines.catalog.estimate import work_units
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
@@ -125,6 +126,25 @@ async def test_a_picture_is_finished_after_its_turn(job: Job, monkeypatch: pytes
     ended = [event async for event in engine.submit(job("sd", n=2))][-1]
     assert isinstance(ended, Finished), ended
     assert turns == [None, None]
+
+
+async def test_what_the_device_still_computes_then_is_the_pictures_time(job: Job) -> None:
+    """The last denoising pass and the codec, of each of its calls: a GPU has only queued them when the turn ends."""
+    engine = ImageEngine(torch.device("cpu"))
+    scheduler, clock, late_s = engine._scheduler, engine._scheduler.clock, 1000.0
+    waits: list[object] = []
+
+    def mark() -> Callable[[], None]:
+        return lambda: waits.append(scheduler.current)
+
+    scheduler._mark, scheduler.clock = mark, lambda: clock() + late_s * len(waits)
+    asked = job("sd", width_px=208, height_px=112, time_limit_s=1e6)
+    ended = [event async for event in engine.submit(asked)][-1]
+    assert isinstance(ended, Finished), ended
+    assert len(waits) > 2, "tiles"
+    assert waits[-1] is None, "the device is free for others"
+    assert late_s * len(waits) <= ended.run_s < late_s * (len(waits) + 1)
+    assert ended.unit_s * work_units(asked) == pytest.approx(ended.run_s)
 
 
 async def test_an_adapters_file_is_read_while_others_have_the_device(

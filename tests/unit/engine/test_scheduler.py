@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,3 +193,79 @@ def test_a_run_that_has_not_begun_can_be_preempted_and_one_that_has_can_not() ->
     for thread in threads:
         thread.join()
     assert not first.preempted
+
+
+class LateDevice:
+    """A clock, and a device that computes for `late_s` after a turn what was launched in it."""
+
+    def __init__(self, late_s: float = 0.0) -> None:
+        self.now = 0.0
+        self.late_s = late_s
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: self.work(self.late_s)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+
+    def scheduler(self) -> DeviceScheduler:
+        return DeviceScheduler(clock=lambda: self.now, mark=self.mark)
+
+
+def test_what_the_device_computes_after_a_turn_is_that_runs_time() -> None:
+    device = LateDevice(5.0)
+    scheduler, turn = device.scheduler(), DeviceTurn(1.0, "key")
+    with scheduler.acquire(turn):
+        device.work(1.0)
+        with scheduler.release():
+            assert turn.device_s == 6.0
+            device.work(20.0)  # of the host alone
+        device.work(2.0)
+        scheduler.mark_launched()
+    device.work(0.5)  # the run is on its way to the wait
+    scheduler.await_launched(turn)
+    assert turn.device_s == 1.0 + 5.0 + 2.0 + 0.5 + 5.0
+    assert scheduler._use.of("key", device.now) > 0.7 * turn.device_s
+
+
+def test_it_is_counted_once_beside_a_run_that_has_the_device_meanwhile() -> None:
+    device = LateDevice()
+    scheduler, turn, other = device.scheduler(), DeviceTurn(1.0), DeviceTurn(1.0)
+    with scheduler.acquire(turn):
+        device.work(1.0)
+
+    def wait() -> None:
+        device.work(2.0)
+        with scheduler.acquire(other):
+            device.work(3.0)
+        device.work(4.0)
+
+    turn.launched = wait
+    scheduler.await_launched(turn)
+    assert (turn.device_s, other.device_s) == (7.0, 3.0)
+
+
+def test_two_that_wait_for_it_share_the_time() -> None:
+    device = LateDevice(4.0)
+    scheduler, first, second = device.scheduler(), DeviceTurn(1.0), DeviceTurn(1.0)
+    for turn in (first, second):
+        with scheduler.acquire(turn):
+            scheduler.mark_launched()
+    first.launched = lambda: scheduler.await_launched(second)  # as on a thread of its own
+    scheduler.await_launched(first)
+    assert (first.device_s, second.device_s) == (2.0, 2.0)
+
+
+def test_a_wait_that_fails_is_over() -> None:
+    device = LateDevice()
+    scheduler, turn = device.scheduler(), DeviceTurn(1.0)
+    with scheduler.acquire(turn):
+        pass
+
+    def fail() -> None:
+        raise RuntimeError
+
+    turn.launched = fail
+    with pytest.raises(RuntimeError):
+        scheduler.await_launched(turn)
+    assert not scheduler._arriving
