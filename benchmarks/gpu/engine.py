@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.gpu.machine import Machine
+from pipelines.device.memory import Budgets
 from pipelines.images import loading
 from pipelines.images.engine import ImageEngine
 from pipelines.images.parallel.group import Group
@@ -34,6 +35,7 @@ from pipelines.protocol.images import (
 PROMPT = "a red boat at sunset"
 SEED = 5
 GUIDANCE = 3.5
+WEIGHTS_SHARE = 0.9  # of the device's memory: two FLUX.1 have room in 80 GB (part `loading`)
 Pixels = NDArray[np.int64]  # (height, width, 3)
 
 
@@ -80,7 +82,10 @@ class Bench:
 def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runtime: object) -> Iterator[Bench]:
     """An engine that finds `pipeline` wherever it would read this checkpoint's files; its parts stay as they are on the
     device. `group` has further devices. Call it in a running event loop.
+
+    Its budget is a share of the whole device: by what is free, the engine would take this pipeline for a stranger's.
     """
+    budgets = Budgets.of(machine.device, device_gib=WEIGHTS_SHARE * machine.memory_gib)
     read = loading._read
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -91,7 +96,8 @@ def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runti
 
         loading._read = from_memory
         try:
-            yield Bench(machine, ImageEngine(machine.device, group=group), spec_of(machine, folder, **runtime))
+            engine = ImageEngine(machine.device, budgets, group=group)
+            yield Bench(machine, engine, spec_of(machine, folder, **runtime))
         finally:
             loading._read = read
 

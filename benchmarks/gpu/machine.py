@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pipelines.catalog.memory import host_memory_bytes
 from pipelines.images.fp8 import has_products
 
 
@@ -26,6 +27,11 @@ class Machine:
     @property
     def is_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+    @property
+    def memory_gib(self) -> float:
+        """All of the device's, whatever is in there."""
+        return (torch.cuda.mem_get_info(self.device)[1] if self.is_gpu else host_memory_bytes()) / 2**30
 
     @property
     def has_fp8(self) -> bool:

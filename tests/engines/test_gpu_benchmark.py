@@ -3,8 +3,14 @@
 import json
 
 import pytest
+import torch
 
 from benchmarks.gpu.__main__ import PARTS, main
+from benchmarks.gpu.engine import serving
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.networks import flux_pipeline
+
+TINY = Machine(torch.device("cpu"), tiny=True)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -16,3 +22,10 @@ def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(part: str, capsys: pytest.Cap
     assert {figure["part"] for figure in figures} == {part}
     assert all(figure["value"] is True for figure in figures if figure.get("goal") == "True")
     assert all(str(figure["what"]) in printed.err for figure in figures), "the table lacks some"
+
+
+async def test_a_pipeline_that_is_on_the_device_already_fits_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what is free the device would be full: of this pipeline."""
+    monkeypatch.setattr("pipelines.device.memory.weights_budget", lambda *_: 0.0)
+    with serving(TINY, flux_pipeline(TINY)) as bench:
+        assert len(await bench.draw(bench.job())) == 1
