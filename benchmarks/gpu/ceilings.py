@@ -1,12 +1,12 @@
 """What no server can exceed: matrix products, attention, copies, and a denoiser's step by rows and size."""
 
-from typing import Any
+import functools
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.networks import networks
+from benchmarks.gpu.networks import Network, networks
 from benchmarks.gpu.report import Report
 
 
@@ -60,19 +60,18 @@ def _attention(machine: Machine, report: Report) -> None:
 async def steps(machine: Machine, report: Report) -> None:
     """What sharing a forward pass gives, and how much of the device a step uses."""
     for network in networks(machine):
-        denoiser = machine.make(network.build)
-        for side in (64,) if machine.tiny else (512, 1024):
-            alone = 0.0
-            for rows in (1, 2) if machine.tiny else (1, 2, 4, 8):
-
-                def forward(inputs: dict[str, Any], denoiser: Any = denoiser) -> None:
-                    denoiser(**inputs, return_dict=False)
-
-                inputs = network.inputs(rows, side)
-                with torch.inference_mode():
-                    taken = machine.timed(lambda forward=forward, inputs=inputs: forward(inputs), 5)  # type: ignore[misc]
-                alone = alone or taken
-                gain = rows * alone / taken
-                report.add(f"step of {network.name}", 1e3 * taken, "ms", side=side, rows=rows, gain=gain)
-        del denoiser
+        _steps_of(machine, report, network)
         machine.free()
+
+
+def _steps_of(machine: Machine, report: Report, network: Network) -> None:
+    denoiser = machine.make(network.build)
+    for side in (64,) if machine.tiny else (512, 1024):
+        alone = 0.0
+        for rows in (1, 2) if machine.tiny else (1, 2, 4, 8):
+            forward = functools.partial(denoiser, **network.inputs(rows, side), return_dict=False)
+            with torch.inference_mode():
+                taken = machine.timed(forward, 5)
+            alone = alone or taken
+            gain = rows * alone / taken
+            report.add(f"step of {network.name}", 1e3 * taken, "ms", side=side, rows=rows, gain=gain)

@@ -84,6 +84,7 @@ def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runti
     device. `group` has further devices. Call it in a running event loop.
 
     Its budget is a share of the whole device: by what is free, the engine would take this pipeline for a stranger's.
+    Nothing keeps the pipeline once the caller's function has returned, and `Machine.free` then frees it.
     """
     budgets = Budgets.of(machine.device, device_gib=WEIGHTS_SHARE * machine.memory_gib)
     read = loading._read
@@ -97,7 +98,10 @@ def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runti
         loading._read = from_memory
         try:
             engine = ImageEngine(machine.device, budgets, group=group)
-            yield Bench(machine, engine, spec_of(machine, folder, **runtime))
+            try:
+                yield Bench(machine, engine, spec_of(machine, folder, **runtime))
+            finally:
+                engine.close()
         finally:
             loading._read = read
 

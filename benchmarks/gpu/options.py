@@ -1,7 +1,6 @@
 """`[runtime]` on FLUX.1's size: what each option gains, and how far its picture is from the plain one."""
 
 import asyncio
-import gc
 import time
 from typing import Any
 
@@ -58,12 +57,16 @@ async def compiled(machine: Machine, report: Report) -> None:
 
 async def _plain(machine: Machine, report: Report) -> tuple[Pixels, float]:
     """The exact picture and its seconds."""
+    exact, taken = await _draw_plain(machine)
+    machine.free()
+    report.add("plain", taken, "s")
+    return exact, taken
+
+
+async def _draw_plain(machine: Machine) -> tuple[Pixels, float]:
     with serving(machine, flux_pipeline(machine)) as bench:
         (exact,) = await bench.draw(bench.job())
-        taken = await bench.timed(bench.job())
-    report.add("plain", taken, "s")
-    machine.free()
-    return exact, taken
+        return exact, await bench.timed(bench.job())
 
 
 async def _try(
@@ -75,26 +78,28 @@ async def _try(
         report.add(name, "none", why="the part's ten minutes are over")
         return
     machine.reset_peak()
-    pipeline = flux_pipeline(machine)
     try:
-        with serving(machine, pipeline, **runtime) as bench:
-            began = time.perf_counter()
-            abilities = await bench.engine.prepare(bench.spec) if warm else None
-            notes = (abilities or await bench.engine.load(bench.spec)).notes
-            loaded_s = time.perf_counter() - began
-            (picture,) = await bench.draw(bench.job())
-            taken = await bench.timed(bench.job())
-            facts: dict[str, Any] = {"gain": plain_s / taken, "load_s": loaded_s, "peak_gib": machine.peak_gib}
-            facts |= {**difference(picture, exact), **({"notes": "; ".join(notes)} if notes else {})}
-            report.add(name, taken, "s", goal=goal, **facts)
-            await _shapes(bench, report, name, taken)
-            await _turns(bench, report, name, picture)
+        await _measure(machine, report, name, exact, plain_s, goal, warm=warm, **runtime)
     except (CheckpointError, RuntimeError) as error:
         report.add(name, "none", why=str(error).splitlines()[0][:200])
-    finally:
-        del pipeline
-        gc.collect()
-        machine.free()
+    machine.free()
+
+
+async def _measure(
+    machine: Machine, report: Report, name: str, exact: Pixels, plain_s: float, goal: str, *, warm: bool, **runtime: Any
+) -> None:
+    with serving(machine, flux_pipeline(machine), **runtime) as bench:
+        began = time.perf_counter()
+        abilities = await bench.engine.prepare(bench.spec) if warm else None
+        notes = (abilities or await bench.engine.load(bench.spec)).notes
+        loaded_s = time.perf_counter() - began
+        (picture,) = await bench.draw(bench.job())
+        taken = await bench.timed(bench.job())
+        facts: dict[str, Any] = {"gain": plain_s / taken, "load_s": loaded_s, "peak_gib": machine.peak_gib}
+        facts |= {**difference(picture, exact), **({"notes": "; ".join(notes)} if notes else {})}
+        report.add(name, taken, "s", goal=goal, **facts)
+        await _shapes(bench, report, name, taken)
+        await _turns(bench, report, name, picture)
 
 
 async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> None:

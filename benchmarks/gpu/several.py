@@ -18,11 +18,9 @@ async def several(machine: Machine, report: Report) -> None:
     if machine.is_gpu and torch.cuda.device_count() < 2:
         report.add("several", "none", why="there is one GPU here")
         return
-    with serving(machine, flux_pipeline(machine)) as bench:
-        (alone,) = await bench.draw(bench.job())
-        alone_s = await bench.timed(bench.job())
-    report.add("one", alone_s, "s")
+    alone, alone_s = await _draw(machine)
     machine.free()
+    report.add("one", alone_s, "s")
     threads = torch.get_num_threads()
     if not machine.is_gpu:
         torch.set_num_threads(max(1, threads // 2))  # of each of two processes
@@ -38,11 +36,16 @@ async def _together(machine: Machine, report: Report, way: str, goal: str, pictu
     machine.reset_peak()
     group = Group(machine.device, 2)
     try:
-        with serving(machine, flux_pipeline(machine), group, gpus=2, parallel=way) as bench:
-            (drawn,) = await bench.draw(bench.job())
-            taken = await bench.timed(bench.job())
-        facts: dict[str, Any] = {"gain": one_s / taken, "peak_gib": machine.peak_gib}
-        report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(drawn, picture))
+        drawn, taken = await _draw(machine, group, gpus=2, parallel=way)
     finally:
         group.close()
         machine.free()
+    facts: dict[str, Any] = {"gain": one_s / taken, "peak_gib": machine.peak_gib}
+    report.add(f"two, {way}", taken, "s", goal=goal, **facts, **difference(drawn, picture))
+
+
+async def _draw(machine: Machine, group: Group | None = None, **runtime: object) -> tuple[Pixels, float]:
+    """A picture and its seconds."""
+    with serving(machine, flux_pipeline(machine), group, **runtime) as bench:
+        (drawn,) = await bench.draw(bench.job())
+        return drawn, await bench.timed(bench.job())

@@ -133,6 +133,12 @@ class Residency:
             self._announce()
             self._loader.submit(free_memory, self._device)
 
+    def close(self) -> None:
+        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._loader.shutdown()
+
     def _announce(self) -> None:
         residents = self._residents.values()
         listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in residents]

@@ -1,6 +1,9 @@
 """`make gpu` runs here too, on small networks: every part measures something, and what must be equal is."""
 
 import json
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +16,31 @@ from benchmarks.gpu.networks import flux_pipeline
 TINY = Machine(torch.device("cpu"), tiny=True)
 
 
+@pytest.fixture
+def left_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many denoisers are still in memory when the next one is made."""
+    counts: list[int] = []
+    made: list[weakref.ref[Any]] = []
+    make = Machine.make
+
+    def counted(machine: Machine, build: Callable[[], Any]) -> Any:
+        there = sum(ref() is not None for ref in made)
+        module = make(machine, build)
+        if type(module).__name__.endswith(("Transformer2DModel", "UNet2DConditionModel")):
+            counts.append(there)
+            made.append(weakref.ref(module))
+        return module
+
+    monkeypatch.setattr(Machine, "make", counted)
+    return counts
+
+
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(
+    part: str, left_over: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([part, "--tiny"]) == 0
+    assert not any(left_over), "of real sizes, a second one may have no room"
     printed = capsys.readouterr()
     figures = [json.loads(line) for line in printed.out.splitlines()]
     assert len(figures) > 2
