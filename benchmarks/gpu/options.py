@@ -105,7 +105,7 @@ async def _measure(
 async def _shapes(bench: Bench, report: Report, name: str, plain_s: float) -> None:
     """The first call of two rows: anything that is built for it now would stall all others."""
     began = time.perf_counter()
-    await bench.draw(bench.job(id="two", n=2))
+    await bench.draw(bench.job(id="two", n=2, prompt="two boats"))
     taken = time.perf_counter() - began
     report.add(f"{name}: first call of two pictures", taken, "s", over_two=taken / plain_s / 2)
 

@@ -1,7 +1,12 @@
-"""Whole pictures of FLUX.1's size: Darkroom against the library's own call."""
+"""Whole pictures of FLUX.1's size: Darkroom against the library's own call. Both encode a new prompt for each, and both
+end with the file.
+"""
 
 import asyncio
+import itertools
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,20 +16,21 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
 from pipelines.images.prompt_cache import PromptCache
-from pipelines.protocol.images import Event, Progress
+from pipelines.protocol.finished_picture import encode_file
+from pipelines.protocol.images import Encoding, Event, ImageJob, Progress
 
 
 async def pictures(machine: Machine, report: Report) -> None:
     """What Darkroom adds to the bare pipeline, turns that change no bit, and what batches change."""
     pipeline = flux_pipeline(machine)
-    bare_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1))
+    bare_s = bare_seconds(machine, pipeline)
     report.add("bare pipeline", bare_s, "s")
     machine.reset_peak()
     with serving(machine, pipeline) as bench:
         one_s = await bench.timed(bench.job())
         report.add("Darkroom", one_s, "s", goal="bare x 1.01, 3.5 s on an H200", over_bare=one_s / bare_s)
         few = bench.job(id="few", steps=4)
-        bare_few_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1, steps=4))
+        bare_few_s = bare_seconds(machine, pipeline, steps=4)
         few_s = await bench.timed(few)
         report.add("Darkroom, 4 steps", few_s, "s", goal="bare x 1.03", over_bare=few_s / bare_few_s)
         shown_s = await bench.timed(bench.job(previews=3))
@@ -33,11 +39,8 @@ async def pictures(machine: Machine, report: Report) -> None:
         report.add("the same job twice", bool((alone == again).all()), goal="True", deviation=float(alone.std()))
         await _take_turns(bench, report, alone)
         for rows in (2,) if machine.tiny else (2, 4):
-            await bench.draw(bench.job(n=rows))
-            began = time.perf_counter()
-            batch = await bench.draw(bench.job(n=rows))
-            taken = time.perf_counter() - began
-            facts = difference(batch[0], alone)
+            facts = difference((await bench.draw(bench.job(n=rows)))[0], alone)
+            taken = await bench.timed(bench.job(n=rows), rounds=1)
             report.add("pictures in a batch", taken, "s", rows=rows, over_one_by_one=taken / rows / one_s, **facts)
     report.add("peak memory", machine.peak_gib, "GiB")
 
@@ -55,7 +58,7 @@ async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
     long = asyncio.create_task(bench.draw(bench.job(id="long"), on_event))
     await under_way.wait()
     began = time.perf_counter()
-    await bench.draw(draft)
+    await bench.draw(replace(draft, prompt="a draft of a boat"))
     beside_s = time.perf_counter() - began
     (overtaken,) = await long
     report.add("a picture that was overtaken is the same", bool((overtaken == alone).all()), goal="True")
@@ -66,26 +69,30 @@ async def merged(machine: Machine, report: Report) -> None:
     """Calls at once, of several numbers of steps, against the best batches of the bare pipeline."""
     pipeline = flux_pipeline(machine)
     side = 64 if machine.tiny else 512
-    one_s = machine.timed(lambda: draw_bare(machine, pipeline, rows=1, side=side))
+    one_s = bare_seconds(machine, pipeline, side=side)
     four_s = 4 * one_s
     for rows in (2, 4):
-        taken = machine.timed(lambda rows=rows: draw_bare(machine, pipeline, rows=rows, side=side))  # type: ignore[misc]
-        four_s = min(four_s, 4 / rows * taken)
+        four_s = min(four_s, 4 / rows * bare_seconds(machine, pipeline, rows, side=side))
     report.add("bare, four pictures in the best batches", four_s, "s", side=side, gain=4 * one_s / four_s)
     with serving(machine, pipeline) as bench:
-        jobs = [bench.job(id=str(n), seed=n, prompt=f"{n} boats", width_px=side, height_px=side) for n in range(4)]
-        for job in jobs:
-            await bench.draw(job)  # their prompts are kept from now on, as the library's call has only one
+
+        def jobs(name: str, count: int) -> list[ImageJob]:
+            """Of prompts that nobody has used."""
+            plain = bench.job(width_px=side, height_px=side)
+            return [replace(plain, id=f"{name} {n}", seed=n, prompt=f"{n} boats, {name}") for n in range(count)]
+
+        await asyncio.gather(*map(bench.draw, jobs("first", 4)))  # checks that rows are independent
         for name, count in (("four calls at once", 4), ("two calls at once", 2)):
+            called = jobs(name, count)
             began = time.perf_counter()
-            together = await asyncio.gather(*map(bench.draw, jobs[:count]))
+            together = await asyncio.gather(*map(bench.draw, called))
             taken = time.perf_counter() - began
             facts = {"gain": count * one_s / taken, "over_best_bare": taken / (four_s * count / 4)}
-            facts |= difference(together[0][0], (await bench.draw(jobs[0]))[0])
+            facts |= difference(together[0][0], (await bench.draw(called[0]))[0])
             report.add(name, taken, "s", goal="gain >= 2.7 for four at 512 x 512", **facts)
+        fewest = 4 if machine.tiny else 16
         late = [
-            bench.job(id=f"late {n}", steps=4 + 4 * n if machine.tiny else 16 + 4 * n, width_px=side, height_px=side)
-            for n in range(4)
+            replace(job, sampling=replace(job.sampling, steps=fewest + 4 * n)) for n, job in enumerate(jobs("late", 4))
         ]
         began = time.perf_counter()
         await asyncio.gather(*map(bench.draw, late))
@@ -117,13 +124,24 @@ async def large(machine: Machine, report: Report) -> None:
             report.add(f"4K picture {name}", taken, "s", encoded=len(calls), peak_gib=machine.peak_gib)
 
 
-def draw_bare(machine: Machine, pipeline: Any, *, rows: int, side: int | None = None, steps: int | None = None) -> None:
-    """The library's own call."""
+def bare_seconds(machine: Machine, pipeline: Any, rows: int = 1, **sizes: int) -> float:
+    """The median seconds of `draw_bare` for so many pictures, with new prompts in each round."""
+    numbers = itertools.count()
+    return machine.timed(
+        lambda: draw_bare(machine, pipeline, [f"{PROMPT}, {next(numbers)} of them" for _ in range(rows)], **sizes)
+    )
+
+
+def draw_bare(
+    machine: Machine, pipeline: Any, prompts: Sequence[str], side: int | None = None, steps: int | None = None
+) -> list[bytes]:
+    """The library's own call for some pictures at once, and the files that Darkroom makes of them."""
     side = side or (64 if machine.tiny else 1024)
     steps = steps or (3 if machine.tiny else 28)
-    generators = [torch.Generator().manual_seed(SEED + row) for row in range(rows)]
+    seeds = range(SEED, SEED + len(prompts))
     with torch.inference_mode():
-        pipeline(
-            [PROMPT] * rows, width=side, height=side, num_inference_steps=steps, guidance_scale=GUIDANCE,
-            generator=generators,
-        )  # fmt: skip
+        images = pipeline(
+            list(prompts), width=side, height=side, num_inference_steps=steps, guidance_scale=GUIDANCE,
+            generator=[torch.Generator().manual_seed(seed) for seed in seeds],
+        ).images  # fmt: skip
+    return [encode_file(image, Encoding(), {"seed": seed}) for image, seed in zip(images, seeds, strict=True)]

@@ -48,7 +48,7 @@ async def loading(machine: Machine, report: Report) -> None:
             taken = []
             while not loading.done():
                 started = time.perf_counter()
-                await bench.draw(bench.job())
+                await bench.draw(bench.job(prompt=f"boat {len(taken)}"))
                 taken.append(time.perf_counter() - started)
             await loading
             facts = {"over_alone": (time.perf_counter() - began) / alone_s, "pictures": len(taken)}

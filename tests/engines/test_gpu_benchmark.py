@@ -1,17 +1,21 @@
 """`make gpu` runs here too, on small networks: every part measures something, and what must be equal is."""
 
+import io
 import json
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks.gpu.__main__ import PARTS, main
-from benchmarks.gpu.engine import serving
+from benchmarks.gpu.engine import PROMPT, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
+from benchmarks.gpu.pictures import bare_seconds, draw_bare
 
 TINY = Machine(torch.device("cpu"), tiny=True)
 
@@ -47,6 +51,23 @@ def test_a_part_of_the_gpu_benchmark_runs_on_a_cpu(
     assert {figure["part"] for figure in figures} == {part}
     assert all(figure["value"] is True for figure in figures if figure.get("goal") == "True")
     assert all(str(figure["what"]) in printed.err for figure in figures), "the table lacks some"
+
+
+async def test_darkroom_and_the_bare_pipeline_do_the_same_work() -> None:
+    """They encode as many prompts, and end with the same file."""
+    pipeline = flux_pipeline(TINY)
+    encoded: list[str] = []
+    (file,) = draw_bare(TINY, pipeline, [PROMPT])
+    pipeline.text_encoder_2.register_forward_pre_hook(lambda *_: encoded.append("bare"))
+    bare_seconds(TINY, pipeline)
+    bare = len(encoded)
+    with serving(TINY, pipeline) as bench:
+        for steps in (3, 2):
+            encoded.clear()
+            await bench.timed(bench.job(steps=steps))
+            assert len(encoded) == bare
+        (picture,) = await bench.draw(bench.job())
+    assert np.array_equal(picture, np.asarray(Image.open(io.BytesIO(file))))
 
 
 async def test_a_pipeline_that_is_on_the_device_already_fits_there(monkeypatch: pytest.MonkeyPatch) -> None:
