@@ -9,15 +9,19 @@ from collections.abc import Awaitable, Callable, Sequence
 
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
-from pipelines.device.offline import quiet_libraries
+try:
+    from pipelines.device.offline import quiet_libraries
 
-quiet_libraries()
+    quiet_libraries()
 
-import torch  # noqa: E402
+    import torch
 
-from benchmarks.gpu import ceilings, options, pictures, several, swap  # noqa: E402
-from benchmarks.gpu.machine import Machine  # noqa: E402
-from benchmarks.gpu.report import PART_S, Report  # noqa: E402
+    from benchmarks.gpu import ceilings, options, pictures, several, swap
+    from benchmarks.gpu.machine import Machine
+    from benchmarks.gpu.report import PART_S, Report
+except ModuleNotFoundError as missing:
+    package = str(missing.name).partition(".")[0]
+    raise SystemExit(f"The GPU benchmark needs {package}, which is not installed: pip install -e .") from None
 
 PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
     "ceilings": ceilings.ceilings,

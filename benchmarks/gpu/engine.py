@@ -28,6 +28,7 @@ from pipelines.protocol.images import (
     CheckpointSpec,
     Encoding,
     Event,
+    Failed,
     Finished,
     ImageJob,
     Runtime,
@@ -67,7 +68,8 @@ class Bench:
             on_event(event)
             last = event
         if not isinstance(last, Finished):
-            raise RuntimeError(str(last))  # noqa: TRY004 (no caller passed a wrong type)
+            lines = last.detail.strip().splitlines() if isinstance(last, Failed) else []
+            raise RuntimeError(lines[-1] if lines else str(last))  # noqa: TRY004 (no caller passed a wrong type)
         return [np.asarray(Image.open(io.BytesIO(file.data))).astype(np.int64) for file in last.images]
 
     async def timed(self, job: ImageJob, rounds: int = 3) -> float:

@@ -56,6 +56,7 @@ async def _take_turns(bench: Bench, report: Report, alone: Any) -> None:
             under_way.set()
 
     long = asyncio.create_task(bench.draw(bench.job(id="long"), on_event))
+    long.add_done_callback(lambda _: under_way.set())  # it may have failed before
     await under_way.wait()
     began = time.perf_counter()
     await bench.draw(replace(draft, prompt="a draft of a boat"))

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -75,3 +77,10 @@ async def test_a_pipeline_that_is_on_the_device_already_fits_there(monkeypatch: 
     monkeypatch.setattr("pipelines.device.memory.weights_budget", lambda *_: 0.0)
     with serving(TINY, flux_pipeline(TINY)) as bench:
         assert len(await bench.draw(bench.job())) == 1
+
+
+def test_a_machine_without_the_libraries_is_told_so_in_one_line() -> None:
+    code = "import runpy, sys; sys.modules['diffusers'] = None; runpy.run_module('benchmarks.gpu', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "The GPU benchmark needs diffusers, which is not installed: pip install -e .\n"
