@@ -5,7 +5,7 @@ added once it reloads its catalog.
 """
 
 import re
-import shutil
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from pipelines.catalog.adapters import Adapter, read_adapter
 from pipelines.catalog.checkpoint_files import SINGLE_FILES
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
+from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
@@ -78,7 +79,8 @@ class CheckpointManager:
             raise BadRequest("It has the denoiser alone: name the folder with the other parts in 'base'.", param="base")
         catalog = self._catalog()
         family = family or _family_of(catalog, inspection.conditioning)
-        stem = name or _slug(self._name(self._locate(checkpoint, "checkpoint")))
+        path = shortened(self._locate(checkpoint, "checkpoint"))
+        stem = name or _slug(path)
         models = [
             NewModel(name_for(stem, tier), tier, price or _price_of(catalog, family, tier))
             for tier in dict.fromkeys(tiers)
@@ -86,10 +88,9 @@ class CheckpointManager:
         if taken := [catalog.models[model.name] for model in models if model.name in catalog.models]:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
-        path = self._locate(checkpoint, "checkpoint")
         base_name = self._name(inspection.folder) if path.is_file() else None
         text = catalog_text(self._name(path), base_name, family, suggestion, models)
-        file = self._model_configs / f"{_slug(stem)}.toml"
+        file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
 
@@ -151,7 +152,7 @@ class CheckpointManager:
         return list(verify(path))
 
     def remove(self, model: str, *, delete_files: bool = False) -> list[Path]:
-        """Delete the catalog file of a model and, if told so, its checkpoint's files. Returns what was deleted.
+        """Delete the catalog file of a model and, if told so, what its `checkpoint` names. Returns what was deleted.
 
         Raises ApiError, then nothing was deleted: also where the rest of the catalog needs what would go.
         """
@@ -160,13 +161,9 @@ class CheckpointManager:
         if found is None:
             known = ", ".join(catalog.models)
             raise NotFound(f"There is no image model `{model}`. Image models here: {known}.", param="model")
-        source, checkpoint = found.source, self._weights / self._configured(found)
-        others = [other for other in catalog.models.values() if other.source != source]
-        if delete_files and any(checkpoint in self._paths_of(other) for other in others):
-            raise BadRequest(f"{checkpoint} is not deleted: another catalog file names it.", code="in_use")
-        if delete_files and not checkpoint.resolve().is_relative_to(self._weights.resolve()):
-            raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
+        source = found.source
         text = source.read_text()
+        checkpoint = self._deletable(source, text, catalog) if delete_files else None
         source.unlink()
         try:
             self._catalog()
@@ -175,12 +172,28 @@ class CheckpointManager:
             message = f"{source.name} is not removed, since the rest of the catalog needs it: {error.message}"
             raise BadRequest(message, code="in_use") from error
         deleted = [source]
-        if delete_files:
-            for path in (checkpoint, manifest_of(checkpoint)):
-                if path.exists():
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                    deleted.append(path)
+        for path in (checkpoint, manifest_of(checkpoint)) if checkpoint is not None else ():
+            if path.exists():
+                delete(path, self._weights)
+                deleted.append(path)
         return deleted
+
+    def _deletable(self, source: Path, text: str, catalog: Catalog) -> Path | None:
+        """The checkpoint of a catalog file: exactly what the file names. None for another server's model. Raises
+        BadRequest if it must stay."""
+        name = tomllib.loads(text).get("checkpoint")
+        if name is None:
+            return None
+        checkpoint = self._weights / name
+        if self._weights.resolve() not in checkpoint.resolve().parents:
+            raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
+        place = checkpoint.parent.resolve() / checkpoint.name
+        others = [spec for model in catalog.models.values() if model.source != source for spec in model.checkpoints]
+        for path in (path for spec in others for path in spec.paths):
+            for needed in (path.parent.resolve() / path.name, path.resolve()):  # a link, and where it leads
+                if needed.is_relative_to(place) or place.is_relative_to(needed):
+                    raise BadRequest(f"{checkpoint} is not deleted: another catalog file names it.", code="in_use")
+        return checkpoint
 
     def _catalog(self) -> Catalog:
         try:
@@ -203,11 +216,7 @@ class CheckpointManager:
 
     def _name(self, path: Path) -> str:
         """As catalog files name it: relative to the weights folder if it is inside."""
-        weights = self._weights.absolute()
-        for parent in (path, *path.parents):  # a hub cache folder's name stands for its snapshot
-            if parent.name.startswith(HUB_CACHE):
-                path = parent
-                break
+        weights, path = self._weights.absolute(), shortened(path)
         return str(path.absolute().relative_to(weights)) if path.absolute().is_relative_to(weights) else str(path)
 
     def _base_of(self, path: Path, base: str | None) -> Path | None:
@@ -224,10 +233,6 @@ class CheckpointManager:
             is_folder = (path / "model_index.json").is_file() or path.name.startswith(HUB_CACHE)
             if is_folder or path.suffix in SINGLE_FILES:
                 yield path
-
-    def _configured(self, model: ImageModel) -> str:
-        """The path of a model's checkpoint as its catalog file has it."""
-        return self._name(model.checkpoint.path)
 
     def _paths_of(self, model: ImageModel) -> list[Path]:
         """All that a model is drawn with, as its catalog file has it."""
@@ -280,9 +285,10 @@ def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
     return format_money(max(prices))
 
 
-def _slug(name: str) -> str:
-    """A model's name, or a file's, from a path."""
-    stem = Path(name).name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
+def _slug(path: Path) -> str:
+    """A model's name, or a file's, from a path: a snapshot has a hash for a name, so its repository's."""
+    path = (cache_of(path) or path) if path.parent.name == "snapshots" else path
+    stem = path.name.removesuffix(".safetensors").removesuffix(".gguf").removeprefix(HUB_CACHE)
     return re.sub(r"[^a-z0-9.]+", "-", stem.lower()).strip("-.") or "checkpoint"
 
 
