@@ -8,12 +8,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from diffusers.loaders.single_file_utils import SingleFileComponentError
 from safetensors.torch import load_file
 
 from pipelines.catalog.checkpoint_files import SCALES, CheckpointError, stored_as_float8
 from pipelines.protocol.images import CheckpointSpec
 
 PREFIX = "model.diffusion_model."  # of the denoiser in files that could have other components too
+ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
 MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
 
 
@@ -29,14 +31,15 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
             message = "pip install --constraint constraints.txt --editable '.[gguf]'"
             raise CheckpointError(f"{spec.path} needs the library gguf, which is not installed: {message}")
         from diffusers import GGUFQuantizationConfig
+        from diffusers.models.model_loading_utils import load_gguf_checkpoint
 
-        source: Any = str(spec.path)
+        source = named_for_library(load_gguf_checkpoint(str(spec.path)))
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
     else:
-        source = unscaled({name.removeprefix(PREFIX): weight for name, weight in load_file(spec.path).items()}, dtype)
+        source = unscaled(named_for_library(load_file(spec.path)), dtype)
     try:
         denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
-    except (IndexError, KeyError) as error:  # of renaming tensors, where some are missing
+    except (IndexError, KeyError, SingleFileComponentError) as error:  # of renaming tensors, where some are missing
         message = f"its tensors are not those of a {kind.__name__} like {spec.base}/{part}"
         raise CheckpointError(f"{spec.path}: {message}") from error
     if missing := [name for name, weight in denoiser.named_parameters() if weight.is_meta]:
@@ -44,6 +47,15 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
         raise CheckpointError(f"{spec.path}: {message}")
     if stored_as_float8(spec):
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
+    return denoiser
+
+
+def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The denoiser's weights alone, with the prefix if the library looks for it, else without."""
+    inside = {name[len(PREFIX) :]: weight for name, weight in weights.items() if name.startswith(PREFIX)}
+    denoiser = inside or weights
+    if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
+        return {PREFIX + name: weight for name, weight in denoiser.items()}
     return denoiser
 
 

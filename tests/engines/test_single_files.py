@@ -27,6 +27,7 @@ from pipelines.images.row_limits import RowLimits
 from pipelines.images.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.support.image_jobs import image_job
+from tests.support.tiny_checkpoints import original_unet_name
 from tests.support.tiny_families import make_family
 
 CPU = torch.device("cpu")
@@ -207,6 +208,37 @@ def test_weights_of_another_model_are_refused(base: Path, tmp_path: Path) -> Non
     plain(weights, tmp_path / "part.safetensors")
     with pytest.raises(CheckpointError, match="its tensors are not those of a FluxTransformer2DModel"):
         load_checkpoint(single_file(base, tmp_path / "part.safetensors"), CPU)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
+@pytest.mark.parametrize(
+    ("save", "suffix", "difference"),
+    [(plain, "safetensors", 0), (float8, "safetensors", 5), (quantized(KIND.Q8_0), "gguf", 1)],
+)
+@pytest.mark.parametrize("family", ["sd15", "sdxl"])
+def test_a_unet_in_its_original_names_draws_what_its_weights_draw(
+    tmp_path: Path, family: str, save: Callable[[Weights, Path], None], suffix: str, difference: float, prefix: str
+) -> None:
+    folder = make_family(family, tmp_path / family)
+    weights = load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")
+    file = tmp_path / f"tuned.{suffix}"
+    others = {} if suffix == "gguf" or not prefix else {"first_stage_model.decoder.conv_in.bias": torch.zeros(8)}
+    save({prefix + original_unet_name(name): weight for name, weight in weights.items()} | others, file)
+    spec = single_file(folder, file)
+    of_folder = draw(replace(spec, path=folder, base=None)).astype(int)
+    assert np.abs(draw(spec) - of_folder).mean() <= difference
+    plain(weights, tmp_path / "own-names.safetensors")
+    assert (draw(single_file(folder, tmp_path / "own-names.safetensors")) == of_folder).all()
+
+
+def test_a_unet_of_another_model_is_refused(tmp_path: Path) -> None:
+    sd15, sdxl = (make_family(name, tmp_path / name) for name in ("sd15", "sdxl"))
+    weights = load_file(sd15 / "unet" / "diffusion_pytorch_model.safetensors")
+    plain({original_unet_name(name): weight for name, weight in weights.items()}, tmp_path / "sd15.safetensors")
+    plain({"something.weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    for base, name in ((sdxl, "sd15"), (sd15, "other")):
+        with pytest.raises(CheckpointError, match="its tensors are not those of a UNet2DConditionModel"):
+            load_checkpoint(single_file(base, tmp_path / f"{name}.safetensors"), CPU)
 
 
 async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def make_single_file(folder: Path) -> tuple[Path, Path]:
     for weights in (folder / "configs").rglob("*.safetensors"):
         weights.unlink()
     tensors = {
-        **{f"model.diffusion_model.{_unet_key(k)}": v for k, v in pipeline.unet.state_dict().items()},
+        **{f"model.diffusion_model.{original_unet_name(k)}": v for k, v in pipeline.unet.state_dict().items()},
         **{f"first_stage_model.{_vae_key(k)}": _as_conv(k, v) for k, v in pipeline.vae.state_dict().items()},
         **{f"cond_stage_model.transformer.{_text_key(k)}": v for k, v in pipeline.text_encoder.state_dict().items()},
     }
@@ -113,10 +113,11 @@ RESNET = {
 UNET_ENDS = {
     "time_embedding.linear_1": "time_embed.0", "time_embedding.linear_2": "time_embed.2", "conv_in": "input_blocks.0.0",
     "conv_norm_out": "out.0", "conv_out": "out.2",
+    "add_embedding.linear_1": "label_emb.0.0", "add_embedding.linear_2": "label_emb.0.2",
 }  # fmt: skip
 
 
-def _unet_key(key: str) -> str:
+def original_unet_name(key: str) -> str:
     """A diffusers name in the original's numbering, for one resnet per block."""
     for name, original in UNET_ENDS.items():
         if key.startswith(f"{name}."):
