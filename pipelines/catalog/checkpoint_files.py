@@ -14,6 +14,7 @@ from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
+DENOISER_PREFIX = "model.diffusion_model."  # of its tensors in files that could have other components too
 SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")

@@ -21,6 +21,7 @@ from pipelines.catalog.call_signature import (
     takes_negative_prompt,
 )
 from pipelines.catalog.checkpoint_files import (
+    DENOISER_PREFIX,
     SINGLE_FILES,
     WEIGHTS,
     CheckpointError,
@@ -60,7 +61,9 @@ class Inspection:
     """What the files say. With `problems` it can't be served as it is."""
 
     path: Path  # a hub cache folder's snapshot
-    folder: Path | None  # with model_index.json: the checkpoint itself, or its base
+    folder: Path | None  # with model_index.json: the checkpoint itself, its base, or its configs
+    base: Path | None  # of a single file that has the denoiser alone
+    config: Path | None  # of a single file that has all components
     class_name: str | None
     parts: tuple[Part, ...]
     variants: tuple[str, ...]
@@ -83,20 +86,22 @@ class Inspection:
         return sum(part.bytes if is_gguf and part.name == name else part.weights * item_bytes for part in self.parts)
 
 
-def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSource | None = None) -> Inspection:
+def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None = None) -> Inspection:
     """Look at a diffusers folder, a hub cache folder or a single file. `base` is the folder with the other components
-    of a single file that has the denoiser alone. Raises nothing: what is wrong is in `problems`."""
-    source = source or PipelineSource()
-    path, base = find_snapshot(path), find_snapshot(base) if base else None
-    folder = path if path.is_dir() else base
+    of a single file that has the denoiser alone, `config` that of the configs of one that has all. Raises nothing: what
+    is wrong is in `problems`."""
+    source = PipelineSource()
+    path, base, config = find_snapshot(path), base and find_snapshot(base), config and find_snapshot(config)
+    folder = path if path.is_dir() else base or config
     problems: list[str] = []
     index: dict[str, Any] = {}
     try:
-        spec = CheckpointSpec(path.name, path, None, "", "img2img", 1, base=base)
+        spec = CheckpointSpec(path.name, path, config, "", "img2img", 1, base=base)
         index = model_index(check_files(spec))
     except CheckpointError as error:
-        problems.append(str(error))
-    parts = tuple(_parts(path, folder, index, problems))
+        lacks_config = folder is None and is_whole(path)
+        problems.append(f"{path}: a whole checkpoint, which needs `config`" if lacks_config else str(error))
+    parts = tuple(_parts(path, folder, index, problems, is_config=folder is not None and folder == config))
     class_name = index.get("_class_name")
     signature = source.parameters(class_name) if class_name else None
     if class_name and signature is None:
@@ -113,6 +118,8 @@ def inspect_checkpoint(path: Path, base: Path | None = None, source: PipelineSou
     return Inspection(
         path=path,
         folder=folder,
+        base=base if path.is_file() else None,
+        config=config if path.is_file() else None,
         class_name=class_name,
         parts=parts,
         variants=_variants(folder, index),
@@ -132,8 +139,22 @@ def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
         tensors = read_header(file).tensors
     except BrokenFile:
         return []
-    weights = sum(tensor.weights for tensor in tensors)
+    weights = sum(tensor.weights for tensor in denoiser_tensors(tensors))
     return [folder for folder in folders if weights and weights == _denoiser_weights(find_snapshot(folder))]
+
+
+def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of a single file that are its denoiser's."""
+    listed = list(tensors)
+    return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a file has a codec beside the denoiser: then it has all components."""
+    try:
+        return file.suffix == ".safetensors" and any(each.name.startswith(WHOLE) for each in read_header(file).tensors)
+    except (BrokenFile, OSError):
+        return False
 
 
 def _denoiser_weights(folder: Path) -> int:
@@ -144,12 +165,16 @@ def _denoiser_weights(folder: Path) -> int:
         return 0
 
 
-def _parts(path: Path, folder: Path | None, index: dict[str, Any], problems: list[str]) -> Iterator[Part]:
+def _parts(
+    path: Path, folder: Path | None, index: dict[str, Any], problems: list[str], *, is_config: bool
+) -> Iterator[Part]:
     denoiser = denoiser_name(index)
     if path.suffix in SINGLE_FILES and path.is_file():
         tensors = _read([path], problems)
-        if folder is None and any(tensor.name.startswith(WHOLE) for tensor in tensors):
+        if is_config or (folder is None and any(tensor.name.startswith(WHOLE) for tensor in tensors)):
             denoiser = "all components"
+        elif folder is not None:
+            tensors = denoiser_tensors(tensors)  # the others are its base's
         yield _part(denoiser, _class_of(index.get(denoiser)) or "of a single file", tensors)
     if folder is None:
         return
@@ -159,6 +184,8 @@ def _parts(path: Path, folder: Path | None, index: dict[str, Any], problems: lis
         if not (folder / name).is_dir():
             problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
             continue
+        if is_config:
+            continue  # its weights, if there are any, are not loaded
         files = default_variant(folder / name)
         class_name = _class_of(index[name])
         problems += part_problems(folder / name, class_name, files)

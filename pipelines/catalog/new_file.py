@@ -25,14 +25,16 @@ def name_for(stem: str, tier: Tier) -> str:
 
 
 def catalog_text(
-    checkpoint: str, base: str | None, family: str, suggestion: Suggestion, models: Sequence[NewModel]
-) -> str:
+    checkpoint: str, base: str | None, config: str | None, family: str, suggestion: Suggestion,
+    models: Sequence[NewModel],
+) -> str:  # fmt: skip
     """The file's text."""
     lines = [
         "# Values after `=` were found in the checkpoint, where the comments say; weights.md describes the keys.",
         "",
         f"checkpoint   = {json.dumps(checkpoint)}",
         *([f"base         = {json.dumps(base)}  # has the other components"] if base else []),
+        *([f"config       = {json.dumps(config)}  # has the configs"] if config else []),
         f"family       = {json.dumps(family)}",
         f"conditioning = {json.dumps(suggestion.conditioning)}",
         _line("native_area_px", suggestion.native_area_px),

@@ -28,10 +28,11 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
     checkpoint, conditioning = file.checkpoint or "", file.conditioning or "native"
     path = find_snapshot(weights / checkpoint)
     base = find_snapshot(weights / file.base) if file.base else None
+    config = find_snapshot(weights / file.config) if file.config else None
     return CheckpointSpec(
         name=_checkpoint_name(checkpoint),
         path=path,
-        config=weights / file.config if file.config else None,
+        config=config,
         family=family,
         conditioning=conditioning,
         max_references=file.max_references or MODES[conditioning].max_references,
@@ -40,7 +41,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         sampling=SamplingDefaults(**file.sampling.model_dump()),
         runtime=_runtime(file.runtime, weights),
         refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
-        version=max(files_version(path), files_version(base) if base else 0),
+        version=_version(path, base, config),
         base=base,
         sheet=file.sheet,
         enlarge=file.enlarge,
@@ -86,6 +87,10 @@ def _controls(file: CheckpointTable, weights: Path) -> tuple[Control, ...]:
     return tuple(replace(each, version=files_version(each.path)) for each in (*nets, *adapters))
 
 
+def _version(*paths: Path | None) -> int:
+    return max(files_version(path) for path in paths if path is not None)
+
+
 def _checkpoint_name(checkpoint: str) -> str:
     return checkpoint.removesuffix(".safetensors").removesuffix(".gguf")
 
@@ -95,7 +100,9 @@ def with_weights(
 ) -> CheckpointSpec:
     """With another checkpoint and other settings, by the keys of catalog files. `areas` are those of its models."""
     path = find_snapshot(weights / checkpoint)
-    base = find_snapshot(weights / settings["base"]) if settings.get("base") else None
+    beside: dict[str, Path | None] = {"base": spec.base, "config": spec.config}
+    for key in beside.keys() & settings.keys():
+        beside[key] = find_snapshot(weights / settings[key]) if settings[key] else None
     changes = {key: settings[key] for key in ("native_area_px", "max_area_px", "enlarge") if key in settings}
     if "conditioning" in settings:
         conditioning: Conditioning = settings["conditioning"]
@@ -106,8 +113,9 @@ def with_weights(
         spec,
         name=_checkpoint_name(checkpoint),
         path=path,
-        version=max(files_version(path), files_version(base) if base else 0),
-        base=base if "base" in settings else spec.base,
+        version=_version(path, *beside.values()),
+        base=beside["base"],
+        config=beside["config"],
         **changes,
     )
     if not changes:

@@ -139,12 +139,12 @@ def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) ->
     return CheckpointSpec(
         name=name,
         path=inspection.path,
-        config=None,
+        config=inspection.config,
         family="",
         conditioning=inspection.conditioning,
         max_references=MODES[inspection.conditioning].max_references,
         native_area_px=int(suggestion.native_area_px.value),
         max_area_px=int(suggestion.max_area_px.value),
         sampling=SamplingDefaults(guidance=suggestion.guidance.value),
-        base=inspection.folder if inspection.path.is_file() else None,
+        base=inspection.base,
     )

@@ -11,10 +11,9 @@ import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError
 from safetensors.torch import load_file
 
-from pipelines.catalog.checkpoint_files import SCALES, CheckpointError, stored_as_float8
+from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, SCALES, CheckpointError, stored_as_float8
 from pipelines.protocol.images import CheckpointSpec
 
-PREFIX = "model.diffusion_model."  # of the denoiser in files that could have other components too
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
 MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
 
@@ -52,10 +51,10 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The denoiser's weights alone, with the prefix if the library looks for it, else without."""
-    inside = {name[len(PREFIX) :]: weight for name, weight in weights.items() if name.startswith(PREFIX)}
-    denoiser = inside or weights
+    names = [name for name in weights if name.startswith(DENOISER_PREFIX)] or list(weights)
+    denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}
     if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
-        return {PREFIX + name: weight for name, weight in denoiser.items()}
+        return {DENOISER_PREFIX + name: weight for name, weight in denoiser.items()}
     return denoiser
 
 

@@ -87,6 +87,7 @@ def show_report(report: CheckpointFindings) -> None:
     lines = {
         "path": report.path,
         "base": report.base,
+        "config": report.config,
         "variants": ", ".join(report.variants),
         "problem": "\n".join(report.problems),
         "needs": ", ".join(f"{library} (not installed)" for library in report.needs),

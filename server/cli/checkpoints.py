@@ -25,16 +25,20 @@ BasePath = Annotated[
     str | None, typer.Option(help="The folder with the other components, of a file that has the denoiser alone.")
 ]
 
+ConfigPath = Annotated[
+    str | None, typer.Option(help="The folder with the configs, of a file that has the whole checkpoint.")
+]
+
 
 @app.command()
-def inspect(checkpoint: CheckpointPath, base: BasePath = None) -> None:
+def inspect(checkpoint: CheckpointPath, base: BasePath = None, config: ConfigPath = None) -> None:
     """Say what a folder, a hub cache folder, a .safetensors or a .gguf file is and can do. Reads no weights."""
     from server.cli.checkpoint_tables import show_report
     from server.schemas.checkpoint_reports import report_of
 
     manager = _manager()
     with _readable_errors():
-        show_report(report_of(*manager.inspect(checkpoint, base)))
+        show_report(report_of(*manager.inspect(checkpoint, base, config)))
 
 
 @app.command()
@@ -45,6 +49,7 @@ def add(
     tiers: Annotated[str, typer.Option(help="Which of 1K, 2K and 4K, separated by commas.")] = "1K",
     price: Annotated[str | None, typer.Option(help="CNY a call; what the family's models cost unless given.")] = None,
     base: BasePath = None,
+    config: ConfigPath = None,
 ) -> None:
     """Write its catalog file, with values found in the checkpoint, and the SHA-256 sums of its files."""
     from typing import cast, get_args
@@ -57,7 +62,7 @@ def add(
     chosen = cast(list[Tier], listed)
     manager = _manager()
     with _readable_errors():
-        added = manager.add(checkpoint, name=name, family=family, tiers=chosen, price=price, base=base)
+        added = manager.add(checkpoint, name=name, family=family, tiers=chosen, price=price, base=base, config=config)
     typer.echo(added.text)
     typer.echo(f"Wrote {added.file}.")
     for library in added.needs:

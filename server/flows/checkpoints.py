@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapter
-from pipelines.catalog.checkpoint_files import SINGLE_FILES
+from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
-from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint
+from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint, is_whole
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
 from pipelines.catalog.new_file import NewModel, catalog_text, name_for
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.suggestion import Suggestion, suggest
+from pipelines.protocol.images import CheckpointSpec
 from server.accounts.money import format_money
 from server.errors import BadRequest, NotFound
 from server.flows.catalog_edit import SettingChange
@@ -55,10 +56,25 @@ class CheckpointManager:
         self._model_configs = model_configs
         self._weights = weights
 
-    def inspect(self, checkpoint: str, base: str | None = None) -> tuple[Inspection, Suggestion]:
-        """What it is and can do, and the values that fit it. Raises NotFound."""
+    def inspect(
+        self, checkpoint: str, base: str | None = None, config: str | None = None, like: CheckpointSpec | None = None
+    ) -> tuple[Inspection, Suggestion]:
+        """What it is and can do, and the values that fit it. `base` and `config` go with a single file; of several
+        folders that fit, that of `like` is taken. Raises NotFound, and BadRequest if one must be named."""
         path = self._locate(checkpoint, "checkpoint")
-        inspection = inspect_checkpoint(path, self._base_of(path, base))
+        if base is not None and config is not None:
+            raise BadRequest("'base' is for a denoiser alone and 'config' for a whole checkpoint.", param="config")
+        if base is not None:
+            inspection = inspect_checkpoint(path, self._locate(base, "base"))
+        elif config is not None:
+            inspection = inspect_checkpoint(path, config=self._locate(config, "config"))
+        elif path.is_dir():
+            inspection = inspect_checkpoint(path)
+        elif is_whole(path):
+            found = self._fitting(path, "config", like.config if like else None)
+            inspection = inspect_checkpoint(path, config=found or (like.config if like else None))
+        else:
+            inspection = inspect_checkpoint(path, self._fitting(path, "base", like.base if like else None))
         return inspection, suggest(inspection)
 
     def add(
@@ -70,13 +86,16 @@ class CheckpointManager:
         tiers: Sequence[Tier] = ("1K",),
         price: str | None = None,
         base: str | None = None,
+        config: str | None = None,
     ) -> Added:
         """Write its catalog file and its manifest. Raises ApiError; then no file was written."""
-        inspection, suggestion = self.inspect(checkpoint, base)
+        inspection, suggestion = self.inspect(checkpoint, base, config)
+        if inspection.folder is None and is_whole(inspection.path):
+            folders = ", ".join(self._name(folder) for folder in self._on_disk() if folder.is_dir())
+            message = "It has all components: name the diffusers folder of its configs in 'config'. Folders here: "
+            raise BadRequest(f"{message}{folders or 'none'}.", param="config")
         if inspection.problems:
             raise BadRequest(f"It can't be served: {'; '.join(inspection.problems)}", param="checkpoint")
-        if inspection.folder is None:
-            raise BadRequest("It has the denoiser alone: name the folder with the other parts in 'base'.", param="base")
         catalog = self._catalog()
         family = family or _family_of(catalog, inspection.conditioning)
         path = shortened(self._locate(checkpoint, "checkpoint"))
@@ -88,34 +107,40 @@ class CheckpointManager:
         if taken := [catalog.models[model.name] for model in models if model.name in catalog.models]:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
-        base_name = self._name(inspection.folder) if path.is_file() else None
-        text = catalog_text(self._name(path), base_name, family, suggestion, models)
+        base_name, config_name = map(self._name_if, (inspection.base, inspection.config))
+        text = catalog_text(self._name(path), base_name, config_name, family, suggestion, models)
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
 
     def fit(self, model: ImageModel, checkpoint: str) -> list[SettingChange]:
         """The values of a model's catalog file that a swap to another checkpoint should change: those for which the two
-        checkpoints call for different ones. What was tuned for both stays. Raises NotFound."""
-        inspection, suggestion = self.inspect(checkpoint)
+        checkpoints call for different ones. What was tuned for both stays. Raises NotFound, and BadRequest if several
+        folders go with it."""
+        spec = model.checkpoint
+        try:
+            inspection, suggestion = self.inspect(checkpoint, like=spec)
+        except BadRequest as error:
+            message = f"{error.message} Edit `checkpoint` and `{error.param}` in {model.source.name}, and reload."
+            raise BadRequest(message, param=error.param) from error
         if inspection.problems:
             return []  # loading it will fail, and say more
-        old = inspect_checkpoint(model.checkpoint.path, model.checkpoint.base)
+        old = inspect_checkpoint(spec.path, spec.base, spec.config)
         before = None if old.problems else suggest(old)
         fitted = before.values if before is not None else {}
-        spec = model.checkpoint
         current = {
             "conditioning": spec.conditioning,
             "native_area_px": spec.native_area_px,
             "max_area_px": spec.max_area_px,
             "steps": model.steps,
             "sampling.guidance": spec.sampling.guidance,
-            "base": self._name(spec.base) if spec.base else None,
+            "base": self._name_if(spec.base),
+            "config": self._name_if(spec.config),
             "enlarge": spec.enlarge,
         }
-        base = self._name(inspection.folder) if inspection.folder and inspection.path.is_file() else None
+        base, config = map(self._name_if, (inspection.base, inspection.config))
         changes = {key: value for key, value in suggestion.values.items() if fitted.get(key) != value}
-        wanted: dict[str, float | str | None] = {**changes, "base": base}
+        wanted: dict[str, float | str | None] = {**changes, "base": base, "config": config}
         if suggestion.enlarge == "resize" or (before is not None and before.enlarge == "resize"):
             wanted["enlarge"] = suggestion.enlarge  # one of the two has no second pass
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
@@ -184,7 +209,7 @@ class CheckpointManager:
         name = tomllib.loads(text).get("checkpoint")
         if name is None:
             return None
-        checkpoint = self._weights / name
+        checkpoint: Path = self._weights / name
         if self._weights.resolve() not in checkpoint.resolve().parents:
             raise BadRequest(f"{checkpoint} is not under the weights folder: delete it by hand.", param="delete_files")
         place = checkpoint.parent.resolve() / checkpoint.name
@@ -219,13 +244,19 @@ class CheckpointManager:
         weights, path = self._weights.absolute(), shortened(path)
         return str(path.absolute().relative_to(weights)) if path.absolute().is_relative_to(weights) else str(path)
 
-    def _base_of(self, path: Path, base: str | None) -> Path | None:
-        """The folder that a single file's other components come from: as told, or the only one of as many weights."""
-        if base is not None:
-            return self._locate(base, "base")
-        if path.is_dir():
-            return None
-        found = find_bases(path, (folder for folder in self._on_disk() if folder.is_dir()))
+    def _name_if(self, path: Path | None) -> str | None:
+        return self._name(path) if path is not None else None
+
+    def _fitting(self, file: Path, key: str, current: Path | None) -> Path | None:
+        """The folder whose denoiser has as many weights as a single file's: the current one, or the only one. Raises
+        BadRequest if there are several: trainings of one architecture differ in what they do."""
+        found = find_bases(file, (folder for folder in self._on_disk() if folder.is_dir()))
+        if current is not None and current in map(find_snapshot, found):
+            return current
+        if len(found) > 1:
+            names = ", ".join(self._name(folder) for folder in found)
+            message = f"Several folders go with {file.name}: {names}. Name the one that it was trained from in '{key}'."
+            raise BadRequest(message, param=key)
         return found[0] if found else None
 
     def _on_disk(self) -> Iterator[Path]:

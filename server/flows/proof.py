@@ -77,7 +77,11 @@ class Proofs:
         if model is not None:
             spec, steps = model.checkpoint, model.steps
         else:
-            inspection, suggestion = self._checkpoints.inspect(name)
+            try:
+                inspection, suggestion = self._checkpoints.inspect(name)
+            except BadRequest as error:
+                message = f"{error.message} Add it with `darkroom checkpoints add`, and name the model here."
+                raise BadRequest(message, param="candidates") from error
             if inspection.problems:
                 raise BadRequest(f"{name} can't be drawn: {'; '.join(inspection.problems)}", param="candidates")
             spec, steps = suggested_spec(name, inspection, suggestion), int(suggestion.steps.value)

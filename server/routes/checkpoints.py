@@ -114,7 +114,7 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
 async def inspect(request: Request, services: ServicesDep) -> CheckpointFindings:
     """Look at a checkpoint."""
     body = validate(InspectRequest, parse_json(await request.body()), strict=True)
-    return report_of(*await asyncio.to_thread(services.checkpoints.inspect, body.checkpoint, body.base))
+    return report_of(*await asyncio.to_thread(services.checkpoints.inspect, body.checkpoint, body.base, body.config))
 
 
 @router.post(

@@ -31,7 +31,8 @@ def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindi
     }
     return CheckpointFindings(
         path=str(inspection.path),
-        base=str(inspection.folder) if inspection.folder and inspection.path.is_file() else None,
+        base=str(inspection.base) if inspection.base else None,
+        config=str(inspection.config) if inspection.config else None,
         class_name=inspection.class_name,
         parts=[
             PartReport(

@@ -19,6 +19,7 @@ class InspectRequest(BaseModel):
 
     checkpoint: Path
     base: Path | None = None
+    config: Path | None = None
 
 
 class AddRequest(InspectRequest):
@@ -114,6 +115,7 @@ class CheckpointFindings(Answer):
     object: Literal["checkpoint.report"] = "checkpoint.report"
     path: str
     base: str | None
+    config: str | None
     class_name: str | None
     parts: list[PartReport]
     variants: list[str]

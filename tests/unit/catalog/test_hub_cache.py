@@ -112,9 +112,7 @@ def test_removing_a_file_of_a_cache_leaves_the_others(manager: CheckpointManager
     assert (files / "q8.safetensors").is_file()
 
 
-def test_what_another_catalog_file_names_is_not_deleted(
-    manager: CheckpointManager, weights: Path, files: Path
-) -> None:
+def test_what_another_catalog_file_names_is_not_deleted(manager: CheckpointManager, weights: Path, files: Path) -> None:
     """Nor what its own file is a part of, and not what a link leads to."""
     for name in ("q4", "q8"):
         manager.add(f"models--c--g/snapshots/111/{name}.safetensors", base="flux")
