@@ -15,6 +15,7 @@ from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults
 
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
+UNCHECKED = "not checked for distillation"  # of a class's defaults: distilled checkpoints have the same class
 FALLBACK_AREA_PX = 1024 * 1024
 MAX_AREA_PX = 2048 * 2048
 
@@ -65,14 +66,15 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
 
 
 def _steps(inspection: Inspection, few: str | None) -> Value:
-    card = card_value(_card(inspection), "num_inference_steps")
-    if card is not None and 1 <= card <= 200:
-        return Value(int(card), "README.md of the checkpoint")
+    for found, card in _cards(inspection):
+        value = card_value(card, "num_inference_steps")
+        if value is not None and 1 <= value <= 200:
+            return Value(int(value), found)
     if few is not None:
         return Value(FEW_STEPS, few)
     default = _default(inspection, "num_inference_steps")
     if default is not None:
-        return Value(int(default), f"the default of {inspection.class_name}")
+        return Value(int(default), f"the default of {inspection.class_name}, {UNCHECKED}")
     return Value(FALLBACK_STEPS, "a guess: nothing says")
 
 
@@ -80,14 +82,15 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
     if inspection.abilities is not None and not inspection.abilities.guidance:
         return Value(1.0, "the checkpoint draws without guidance")
     scale = "guidance_scale" if _default(inspection, "guidance_scale") is not None else "true_cfg_scale"
-    card = card_value(_card(inspection), scale)
-    if card is not None and card <= 50:
-        return Value(card, "README.md of the checkpoint")
+    for found, card in _cards(inspection):
+        value = card_value(card, scale)
+        if value is not None and value <= 50:
+            return Value(value, found)
     default = _default(inspection, scale)
     if few is not None and not embeds_guidance(inspection.signature):
         return Value(1.0, few)
     if default is not None:
-        return Value(float(default), f"the default of {inspection.class_name}")
+        return Value(float(default), f"the default of {inspection.class_name}, {UNCHECKED}")
     return Value(FALLBACK_GUIDANCE, "a guess: nothing says")
 
 
@@ -129,9 +132,14 @@ def _default(inspection: Inspection, name: str) -> Any:
     return default if isinstance(default, int | float) else None
 
 
-def _card(inspection: Inspection) -> str:
-    """Its own card; a single file is another training, so its base's card says nothing of it."""
-    return read_card(inspection.path if inspection.path.is_dir() else inspection.path.parent)
+def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are: it may be
+    another training, and a base may be distilled. With how a value of theirs is said to be found."""
+    own = inspection.path if inspection.path.is_dir() else inspection.path.parent
+    yield "README.md of the checkpoint", read_card(own)
+    if inspection.folder is not None and inspection.folder != own:
+        name = "base" if inspection.base is not None else "folder of configs"
+        yield f"README.md of the {name}: check it", read_card(inspection.folder)
 
 
 def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) -> CheckpointSpec:

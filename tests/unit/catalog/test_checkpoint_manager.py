@@ -53,7 +53,7 @@ def test_an_added_checkpoint_is_in_the_catalog(manager: CheckpointManager, folde
     assert (model.steps, model.tier, model.price, model.group) == (28, "2K", 2500, "alpha-image-per-call")
     assert model.checkpoint.sampling.guidance == 3.5
     assert model.checkpoint.path == folders[1] / "flux"
-    assert "steps = 28  # the default of FluxPipeline" in added.text
+    assert "steps = 28  # the default of FluxPipeline, not checked for distillation" in added.text
 
 
 @pytest.mark.parametrize("make", [denoiser_file, gguf_file])
@@ -231,7 +231,7 @@ def test_the_commands_print_what_they_found(
     assert run(monkeypatch, folders, "inspect", "flux") == 0
     shown = capsys.readouterr().out
     assert "FluxPipeline" in shown
-    assert "steps           28  (the default of FluxPipeline)" in shown
+    assert "steps           28  (the default of FluxPipeline, not checked for distillation)" in shown
     assert run(monkeypatch, folders, "add", "flux", "--name", "mine", "--tiers", "1K,2K") == 0
     assert "`darkroom reload` serves mine, mine-hd-count" in capsys.readouterr().out
     assert run(monkeypatch, folders, "verify", "flux") == 0

@@ -178,6 +178,25 @@ def test_steps_and_guidance_come_from_the_checkpoint(
     assert found in suggested.steps.found
 
 
+def test_a_single_file_without_a_card_goes_by_that_of_its_folder(tmp_path: Path) -> None:
+    base = flux_folder(tmp_path / "turbo", index={**INDEX, "_class_name": "ZImagePipeline"})
+    (tmp_path / "files").mkdir()
+    file = denoiser_file(tmp_path / "files" / "turbo.safetensors")
+
+    def suggested(**beside: Path) -> list[tuple[float, str]]:
+        found = suggest(inspect_checkpoint(file, **beside))
+        return [(value.value, value.found) for value in (found.steps, found.guidance)]
+
+    unchecked = "the default of ZImagePipeline, not checked for distillation"
+    assert suggested(base=base) == [(50, unchecked), (5.0, unchecked)]
+    (base / "README.md").write_text("pipe(prompt, num_inference_steps=9, guidance_scale=0.0)")
+    assert suggested(base=base) == [(9, "README.md of the base: check it"), (0.0, "README.md of the base: check it")]
+    of_configs = "README.md of the folder of configs: check it"
+    assert suggested(config=base) == [(9, of_configs), (0.0, of_configs)]
+    (file.parent / "README.md").write_text("pipe(prompt, num_inference_steps=12)")
+    assert suggested(base=base) == [(12, "README.md of the checkpoint"), (0.0, "README.md of the base: check it")]
+
+
 @pytest.mark.parametrize(
     ("class_name", "configs", "side_px"),
     [
