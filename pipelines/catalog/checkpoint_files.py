@@ -14,6 +14,7 @@ from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
+VISION = ("vision_model.", "visual_projection.")  # of an image encoder beside one of texts
 DENOISER_PREFIX = "model.diffusion_model."  # of its tensors in files that could have other components too
 SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
@@ -151,13 +152,15 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
     """Memory of ControlNets, IP-Adapters and their image encoders. Raises CheckpointError for files that can't be
     loaded."""
     paths = {path: None for control in controls for path in (control.path, control.image_encoder) if path is not None}
-    sizes = 0
+    weights = 0
     for path in paths:
         files = default_variant(path) if path.is_dir() else [path]
         if not files or not files[0].is_file():
             raise CheckpointError(f"{path}: there is no such file, or no .safetensors file in it")
-        sizes += sum(tensor.weights * item_bytes for file in files for tensor in _tensors(file))
-    return sizes
+        tensors = [tensor for file in files for tensor in _tensors(file)]
+        seeing = [tensor for tensor in tensors if tensor.name.startswith(VISION)]
+        weights += sum(tensor.weights for tensor in seeing or tensors)  # of texts and pictures, that of pictures alone
+    return weights * item_bytes
 
 
 def stored_as_float8(spec: CheckpointSpec) -> bool:

@@ -26,6 +26,7 @@ from pipelines.protocol.images import CheckpointSpec, Control, ControlInput
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
+VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}  # of two encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +200,22 @@ def _load_net(control: Control, dtype: torch.dtype) -> torch.nn.Module:
 def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any]:
     """An image encoder, and what prepares pictures for it."""
     names = _config(folder, "ip_adapters").get("architectures") or [None]
-    kind = getattr(transformers, names[0], None) if str(names[0]).endswith(ENCODERS) else None
+    name = VISION_HALVES.get(names[0], str(names[0]))
+    kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None
     if kind is None:
         raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
     with _named("ip_adapters", folder):
-        encoder = kind.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True)
+        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True}
+        if names[0] == "CLIPModel":
+            both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
+            both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone
+            options["config"] = both.vision_config
+        encoder = kind.from_pretrained(folder, dtype=dtype, **options)
         if (folder / "preprocessor_config.json").is_file():
             return encoder, transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
         side_px = encoder.config.image_size
+        if name.startswith("Siglip"):
+            return encoder, transformers.SiglipImageProcessor(size={"height": side_px, "width": side_px})
         return encoder, transformers.CLIPImageProcessor(size={"shortest_edge": side_px}, crop_size=side_px)
 
 

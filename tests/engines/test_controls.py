@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes
 from pipelines.images.engine import ImageEngine
 from pipelines.images.loading import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
@@ -19,7 +20,7 @@ from tests.engines.shared_passes import difference, drawn, drawn_together, last_
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
-from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter
+from tests.support.tiny_families.controls import make_controlnet, make_image_encoder, make_ip_adapter, make_two_encoders
 
 CPU = torch.device("cpu")
 UPRIGHT, ACROSS = split_picture(upright=True), split_picture(upright=False)
@@ -206,6 +207,31 @@ def test_controls_count_as_memory(controlled: Callable[[str], CheckpointSpec]) -
     plain = replace(spec, controls=())
     more = load_checkpoint(spec, CPU).weights_bytes - load_checkpoint(plain, CPU).weights_bytes
     assert more == estimate_bytes(spec, 4) - estimate_bytes(plain, 4) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "half"), [("CLIPModel", "CLIPVisionModelWithProjection"), ("SiglipModel", "SiglipVisionModel")]
+)
+async def test_an_encoder_of_texts_and_pictures_is_half_loaded(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path, kind: str, half: str
+) -> None:
+    """As XLabs' IP-Adapters for FLUX.1 name openai/clip-vit-large-patch14, and those of SD 3.5 SigLIP."""
+    flux = controlled("flux")
+    folder = make_two_encoders(tmp_path / kind, kind)
+    spec = replace(flux, controls=(replace(flux.controls[2], image_encoder=folder),))
+    checkpoint = load_checkpoint(spec, CPU)
+    ((encoder, processor),) = checkpoint.controls.encoders.values()
+    assert type(encoder).__name__ == half
+    whole = load_file(folder / "model.safetensors")
+    for name, weight in encoder.state_dict().items():
+        saved = whole[name if name in whole else f"vision_model.{name}"]
+        assert torch.equal(weight, saved), name
+    assert processor(Image.new("RGB", (50, 40)), return_tensors="pt").pixel_values.shape == (1, 3, 32, 32)
+    adapter = sum(weight.numel() for weight in load_file(spec.controls[0].path).values())
+    seen = sum(weight.numel() for weight in encoder.parameters())
+    assert control_bytes(spec.controls, 4) == 4 * (adapter + seen)
+    if kind == "CLIPModel":
+        assert isinstance(await last_event(ImageEngine(CPU), controlled_job(spec, "style", seed=1)), Finished)
 
 
 def test_a_folder_with_one_variant_of_a_controlnet_loads(

@@ -11,6 +11,10 @@ from safetensors.torch import save_file
 
 EMBEDDING = (8, 8, 8, 16)  # channels of what reads a map
 ENCODER_WIDTH = 16
+VISION: dict[str, Any] = {
+    "hidden_size": ENCODER_WIDTH, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "image_size": 32, "patch_size": 8,
+}  # fmt: skip
 TOKENS = 4  # of a picture, in the denoiser's attention: the layout has always four
 
 
@@ -47,11 +51,20 @@ def _union(denoiser: Any, modes: int) -> Any:
 
 def make_image_encoder(folder: Path) -> Path:
     torch.manual_seed(2)
-    config = transformers.CLIPVisionConfig(
-        hidden_size=ENCODER_WIDTH, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=32,
-        patch_size=8, projection_dim=ENCODER_WIDTH,
-    )  # fmt: skip
+    config = transformers.CLIPVisionConfig(**VISION, projection_dim=ENCODER_WIDTH)
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder)
+    return folder
+
+
+def make_two_encoders(folder: Path, kind: str) -> Path:
+    """Of texts and pictures, a "CLIPModel" or "SiglipModel". What CLIP projects to is beside both configs."""
+    torch.manual_seed(2)
+    texts = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    if kind == "CLIPModel":
+        config: Any = transformers.CLIPConfig(text_config=texts, vision_config=VISION, projection_dim=ENCODER_WIDTH)
+    else:
+        config = transformers.SiglipConfig(text_config=texts, vision_config=VISION)
+    getattr(transformers, kind)(config).save_pretrained(folder)
     return folder
 
 
