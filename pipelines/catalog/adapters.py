@@ -1,6 +1,7 @@
 """What a LoRA adapter's file says of itself: its rank, and the words that its trainer gave to call it up."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
 MAX_TRIGGER_WORDS = 8
-DOWN = (".lora_down.weight", ".lora_A.weight", ".lora.down.weight")  # of kohya's, peft's and old diffusers' layers
+# Of the layers of kohya, peft, old diffusers (to_q_lora.down, lora_linear_layer.down) and XLabs (qkv_lora1.down).
+DOWN = re.compile(r"(\.lora_down|\.lora_A|[._]lora\d*\.down|\.lora_linear_layer\.down)\.weight$")
 PHRASES = ("modelspec.trigger_phrase", "trigger_words", "ss_trigger_words")  # keys of metadata
 
 
@@ -33,7 +35,7 @@ def read_adapter(file: Path) -> Adapter:
         header = read_header(file)
     except BrokenFile as error:
         return Adapter(file.stem, size, None, 0, (), str(error))
-    down = [tensor for tensor in header.tensors if tensor.name.endswith(DOWN)]
+    down = [tensor for tensor in header.tensors if DOWN.search(tensor.name)]
     problem = None if down else "no LoRA layers are in it"
     return Adapter(file.stem, size, _rank(down), len(down), _trigger_words(header.metadata), problem)
 

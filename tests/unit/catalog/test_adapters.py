@@ -12,9 +12,21 @@ from pipelines.catalog.adapters import read_adapter
 LAYER = np.zeros((8, 32), np.float16)
 
 
-@pytest.mark.parametrize("name", ["lora_unet_a.lora_down.weight", "unet.a.lora_A.weight", "unet.a.lora.down.weight"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lora_unet_a.lora_down.weight",
+        "unet.a.lora_A.weight",
+        "unet.a.lora.down.weight",
+        "unet.a.attn1.processor.to_q_lora.down.weight",
+        "text_encoder.a.q_proj.lora_linear_layer.down.weight",
+        "double_blocks.a.processor.qkv_lora1.down.weight",
+        "single_blocks.a.processor.proj_lora.down.weight",
+    ],
+)
 def test_the_rank_is_that_of_most_layers(tmp_path: Path, name: str) -> None:
     odd = {name.replace("a.", "b.", 1): LAYER[:4], name: LAYER, name.replace("a.", "c.", 1): LAYER, "alpha": LAYER[0]}
+    odd |= {tensor.replace("down", "up").replace("lora_A", "lora_B"): LAYER.T[:, :3].copy() for tensor in odd}
     save_file(odd, tmp_path / "style.safetensors")
     adapter = read_adapter(tmp_path / "style.safetensors")
     assert (adapter.name, adapter.rank, adapter.layers, adapter.problem) == ("style", 8, 3, None)
