@@ -1,8 +1,13 @@
-"""`make gpu`: `python -m benchmarks.gpu [PART ...] [--tiny]`. Without a part, all of them, one after another."""
+"""`make gpu`: `python -m benchmarks.gpu [PART ...] [--tiny]`. Without a part, all of them, one after another, on a GPU
+each in a process of its own."""
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,9 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not torch.cuda.is_available() and not chosen.tiny:
         parser.error("there is no GPU here; --tiny runs on a CPU")
+    names = chosen.part or list(PARTS)
+    if not chosen.tiny and len(names) > 1:
+        return run_apart(names, 2 * PART_S)
     machine = Machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"), chosen.tiny)
     failed = 0
-    for name in chosen.part or PARTS:
+    for name in names:
         report = Report(name)
         try:
             asyncio.run(PARTS[name](machine, report))
@@ -59,6 +67,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.add("the whole part", time.perf_counter() - report.began, "s", goal=f"{PART_S} s")
         report.show()
         machine.free()
+    return failed
+
+
+def run_apart(names: Sequence[str], limit_s: float) -> int:
+    """Each part in a process of its own: after an error that sticks to the device no other could go on, and what hangs
+    is killed. Returns the number of parts that failed."""
+    failed = 0
+    for name in names:
+        process = subprocess.Popen([sys.executable, "-m", "benchmarks.gpu", name], start_new_session=True)
+        why = None
+        try:
+            if code := process.wait(limit_s):
+                why = f"it ended with {code}"
+        except subprocess.TimeoutExpired:
+            why = f"it was killed after {limit_s:g} s"
+        finally:  # also where this process is interrupted
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it has started too
+            process.wait()
+        if why is not None:
+            Report(name).add("failed", why)
+            failed += 1
     return failed
 
 

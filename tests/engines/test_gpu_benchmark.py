@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks.gpu.__main__ import PARTS, main
+from benchmarks.gpu.__main__ import PARTS, main, run_apart
 from benchmarks.gpu.engine import PROMPT, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
@@ -84,3 +84,15 @@ def test_a_machine_without_the_libraries_is_told_so_in_one_line() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert ended.stderr == "The GPU benchmark needs diffusers, which is not installed: pip install -e .\n"
+
+
+def test_a_part_that_fails_or_hangs_does_not_end_the_others(capfd: pytest.CaptureFixture[str]) -> None:
+    """A process each: the first hangs in starting torch, the second is no part."""
+    assert run_apart(["ceilings"], limit_s=0.1) == 1
+    assert run_apart(["unknown", "unknown"], limit_s=300) == 2
+    figures = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(figure["part"], figure["what"], figure["value"]) for figure in figures] == [
+        ("ceilings", "failed", "it was killed after 0.1 s"),
+        ("unknown", "failed", "it ended with 2"),
+        ("unknown", "failed", "it ended with 2"),
+    ]
