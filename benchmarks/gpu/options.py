@@ -2,7 +2,10 @@
 
 import asyncio
 import time
+import traceback
 from typing import Any
+
+import torch
 
 from benchmarks.gpu.engine import Bench, Pixels, difference, serving
 from benchmarks.gpu.machine import Machine
@@ -50,6 +53,7 @@ async def compiled(machine: Machine, report: Report) -> None:
     try:
         for more, goal in sets[1:2] if machine.tiny else sets:
             name = ", ".join(["compile", *more])
+            torch.compiler.reset()  # else the set before counts towards the graphs that are kept
             await _try(machine, report, name, exact, plain_s, goal=goal, warm=not machine.tiny, compile=True, **more)
     finally:
         runtime_options.compile_denoiser = compilation.compile_denoiser
@@ -80,8 +84,11 @@ async def _try(
     machine.reset_peak()
     try:
         await _measure(machine, report, name, exact, plain_s, goal, warm=warm, **runtime)
-    except (CheckpointError, RuntimeError) as error:
+    except CheckpointError as error:
         report.add(name, "none", why=str(error).splitlines()[0][:200])
+    except Exception as error:  # the other options are still worth their time
+        traceback.print_exc()
+        report.add(name, "failed", why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200])
     machine.free()
 
 

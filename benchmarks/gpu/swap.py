@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu.engine import serving, spec_of
+from benchmarks.gpu.engine import WEIGHTS_SHARE, serving, spec_of
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
@@ -29,6 +29,9 @@ async def loading(machine: Machine, report: Report) -> None:
         )
         if shutil.disk_usage(name).free < 1.2 * needed:
             report.add("loading", "none", why=f"{needed / 1e9:.0f} GB do not fit into {name}")
+            return
+        if machine.is_gpu and 2 * needed > WEIGHTS_SHARE * machine.memory_gib * 2**30:
+            report.add("loading", "none", why=f"two checkpoints of {needed / 1e9:.0f} GB do not fit into the device")
             return
         pipeline.save_pretrained(folder)
         began = time.perf_counter()

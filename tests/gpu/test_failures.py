@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,16 +35,23 @@ def test_a_sticky_error_ends_the_process_and_says_so() -> None:
 
 
 async def test_a_batch_that_runs_out_of_memory_is_drawn_in_smaller_ones(flux: CheckpointSpec) -> None:
-    """The rest of the device is taken but for a little."""
+    """A pass of more than two rows asks for more than the device has."""
     engine = ImageEngine(GPU)
     (alone,) = await draw(engine, image_job(flux))
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    hoard = torch.empty(max(0, free - 2**28), dtype=torch.uint8, device=GPU)
+    denoiser = (await engine.load(flux)).denoiser
+    rows = []
+
+    def take_memory(_: Any, __: Any, inputs: dict[str, Any]) -> None:
+        rows.append(len(inputs["hidden_states"]))
+        if rows[-1] > 2:
+            torch.empty(torch.cuda.mem_get_info()[1] + 1, dtype=torch.uint8, device=GPU)
+
+    hook = denoiser.transformer_blocks[0].register_forward_pre_hook(take_memory, with_kwargs=True)
     pictures = await draw(engine, image_job(flux, id="batch", n=8, width_px=96, height_px=96))
+    hook.remove()
     assert len(pictures) == 8
-    del hoard
-    torch.cuda.empty_cache()
+    assert max(rows) > 2
+    assert rows[-1] <= 2
     assert np.array_equal((await draw(engine, image_job(flux, id="again")))[0], alone)
     assert answers(GPU)
 

@@ -32,6 +32,7 @@ async def test_pictures_that_take_turns_are_bit_for_bit_those_drawn_alone(flux: 
             under_way.set()
 
     running = asyncio.create_task(draw(engine, long, on_event))
+    running.add_done_callback(lambda _: under_way.set())  # also if it fails
     await under_way.wait()
     assert np.array_equal((await draw(engine, short))[0], alone[1])
     assert np.array_equal((await running)[0], alone[0])
