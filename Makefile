@@ -99,8 +99,9 @@ bench: $(STAMP) ## server against the bare pipeline, many calls against one, swa
 bench-chat: $(STAMP) ## chat throughput against transformers serve and bare generate, as ratios
 	@$(BIN)/python -m benchmarks.chat
 
-gpu: $(STAMP) ## on a machine with a GPU: its tests, then, even if some fail, its speed by random weights (PART=merged for one part alone)
-	@failed=0; $(if $(PART),,$(BIN)/pytest tests/gpu || failed=1;) $(BIN)/python -m benchmarks.gpu $(PART) || failed=1; exit $$failed
+gpu: $(if $(and $(wildcard wheels/*.whl),$(if $(wildcard $(STAMP)),,bundle)),$(SERVER),$(STAMP)) ## on a machine with a GPU: its tests, then, even if some fail, its speed by random weights (PART=merged for one part alone)
+	@failed=0; $(if $(PART),,if test -x $(BIN)/pytest; then $(BIN)/pytest tests/gpu || failed=1; \
+		else echo "Not run: tests/gpu, as pytest is not installed."; fi;) $(BIN)/python -m benchmarks.gpu $(PART) || failed=1; exit $$failed
 
 soak: $(STAMP) ## half an hour of mixed traffic, killed workers and swaps; MINUTES=5 for less
 	@$(BIN)/python -m benchmarks.soak $(or $(MINUTES),30)

@@ -43,6 +43,9 @@ PARTS: dict[str, Callable[[Machine, Report], Awaitable[None]]] = {
 }
 
 
+REPORTED = 1  # the exit status of a part that has failed, and said so
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The number of parts that failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("there is no GPU here; --tiny runs on a CPU")
     names = chosen.part or list(PARTS)
     if not chosen.tiny and len(names) > 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which ends the part too
         return run_apart(names, 2 * PART_S)
     machine = Machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"), chosen.tiny)
     failed = 0
@@ -78,8 +82,9 @@ def run_apart(names: Sequence[str], limit_s: float) -> int:
         process = subprocess.Popen([sys.executable, "-m", "benchmarks.gpu", name], start_new_session=True)
         why = None
         try:
-            if code := process.wait(limit_s):
+            if (code := process.wait(limit_s)) not in {0, REPORTED}:
                 why = f"it ended with {code}"
+            failed += code == REPORTED
         except subprocess.TimeoutExpired:
             why = f"it was killed after {limit_s:g} s"
         finally:  # also where this process is interrupted

@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +21,8 @@ from benchmarks.gpu.engine import PROMPT, serving
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.pictures import bare_seconds, draw_bare
+from tests.support.harness import until
+from tests.support.processes import command_of, group
 
 TINY = Machine(torch.device("cpu"), tiny=True)
 
@@ -86,13 +91,26 @@ def test_a_machine_without_the_libraries_is_told_so_in_one_line() -> None:
     assert ended.stderr == "The GPU benchmark needs diffusers, which is not installed: pip install -e .\n"
 
 
+def kill_steps() -> None:
+    """As the system does without memory."""
+
+    def of_steps() -> list[int]:
+        return [pid for pid in group(os.getpid()) if command_of(pid).endswith(b"benchmarks.gpu\0steps\0")]
+
+    until(lambda: bool(of_steps()))
+    os.kill(of_steps()[0], signal.SIGKILL)
+
+
 def test_a_part_that_fails_or_hangs_does_not_end_the_others(capfd: pytest.CaptureFixture[str]) -> None:
-    """A process each: the first hangs in starting torch, the second is no part."""
+    """A process each: one hangs in starting torch, one is no part, and one is killed."""
     assert run_apart(["ceilings"], limit_s=0.1) == 1
-    assert run_apart(["unknown", "unknown"], limit_s=300) == 2
+    killer = threading.Thread(target=kill_steps, daemon=True)
+    killer.start()
+    assert run_apart(["steps", "unknown"], limit_s=300) == 2
+    killer.join()
     figures = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(figure["part"], figure["what"], figure["value"]) for figure in figures] == [
         ("ceilings", "failed", "it was killed after 0.1 s"),
-        ("unknown", "failed", "it ended with 2"),
+        ("steps", "failed", "it ended with -9"),
         ("unknown", "failed", "it ended with 2"),
     ]
