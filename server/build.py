@@ -161,7 +161,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
     responses = Responses(
         base.active_responses, base.response_store, base.storage, base.expected_retries, base.gateways.owner
     )
-    image_tool = ImageToolRunner(image_calls, creator, base.call_store, base.storage)
+    image_tool = ImageToolRunner(image_calls, creator, base.storage)
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)
     loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
     any_model_chat = AnyModelChat(completions, upstream_chat, moderator, limiter, base.drain)

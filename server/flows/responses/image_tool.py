@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic_core import from_json
 
 from pipelines.catalog.images import ImageModel
-from server.accounts.calls import CallStore, Write
+from server.accounts.calls import Write
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
@@ -62,10 +62,9 @@ RecordItem = Callable[[StoredItem], Write]
 class ImageToolRunner:
     """Runs calls of the image tool. One for the whole server."""
 
-    def __init__(self, calls: ImageCalls, creator: ImageCreator, call_store: CallStore, storage: Storage) -> None:
+    def __init__(self, calls: ImageCalls, creator: ImageCreator, storage: Storage) -> None:
         self._calls = calls
         self._creator = creator
-        self._call_store = call_store
         self._storage = storage
 
     async def run(
@@ -98,7 +97,7 @@ class ImageToolRunner:
             fields = {"item_id": call.item_id, "output_index": call.index}
             response.emit("response.image_generation_call.generating", **fields)
             running = self._calls.start_nested(key, request, extra_writes)
-            result, interrupted = await self._follow(key, running, response, fields, request)
+            result, interrupted = await self._follow(running, response, fields, request)
         except ApiError as error:
             if not isinstance(error, BadRequest) and not response.charged:
                 raise
@@ -110,7 +109,7 @@ class ImageToolRunner:
         return ToolResult(item, charged=True, message=IMAGE_TOOL_SUCCESS, interrupted=interrupted)
 
     async def _follow(
-        self, key: Key, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
+        self, running: ActiveCall, response: ActiveResponse, fields: Json, request: ImageRequest
     ) -> tuple[ImageResult, bool]:
         """The result, and whether the response was cancelled meanwhile but the picture had been captured."""
         try:
@@ -118,19 +117,10 @@ class ImageToolRunner:
                 await _emit_previews(response, running, fields, request)
                 return await running.result(), False
         except asyncio.CancelledError:
-            captured = await run_to_completion(self._captured_result(key, running))
-            if captured is None:
+            await run_to_completion(running.wait_done())
+            if running.captured is None:
                 raise
-            return captured, True
-
-    async def _captured_result(self, key: Key, running: ActiveCall) -> ImageResult | None:
-        """The result of a cancelled call, if it was captured before the cancellation reached it."""
-        with suppress(ApiError):
-            await running.result()
-        record = await self._call_store.in_reader(self._call_store.find, running.call.id, key.id)
-        if record is None or record.state != "succeeded" or record.answer is None:
-            return None
-        return ImageResult.from_record(running.call.id, record.answer)
+            return running.captured, True
 
 
 def fit_tool(tool: ImageTool, model: ImageModel) -> tuple[ImageTool, list[str]]:

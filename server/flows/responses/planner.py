@@ -107,13 +107,8 @@ class Planner:
         context = build_context(items, body.instructions, tools=tools, vision=vision)
         count = len(context.pictures)
         if count > MAX_SHOWN and body.truncation != "auto":
-            field = (
-                "conversation"
-                if body.conversation
-                else "previous_response_id"
-                if body.previous_response_id
-                else "input"
-            )
+            earlier = "conversation" if body.conversation else "previous_response_id"
+            field = earlier if body.conversation or body.previous_response_id else "input"
             message = (
                 f"Invalid '{field}': too many pictures. The model sees at most {MAX_SHOWN}, but there are {count} with "
                 "those of earlier rounds. Set 'truncation' to 'auto' to leave out the oldest, or begin a new one."
