@@ -84,7 +84,7 @@ async def test_a_pipeline_that_is_on_the_device_already_fits_there(monkeypatch: 
         assert len(await bench.draw(bench.job())) == 1
 
 
-def test_a_machine_without_the_libraries_is_told_so_in_one_line() -> None:
+def test_missing_dependencies_are_named_in_one_line() -> None:
     code = "import runpy, sys; sys.modules['diffusers'] = None; runpy.run_module('benchmarks.gpu', run_name='__main__')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
