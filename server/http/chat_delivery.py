@@ -17,7 +17,7 @@ from server.accounts.keys import Key
 from server.errors import ApiError
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.picture import CallAdmitted, PicturedEvent
-from server.http.delivery import CancelOnDisconnect, KeepAliveJson
+from server.http.delivery import CancelOnDisconnect, KeepAliveJson, prepend
 from server.http.deps import name_ignored, wants_keepalive
 from server.http.sse import SEPARATOR, event, event_stream
 from server.services import Services
@@ -82,7 +82,7 @@ async def _respond(
         headers = name_ignored(headers, unused)
     if isinstance(first, CallAdmitted):
         headers |= {"x-darkroom-job": first.job} | ({"Idempotency-Replayed": "true"} if first.replayed else {})
-    all_events, keepalive_s = _prepend(first, events), services.settings.keepalive_s
+    all_events, keepalive_s = prepend(first, events), services.settings.keepalive_s
     if stream:
         sent = _sse_events(protocol.to_events(all_events), protocol)
         return event_stream(sent, keepalive_s, headers, comment=protocol.comment)
@@ -97,12 +97,6 @@ async def _respond(
     except ApiError as error:
         rename_field(error, protocol.fields)
         raise
-
-
-async def _prepend(first: PicturedEvent, rest: Events) -> AsyncIterator[PicturedEvent]:
-    yield first
-    async for item in rest:
-        yield item
 
 
 async def _sse_events(events: AsyncIterator[Json], protocol: Protocol) -> AsyncIterator[ServerSentEvent]:

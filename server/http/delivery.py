@@ -166,6 +166,13 @@ class KeepAliveJson:
             body.cancel()
 
 
+async def prepend(first: Result, rest: AsyncIterator[Result]) -> AsyncIterator[Result]:
+    """A stream whose first item was awaited, so that what fails does so before the answer begins."""
+    yield first
+    async for item in rest:
+        yield item
+
+
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
     """The result of `work`, or None if the client disconnects first; `work` is then cancelled."""
     task = asyncio.create_task(work)

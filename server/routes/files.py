@@ -10,6 +10,7 @@ from server.backends.storage import Storage
 from server.errors import NotFound
 from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
 from server.http.byte_range import InvalidRange, OutsideOfFile, read_range
+from server.http.delivery import prepend
 from server.http.deps import ServicesDep
 from server.http.openapi import answer, openapi, parameter
 from server.schemas.errors import ErrorBody
@@ -90,19 +91,13 @@ async def _from_store(request: Request, storage: Storage, record: StoredResult) 
     if request.method == "HEAD":
         return Response(b"", status, headers, record.media_type)
     pieces = _pieces(storage, record.name, start, end)
-    first = await anext(pieces, b"")  # what fails does so before the answer begins
-    return StreamingResponse(_chained(first, pieces), status, headers, record.media_type)
+    first = await anext(pieces, b"")
+    return StreamingResponse(prepend(first, pieces), status, headers, record.media_type)
 
 
 async def _pieces(storage: Storage, name: str, start: int, end: int) -> AsyncIterator[bytes]:
     for position in range(start, end, PIECE_BYTES):
         yield await storage.in_thread(storage.read_range, name, position, min(end, position + PIECE_BYTES))
-
-
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 def _is_outdated(request: Request, etag: str) -> bool:
