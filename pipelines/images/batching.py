@@ -4,7 +4,7 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from pipelines.catalog.estimate import Speeds, work_units
 from pipelines.images.scheduler import DeviceTurn
@@ -26,6 +26,7 @@ class EngineJob:
     device_s: float = 0.0  # of its runs that have ended
     step: int = 0
     merged: bool = False  # a forward pass was shared
+    found: dict[str, Any] = field(default_factory=dict)  # what its pictures' runs showed
     done: bool = False  # finished, failed or cancelled
 
 
@@ -37,6 +38,7 @@ class Row:
     index: int
     queued_at: float
     exclusive: bool = False  # with nothing else on the device: it has run out of memory beside others
+    found: dict[str, Any] = field(default_factory=dict)  # JSON: what its run showed, for the file and the answer
     turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
 
     def __post_init__(self) -> None:

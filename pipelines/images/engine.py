@@ -315,7 +315,7 @@ class ImageEngine:
         if active is None or active.done:
             return
         future = self._loop.run_in_executor(
-            self._encode_threads, encode, pixels, row.job.encoding, row.job.metadata, row_seed(row)
+            self._encode_threads, encode, pixels, row.job.encoding, {**row.job.metadata, **row.found}, row_seed(row)
         )
         future.add_done_callback(lambda future: self._on_encoded(active, row, future))
 
@@ -326,6 +326,7 @@ class ImageEngine:
             self._fail(active, error)
             return
         active.files[row.index] = future.result()
+        active.found |= row.found
         self._finish(active)
 
     def _finish(self, active: EngineJob) -> None:
@@ -335,7 +336,7 @@ class ImageEngine:
         active.done = True
         files = tuple(active.files[index] for index in range(active.job.n))
         unit_s = self._speeds.unit_s(active.job.checkpoint)
-        active.emit(Finished(files, active.device_s, unit_s, active.merged))
+        active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
 
     def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
         active = self._jobs.get(row.job.id)

@@ -235,6 +235,7 @@ class Finished:
     run_s: float  # device time, without encoding the files; a shared forward pass counts in parts
     unit_s: float  # device time of a unit of work on this checkpoint, smoothed (pipelines.catalog.estimate)
     merged: bool = False  # a forward pass was shared with other pictures, which may change low bits
+    found: Mapping[str, Any] = field(default_factory=dict)  # JSON: what drawing showed, for the answer's parameters
 
 
 FailureCode = Literal[

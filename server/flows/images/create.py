@@ -136,10 +136,10 @@ class ImageCreator:
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
-                to_result = partial(build_result, request, model, job, format_, finished.merged)
+                to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._keep_prompts:
-                    extras.append(partial(origins_write, request, job, finished.images))
+                    extras.append(partial(origins_write, request, job, finished))
                 result = await self._to_captured(call, self._store_and_capture(call, finished, to_result, extras))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))

@@ -9,7 +9,7 @@ from typing import Literal
 from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import Catalog, ImageModel
-from pipelines.protocol.images import EncodedImage, ImageJob, Preview
+from pipelines.protocol.images import EncodedImage, Finished, ImageJob, Preview
 from server.accounts.ledger import StoredResult
 from server.accounts.results import Origin, write_origins
 from server.backends.storage import NAME, Storage
@@ -44,12 +44,12 @@ def build_result(
     model: ImageModel,
     job: ImageJob,
     format_: AnswerFormat,
-    merged: bool,
+    finished: Finished,
     images: Sequence[EncodedImage],
     stored: Sequence[StoredResult],
 ) -> ImageResult:
-    """The result of a job whose pictures are stored. `merged`: they shared forward passes, so low bits may differ from
-    those of the same pictures drawn alone."""
+    """Build the answer of a job whose pictures are stored. Its `parameters` are the job's and what drawing showed;
+    `batch` is "merged" if they shared forward passes, so low bits may differ from those of pictures drawn alone."""
     shape = shape_of(request, model, job)
     answer = ImageAnswer(
         created=int(time.time()),
@@ -64,7 +64,8 @@ def build_result(
         parameters={
             "seed": job.seed,
             **{name: value for name, value in job.metadata.items() if _is_shown(name, value)},
-            "batch": "merged" if merged else "exact",
+            **finished.found,
+            "batch": "merged" if finished.merged else "exact",
         },
     )
     pictures = {result.name: image.data for image, result in zip(images, stored, strict=True)}
@@ -72,17 +73,18 @@ def build_result(
 
 
 def origins_write(
-    request: ImageRequest, job: ImageJob, images: Sequence[EncodedImage], result: ImageResult
+    request: ImageRequest, job: ImageJob, finished: Finished, result: ImageResult
 ) -> Callable[[Session], None]:
     """The write that records what each picture was made from, to be asked for again: its prompt, its seed, the values
     that were used, and the results among its references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
-    parameters = values | {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
+    shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
+    parameters = values | shown | dict(finished.found)
     parents = [name for each in request.references if (name := _result_name(each.source))]
     origins = {
         name: Origin(image.seed, request.prompt, parameters, parents)
-        for name, image in zip(result.files, images, strict=True)
+        for name, image in zip(result.files, finished.images, strict=True)
     }
     return lambda session: write_origins(session, origins)
 
