@@ -23,6 +23,7 @@ from pipelines.device.offline import quiet_libraries
 from pipelines.protocol.engine import Engine, NoDevice
 from pipelines.protocol.images import Failed
 from pipelines.protocol.messages import (
+    Abilities,
     AnyEvent,
     Cancel,
     CheckpointState,
@@ -181,12 +182,13 @@ async def _load(connection: Connection, engine: AnyEngine, checkpoints: tuple[Sp
     for spec in checkpoints:
         began = time.monotonic()
         try:
-            abilities = await engine.prepare(spec)
+            found = await engine.prepare(spec)
         except Exception as error:
             connection.send(CheckpointState(spec, "failed", str(error)))
         else:
+            abilities = found if isinstance(found, Abilities) else None
             withdrawn = [f"without {what}" for what in abilities.withdrawn] if abilities is not None else []
-            notes = abilities.notes if abilities is not None else ()
+            notes = found.notes if isinstance(found, Abilities) else found or ()
             detail = "; ".join([str(spec.path), *notes, *withdrawn])
             connection.send(CheckpointState(spec, "loaded", detail, abilities, time.monotonic() - began))
 

@@ -13,6 +13,7 @@ from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
+from pipelines.device.weight_names import check_loaded
 from pipelines.protocol.chat import ChatSpec
 
 
@@ -30,6 +31,7 @@ class ChatCheckpoint:
     context: int  # prompt and answer, in tokens
     eos_ids: frozenset[int]  # tokens that end an answer
     syntax: OutputSyntax  # of reasoning and tool calls
+    notes: tuple[str, ...] = ()  # on its files, for the operator
     abilities: None = None  # only image checkpoints have them; for chat models the catalog says
 
 
@@ -41,13 +43,17 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         processor = AutoProcessor.from_pretrained(spec.path, **load_kwargs) if spec.vision else None
         tokenizer = processor.tokenizer if processor else AutoTokenizer.from_pretrained(spec.path, **load_kwargs)
         kind = AutoModelForImageTextToText if spec.vision else AutoModelForCausalLM
-        model = kind.from_pretrained(
+        model, info = kind.from_pretrained(
             spec.path,
             **load_kwargs,
             use_safetensors=True,
+            output_loading_info=True,
             dtype=compute_dtype(spec.dtype, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),
-        ).eval()
+        )
+        notes = check_loaded(spec.path, "model", model, info)
+    except CheckpointError:
+        raise
     except Exception as error:  # the library raises anything for a broken folder
         if is_out_of_memory(error) or is_device_error(error):  # not the folder's fault
             raise
@@ -60,7 +66,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         raise CheckpointError(f"{spec.path}: neither generation_config.json nor the tokenizer names an end token")
     return ChatCheckpoint(
         spec=spec,
-        model=model,
+        model=model.eval(),
         tokenizer=tokenizer,
         processor=processor,
         template=template,
@@ -69,6 +75,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
         context=_context_length(spec, model),
         eos_ids=frozenset(eos_ids),
         syntax=OutputSyntax.of(tokenizer, template),
+        notes=tuple(notes),
     )
 
 

@@ -97,9 +97,9 @@ class ChatEngine:
     def _load(self, spec: ChatSpec) -> ChatCheckpoint:
         return run_and_release(lambda: watch_device(self._device, load_chat, spec, self._device))
 
-    async def prepare(self, spec: ChatSpec) -> None:
-        """Load it before the first job. Raises CheckpointError."""
-        await self.load(spec)
+    async def prepare(self, spec: ChatSpec) -> tuple[str, ...]:
+        """Load it before the first job. Returns notes on its files. Raises CheckpointError."""
+        return (await self.load(spec)).notes
 
     def retain(self, specs: Iterable[ChatSpec]) -> None:
         """The catalog has these now. Others are evicted as soon as no chat uses them."""

@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from pipelines.device.failures import exit_if_lost, watch_device
+from pipelines.device.weight_names import check_loaded
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
 
@@ -38,6 +39,7 @@ class Classifier:
     model: Any
     processor: Any  # a tokenizer for texts, an image processor for pictures
     device: torch.device
+    notes: tuple[str, ...]  # on its files, for the operator
 
     def score_text(self, text: str) -> dict[str, float]:
         """Each label's highest score over the text's windows."""
@@ -85,9 +87,10 @@ class ClassifyEngine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="classify")
         self._active: set[str] = set()
 
-    async def prepare(self, spec: ClassifierSpec) -> None:
-        """Load it before the first job. Raises what transformers raises for a broken folder."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)
+    async def prepare(self, spec: ClassifierSpec) -> tuple[str, ...]:
+        """Load it before the first job. Returns notes on its files. Raises CheckpointError, or what transformers raises
+        for a broken folder."""
+        return (await asyncio.get_running_loop().run_in_executor(self._thread, self._load, spec)).notes
 
     async def submit(self, job: ClassifyJob) -> AsyncIterator[ClassifyEvent]:
         """`Queued`, `Started`, then `Classified` or `Failed`."""
@@ -136,12 +139,17 @@ class ClassifyEngine:
 
 
 def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
-    """Only from local safetensors, in float32. Raises what transformers raises for a broken folder."""
+    """Only from local safetensors, in float32. Raises CheckpointError for weights that are missing or have no place, and
+    what transformers raises for a broken folder."""
     texts = spec.reads == "prompts"
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
-    model = model_class.from_pretrained(spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32)
-    return Classifier(model.to(device).eval(), processor.from_pretrained(spec.path, local_files_only=True), device)
+    model, info = model_class.from_pretrained(
+        spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+    )
+    notes = check_loaded(spec.path, "model", model, info)
+    reads = processor.from_pretrained(spec.path, local_files_only=True)
+    return Classifier(model.to(device).eval(), reads, device, tuple(notes))
 
 
 def _positions(config: Any) -> int:

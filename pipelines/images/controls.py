@@ -20,8 +20,10 @@ from PIL import ImageOps
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
+from pipelines.device.weight_names import check_loaded
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.finish import to_image
+from pipelines.images.parts import unlisted
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
@@ -57,6 +59,7 @@ class Controls:
     nets: Mapping[Path, torch.nn.Module] = field(default_factory=dict)
     encoders: Mapping[Path, tuple[torch.nn.Module, Any]] = field(default_factory=dict)  # with their image processors
     bytes: int = 0  # on the device
+    notes: tuple[str, ...] = ()  # on their files, for the operator
     _active: tuple[str, ...] = ()  # IP-Adapters in the denoiser
     _plain: PlainDenoiser | None = None  # while there are some
 
@@ -167,15 +170,19 @@ def load_controls(
         return Controls()
     nets: dict[Path, torch.nn.Module] = {}
     encoders: dict[Path, tuple[torch.nn.Module, Any]] = {}
+    notes: list[str] = []
     for control in spec.controls:
         if control.kind == "controlnet" and control.path not in nets:
-            nets[control.path] = _load_net(control, dtype)
+            nets[control.path], of_net = _load_net(control, dtype)
+            notes += of_net
         if control.kind == "ip-adapter" and not hasattr(pipeline_class, "load_ip_adapter"):
             raise CheckpointError(f"ip_adapters: {pipeline_class.__name__} takes no IP-Adapters")
         if control.image_encoder is not None and control.image_encoder not in encoders:
-            encoders[control.image_encoder] = _load_encoder(control.image_encoder, dtype)
+            encoder, processor, of_encoder = _load_encoder(control.image_encoder, dtype)
+            encoders[control.image_encoder] = (encoder, processor)
+            notes += of_encoder
     by_name = {control.name: control for control in spec.controls}
-    controls = Controls(by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize))
+    controls = Controls(by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize), tuple(notes))
     move_modules(controls.modules, device)
     return controls
 
@@ -184,39 +191,47 @@ def _infix(class_name: str) -> str:
     return UNION if UNION in class_name else "ControlNet"
 
 
-def _load_net(control: Control, dtype: torch.dtype) -> torch.nn.Module:
+def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
+    """A ControlNet, and notes on its files."""
     name = _config(control.path, "controlnets").get("_class_name")
     kind = getattr(diffusers, name, None) if isinstance(name, str) and "ControlNet" in name else None
     if kind is None or not hasattr(kind, "from_pretrained"):
         raise CheckpointError(f"controlnets: {control.path}/config.json: {name} is no ControlNet of diffusers")
     with _named("controlnets", control.path):
-        net: torch.nn.Module = kind.from_pretrained(
-            control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True,
-            variant=single_variant(control.path),
+        variant = single_variant(control.path)
+        net, info = kind.from_pretrained(
+            control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,
+            output_loading_info=True,
         )  # fmt: skip
-    return net.eval()
+        return net.eval(), check_loaded(control.path, control.name, net, info, unlisted(control.path, variant))
 
 
-def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any]:
-    """An image encoder, and what prepares pictures for it."""
+def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
+    """An image encoder, what prepares pictures for it, and notes on its files."""
     names = _config(folder, "ip_adapters").get("architectures") or [None]
     name = VISION_HALVES.get(names[0], str(names[0]))
     kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None
     if kind is None:
         raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
     with _named("ip_adapters", folder):
-        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True}
+        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
         if names[0] == "CLIPModel":
             both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
             both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone
             options["config"] = both.vision_config
-        encoder = kind.from_pretrained(folder, dtype=dtype, **options)
-        if (folder / "preprocessor_config.json").is_file():
-            return encoder, transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-        side_px = encoder.config.image_size
-        if name.startswith("Siglip"):
-            return encoder, transformers.SiglipImageProcessor(size={"height": side_px, "width": side_px})
-        return encoder, transformers.CLIPImageProcessor(size={"shortest_edge": side_px}, crop_size=side_px)
+        encoder, info = kind.from_pretrained(folder, dtype=dtype, **options)
+        notes = check_loaded(folder, "image_encoder", encoder, info)
+        return encoder, _image_processor(folder, encoder), notes
+
+
+def _image_processor(folder: Path, encoder: Any) -> Any:
+    """The folder's own, or what encoders of this kind were trained with."""
+    if (folder / "preprocessor_config.json").is_file():
+        return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    side_px = encoder.config.image_size
+    if type(encoder).__name__.startswith("Siglip"):
+        return transformers.SiglipImageProcessor(size={"height": side_px, "width": side_px})
+    return transformers.CLIPImageProcessor(size={"shortest_edge": side_px}, crop_size=side_px)
 
 
 def _config(folder: Path, key: str) -> Mapping[str, Any]:
@@ -232,6 +247,8 @@ def _named(key: str, folder: Path) -> Iterator[None]:
     """Anything that the libraries raise for a broken file, as CheckpointError."""
     try:
         yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{key}: {error}") from error
     except Exception as error:
         if is_out_of_memory(error) or is_device_error(error):
             raise

@@ -36,8 +36,10 @@ from pipelines.images.merging import ForwardMerger, Sharing
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
+from pipelines.images.parts import load_parts, model_classes
 from pipelines.images.safety_checker import safety_note
 from pipelines.images.shared_parts import SharedParts
+from pipelines.images.single_file_names import check_headers, check_text_encoders
 from pipelines.images.single_files import load_denoiser
 from pipelines.images.size_multiple import size_multiple
 from pipelines.images.step_caches import StepCaches
@@ -81,9 +83,10 @@ def load_checkpoint(
         raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
-    pipeline = _read(resolved, pipeline_class, index, device, found, encoders_device)
+    pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
-    notes = chosen + runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
+    notes = chosen + unused + runtime_options.apply(pipeline, denoiser, runtime, device)
+    notes += safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:
         check_attention(denoiser)
@@ -103,8 +106,8 @@ def load_checkpoint(
     components = dict(pipeline.components)
     controls = load_controls(spec, pipeline_class, device, dtype)
     return Checkpoint(
-        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple, notes, controls,
-        merger=merger, split=split, encoders_device=encoders_device,
+        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
+        notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
     )  # fmt: skip
 
 
@@ -115,8 +118,9 @@ def _read(
     device: torch.device,
     found: Mapping[str, torch.nn.Module],
     encoders_device: torch.device | None,
-) -> Any:
-    """From the files directly to the device, unless the weights are offloaded. Raises CheckpointError."""
+) -> tuple[Any, tuple[str, ...]]:
+    """From the files directly to the device, unless the weights are offloaded; and notes on weights that are not
+    needed. Raises CheckpointError."""
     # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
     absent = {part: None for part, entry in index.items() if entry == [None, None]}
     options = {
@@ -128,7 +132,7 @@ def _read(
     }
     try:
         with LOAD_LOCK:
-            return _from_files(spec, pipeline_class, options, device, encoders_device)
+            return _from_files(spec, pipeline_class, index, options, device, encoders_device)
     except CheckpointError:
         raise
     except Exception as error:  # the libraries raise anything for a broken file
@@ -158,10 +162,11 @@ def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, 
 def _from_files(
     spec: CheckpointSpec,
     pipeline_class: type[Any],
+    index: Mapping[str, Any],
     options: dict[str, Any],
     device: torch.device,
     encoders_device: torch.device | None,
-) -> Any:
+) -> tuple[Any, tuple[str, ...]]:
     on_device = spec.runtime.offload == "none"
     folder = spec.path if spec.path.is_dir() else spec.base
     if folder is not None:
@@ -169,16 +174,21 @@ def _from_files(
         staged = on_device and device.type != "cpu" and "quantization_config" not in options
         device_map = {"device_map": device.type} if on_device and device.type != "cpu" and not staged else {}
         variant = find_variant(spec)
+        notes: list[str] = []
         if spec.base is not None:
-            denoiser = _denoiser_of_file(spec, options)
+            denoiser, notes = _denoiser_of_file(spec, options)
             if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
                 denoiser = {name: part.to(device) for name, part in denoiser.items()}
             options |= denoiser
+        parts, of_parts = load_parts(folder, pipeline_class, index, variant, {**options, **device_map})
+        notes += of_parts
         pipeline = pipeline_class.from_pretrained(
-            folder, use_safetensors=True, variant=variant, **options, **device_map
+            folder, use_safetensors=True, variant=variant, **options, **parts, **device_map
         )
     else:
+        notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
         pipeline = pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **options)
+        notes += check_text_encoders(spec.path, pipeline.components)
         staged = on_device and "quantization_config" not in options
         if on_device and not staged:
             pipeline.to(device)
@@ -188,7 +198,7 @@ def _from_files(
     if encoders_device is not None:
         for encoder in text_encoders(pipeline.components):
             call_from(device, encoder, encoders_device)
-    return pipeline
+    return pipeline, tuple(notes)
 
 
 def _place(
@@ -205,14 +215,16 @@ def _place(
         move_modules(elsewhere, encoders_device)
 
 
-def _denoiser_of_file(spec: CheckpointSpec, options: dict[str, Any]) -> dict[str, Any]:
-    """The denoiser as an argument of from_pretrained, in place of its quantization. Raises CheckpointError."""
+def _denoiser_of_file(spec: CheckpointSpec, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
+    CheckpointError."""
     index = model_index(check_files(spec))
     name = denoiser_name(index)
     kind = getattr(diffusers, index[name][1])
     quantization = options.pop("quantization_config", None)
     config = quantization.quant_mapping[name] if quantization is not None else None
-    return {name: load_denoiser(spec, kind, name, options["torch_dtype"], config)}
+    denoiser, notes = load_denoiser(spec, kind, name, options["torch_dtype"], config)
+    return {name: denoiser}, notes
 
 
 def _to_channels_last(components: dict[str, Any]) -> None:

@@ -8,20 +8,23 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from diffusers.loaders.single_file_utils import SingleFileComponentError
 from safetensors.torch import load_file
 
 from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, SCALES, CheckpointError, stored_as_float8
+from pipelines.device.weight_names import check_names
+from pipelines.images.single_file_names import fit
 from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
 MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
 
 
-def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any) -> Any:
-    """The file's weights in a model with the base's config. `part` is the denoiser's name, `quantization` the library's
-    config for it, or None. Raises CheckpointError."""
-    if not hasattr(kind, "from_single_file"):
+def load_denoiser(
+    spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any
+) -> tuple[Any, list[str]]:
+    """The file's weights in a model with the base's config, and notes for the operator. `part` is the denoiser's name,
+    `quantization` the library's config for it, or None. Raises CheckpointError."""
+    if spec.base is None or not hasattr(kind, "from_single_file"):
         message = f"{kind.__name__} can't be loaded from a single file; use a diffusers folder"
         raise CheckpointError(f"{spec.path}: {message}")
     options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
@@ -36,17 +39,14 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
     else:
         source = unscaled(named_for_library(load_file(spec.path)), dtype)
-    try:
-        denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
-    except (IndexError, KeyError, SingleFileComponentError) as error:  # of renaming tensors, where some are missing
-        message = f"its tensors are not those of a {kind.__name__} like {spec.base}/{part}"
-        raise CheckpointError(f"{spec.path}: {message}") from error
-    if missing := [name for name, weight in denoiser.named_parameters() if weight.is_meta]:
-        message = f"{len(missing)} weights of {spec.base}/{part} are not in it, such as {missing[0]}"
-        raise CheckpointError(f"{spec.path}: {message}")
+    found = fit(kind, spec.base, part, {name: weight.shape for name, weight in source.items()}, spec.path)
+    notes = check_names(spec.path, part, found.model, found.missing, found.unused)
+    if not found.converted:  # with any other name the library would take all of them for those of the original code
+        source = {name: weight for name, weight in source.items() if name not in found.unused}
+    denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
     if stored_as_float8(spec):
         denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
-    return denoiser
+    return denoiser, notes
 
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,103 @@
+"""The names of weights in files against those of the model that was built for them, both ways.
+
+Libraries draw the weights that files lack at random, or leave them empty, and drop those that have no place: the model
+then computes something else than what was trained. Every loader says here what it found.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+
+RUNNING_STATISTICS: Final = ("running_mean", "running_var")  # buffers that no constructor can compute
+# Names of files of which nothing is lost. The model computes these itself; older versions of the libraries saved them.
+COMPUTED: Final = r"(^|\.)(position_ids|inv_freq|freqs_cis|pos_embed\.pos_embed|num_batches_tracked|masked_bias)$"
+TIED: Final = r"^(\w+\.){0,2}(shared|embed_tokens|lm_head|embed_out)\.weight$"  # copies of another weight
+COPIES: Final = r"^(model_ema|ema|ema_model|unet_ema|loss)[._]"  # of the whole model, for training
+# Marks of single files: how to sample with them, and how kernels that are not used here would compute
+MARKERS: Final = r"^(v_pred|ztsnr|edm_mean|edm_std|edm_vpred\.\w+|scaled_fp8|__\w+__)$"
+# What a model was trained with, or for, beside what is used of it
+HEADS: Final = (
+    r"^(\w+\.)?(pooler|lm_head|cls|classifier|score|qa_outputs|lm_predictions|mask_predictions|logit_scale|logit_bias|"
+    r"text_projection|visual_projection|vision_model|vision_tower|visual|multi_modal_projector|audio_tower|decoder|mtp)"
+    r"(?=\.|$)"
+)
+OTHER_HALF: Final = r"^(text_model|text_projection|logit_scale|logit_bias)(?=\.|$)"  # of encoders of pictures
+BY_CLASS: Final[Mapping[str, str]] = {
+    "ZImageTransformer2DModel": r"^norm_final\.weight$",  # in all published files in ComfyUI's names
+    "AutoencoderKL": r"^(post_)?quant_conv\.",  # where the config says that it has none
+}
+QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format|scale\w*|zero\w*|amax|g_idx)(\.|$)")
+
+
+def check_loaded(
+    path: Path, part: str, model: torch.nn.Module, info: Mapping[str, Any], extra: Iterable[str] = ()
+) -> list[str]:
+    """Compare by what a library's `output_loading_info` says of a model from `from_pretrained`. `extra` are further
+    names of the files, which the library has not seen.
+
+    Returns notes for the operator. Raises CheckpointError.
+    """
+    unused = {*info["unexpected_keys"], *extra}
+    if getattr(model, "hf_quantizer", None) is not None:  # it has read them
+        unused = {name for name in unused if not QUANTIZERS.search(name)}
+    return check_names(path, part, model, _missing(model, info["missing_keys"]), unused)
+
+
+def check_names(
+    path: Path, part: str, model: torch.nn.Module, missing: Collection[str], unused: Collection[str]
+) -> list[str]:
+    """`part` is the component's name in the folder or file, such as "text_encoder". Returns notes for the operator.
+    Raises CheckpointError."""
+    if missing:
+        weights = _counted(missing, "weight is", "weights are")
+        raise CheckpointError(f"{path}: {part}: {weights} not in its files, such as {min(missing)}")
+    if lost := [name for name in unused if not _is_harmless(model, name)]:
+        weights = _counted(lost, "weight of its files has", "weights of its files have")
+        place = "no place in the model that its config describes"
+        raise CheckpointError(f"{path}: {part}: {weights} {place}, such as {min(lost)}")
+    if not unused:
+        return []
+    weights = _counted(unused, "weight of its files is", "weights of its files are")
+    return [f"{part}: {weights} not needed, such as {min(unused)}"]
+
+
+def unfilled(model: torch.nn.Module) -> list[str]:
+    """The weights for which nothing was in the files: libraries build a model without memory, and fill it then."""
+    return [name for name, weight in model.named_parameters() if weight.is_meta]
+
+
+def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
+    """Of the names that a library missed, those of weights: transformers draws them at random, and diffusers leaves
+    them empty. Other buffers are what the constructor computes."""
+    drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
+    return {*unfilled(model), *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS))}
+
+
+def _is_harmless(model: torch.nn.Module, name: str) -> bool:
+    """Whether the model is the same without this weight of its files."""
+    kind = type(model)
+    always = (COMPUTED, TIED, COPIES, MARKERS, BY_CLASS.get(kind.__name__))
+    if any(pattern is not None and re.search(pattern, name) for pattern in always):
+        return True
+    if not hasattr(model, "init_weights"):  # no model of transformers, which are trained for several uses
+        return False
+    beside = re.search(OTHER_HALF if "Vision" in kind.__name__ else HEADS, name)
+    return beside is not None and not _has(model, beside[0])
+
+
+def _has(model: torch.nn.Module, path: str) -> bool:
+    """Whether a module or weight is at a path. What is in a module that is there may change what it computes."""
+    for step in path.split("."):
+        if not hasattr(model, step):
+            return False
+        model = getattr(model, step)
+    return model is not None
+
+
+def _counted(names: Collection[str], one: str, several: str) -> str:
+    return f"{len(names)} {one if len(names) == 1 else several}"

@@ -1,0 +1,70 @@
+"""The components of a diffusers folder that have weights, each by its library's own loader, which says what it missed.
+
+A pipeline's `from_pretrained` would load them too, and keep to itself what it drew at random.
+"""
+
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+
+from pipelines.catalog.checkpoint_files import WEIGHTS
+from pipelines.catalog.weight_headers import read_header
+from pipelines.device.weight_names import check_loaded
+
+LIBRARIES: Mapping[str, Any] = {"diffusers": diffusers, "transformers": transformers}
+
+
+def load_parts(
+    folder: Path, pipeline_class: type[Any], index: Mapping[str, Any], variant: str | None, options: Mapping[str, Any]
+) -> tuple[dict[str, torch.nn.Module], list[str]]:
+    """Those of a folder that `options`, the arguments of the pipeline's `from_pretrained`, do not have yet. With notes
+    for the operator. Raises CheckpointError for weights that are missing or have no place."""
+    quantization = options.get("quantization_config")
+    methods = quantization.quant_mapping if quantization is not None else {}
+    parts: dict[str, torch.nn.Module] = {}
+    notes: list[str] = []
+    for name, kind in model_classes(pipeline_class, index):
+        if name in options or not (folder / name).is_dir():
+            continue
+        own = {"quantization_config": methods[name]} if name in methods else {}
+        own |= {key: options[key] for key in ("local_files_only", "device_map") if key in options}
+        own["torch_dtype" if issubclass(kind, diffusers.ModelMixin) else "dtype"] = options["torch_dtype"]
+        own["variant"] = _own_variant(folder / name, variant)
+        part, info = kind.from_pretrained(folder / name, use_safetensors=True, output_loading_info=True, **own)
+        notes += check_loaded(folder, name, part, info, unlisted(folder / name, own["variant"]))
+        parts[name] = part
+    return parts, notes
+
+
+def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The components that a pipeline takes and that are models, with their classes. Diffusers' own pipelines may define
+    some in their modules. It says itself what is wrong with other ones."""
+    taken = inspect.signature(pipeline_class.__init__).parameters
+    for name, entry in index.items():
+        if name not in taken or not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
+            continue
+        home = getattr(diffusers.pipelines, entry[0], None) or LIBRARIES.get(entry[0])
+        kind = getattr(home, str(entry[1]), None)
+        if isinstance(kind, type) and issubclass(kind, diffusers.ModelMixin | transformers.PreTrainedModel):
+            yield name, kind
+
+
+def _own_variant(folder: Path, variant: str | None) -> str | None:
+    """The variant, if the component has it: the others are loaded from their plain files."""
+    matches = (WEIGHTS.fullmatch(file.name) for file in folder.iterdir())
+    return variant if any(match and match["variant"] == f".{variant}" for match in matches) else None
+
+
+def unlisted(folder: Path, variant: str | None) -> set[str]:
+    """The names in shards that their index leaves out. Diffusers goes by the index, transformers by the shards."""
+    index = folder / f"diffusion_pytorch_model.safetensors.index{f'.{variant}' if variant else ''}.json"
+    if not index.is_file():
+        return set()
+    listed: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    return {each.name for shard in set(listed.values()) for each in read_header(folder / shard).tensors} - listed.keys()

@@ -1,0 +1,171 @@
+"""The names in a single file against those of the models that diffusers fills from it.
+
+Single files have the names of the original code, or those of diffusers. Its conversion drops what it does not know, and
+leaves empty what it does not find. Here it converts stand-ins without memory first, which remember where they are from:
+that reads headers alone.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from accelerate import init_empty_weights
+from diffusers.loaders.single_file_model import (
+    SINGLE_FILE_LOADABLE_CLASSES,
+    _get_single_file_loadable_mapping_class,
+)
+
+from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, CheckpointError
+from pipelines.catalog.weight_headers import read_header
+from pipelines.device.weight_names import check_names, unfilled
+
+Shapes = Mapping[str, Sequence[int]]
+VAE_PREFIXES: Final = ("first_stage_model.", "vae.")
+# of text encoders in the names of transformers, and in those of OpenCLIP; the library goes by them too
+TEXT_PREFIXES: Final = {
+    "cond_stage_model.transformer.": "text_encoder",
+    "conditioner.embedders.0.transformer.": "text_encoder",
+    "text_encoders.clip_l.transformer.": "text_encoder",
+    "text_encoders.clip_g.transformer.": "text_encoder_2",
+    "text_encoders.t5xxl.transformer.": "text_encoder_3",
+}
+OPEN_CLIP: Final = {
+    "cond_stage_model.model.": "text_encoder",
+    "conditioner.embedders.1.model.": "text_encoder_2",
+    "conditioner.embedders.0.model.": "text_encoder_2",
+}
+LAYER: Final = re.compile(r"transformer\.resblocks\.(\d+)\.")
+
+
+class StandIn(torch.Tensor):
+    """A tensor without memory. It knows the names of the weights of a file that it was made of."""
+
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, name: str, shape: Sequence[int]) -> "StandIn":
+        made = torch.empty(tuple(shape), device="meta").as_subclass(cls)
+        made.origins = frozenset({name})
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made_by = super().__torch_function__  # type: ignore[no-untyped-call]  # torch has no types for it
+        result = made_by(func, types, args, dict(kwargs or {}))
+        origins = frozenset[str]().union(*(each.origins for each in _stand_ins([*args, *(kwargs or {}).values()])))
+        for made in _stand_ins([result]):
+            made.origins = origins
+        return result
+
+
+def _stand_ins(values: Sequence[Any]) -> Iterator[StandIn]:
+    for value in values:
+        if isinstance(value, StandIn):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _stand_ins(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How the weights of a file fill a model."""
+
+    model: torch.nn.Module  # without memory
+    missing: frozenset[str]  # of the model's weights
+    unused: frozenset[str]  # of the file's
+    converted: bool  # from the names of the original code
+
+
+def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) -> Fit:
+    """Of a file's weights to a part that is built from the config in its folder. Raises CheckpointError if they are of
+    another model."""
+    config = kind.load_config(str(folder), subfolder=part, local_files_only=True)
+    with init_empty_weights():
+        model = kind.from_config(config)
+    names = frozenset(model.state_dict())
+    weights = frozenset(name for name, _ in model.named_parameters())
+    best = Fit(model, weights - shapes.keys(), frozenset(shapes) - names, converted=False)
+    reason: Exception | None = None
+    if best.missing:
+        try:
+            made = _convert(kind, config, shapes)
+        except Exception as error:  # the library raises anything where it misses names
+            reason = error
+        else:
+            used = frozenset[str]().union(*(_origins(made[name]) for name in made.keys() & names))
+            original = Fit(model, weights - made.keys(), frozenset(shapes) - used, converted=True)
+            best = min(best, original, key=lambda each: len(each.missing))
+    if 2 * len(best.missing) > len(weights):
+        missed = f"{len(best.missing)} of {len(weights)} weights are not in it, such as {min(best.missing)}"
+        raise CheckpointError(
+            f"{file}: its tensors are not those of a {kind.__name__} like {folder}/{part}: "
+            + (f"{reason} is not in it" if isinstance(reason, KeyError) else missed)
+        ) from reason
+    return best
+
+
+def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> list[str]:
+    """Before a whole checkpoint in one file is loaded: its denoiser and codec. `models` are the classes of its parts.
+
+    Returns notes for the operator. Raises CheckpointError.
+    """
+    shapes = {tensor.name: tensor.shape for tensor in read_header(file).tensors}
+    notes: list[str] = []
+    for part, kind in models.items():
+        prefixes = re.compile("|".join(VAE_PREFIXES if part == "vae" else (DENOISER_PREFIX,)))
+        own = {name: shape for name, shape in shapes.items() if prefixes.match(name)}
+        if own and hasattr(kind, "from_single_file"):
+            found = fit(kind, config, part, own, file)
+            unused = {prefixes.sub("", name, 1) for name in found.unused}
+            notes += check_names(file, part, found.model, found.missing, unused)
+    known = (*VAE_PREFIXES, DENOISER_PREFIX, *TEXT_PREFIXES, *OPEN_CLIP)
+    if others := [name for name in shapes if not name.startswith(known)]:
+        notes.append(f"{len(others)} weights of the file are of no part, such as {min(others)}")
+    return notes
+
+
+def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
+    """After a whole checkpoint in one file was loaded, before its parts are moved: what its text encoders lack, and
+    what they do not use. Returns notes for the operator. Raises CheckpointError."""
+    names = [tensor.name for tensor in read_header(file).tensors]
+    notes: list[str] = []
+    for part, model in components.items():
+        if isinstance(model, torch.nn.Module):
+            unused = {*_unused_layers(names, part, model), *_unused_names(names, part, model)}
+            notes += check_names(file, part, model, unfilled(model), unused)
+    return notes
+
+
+def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:
+    """In the names of transformers, which has `text_model.` before them in some versions."""
+    own = {name.removeprefix("text_model.") for name in model.state_dict()}
+    for prefix in (prefix for prefix, of in TEXT_PREFIXES.items() if of == part):
+        inner = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+        yield from (name for name in inner if name.removeprefix("text_model.") not in own)
+
+
+def _unused_layers(names: Sequence[str], part: str, model: Any) -> Iterator[str]:
+    """In the names of OpenCLIP: the layers beyond those that the config has. Stable Diffusion 2's last one is left out
+    on purpose."""
+    for prefix in (prefix for prefix, of in OPEN_CLIP.items() if of == part):
+        layers = model.config.num_hidden_layers + (prefix == "cond_stage_model.model.")
+        for name in names:
+            if name.startswith(prefix) and (match := LAYER.search(name)) and int(match[1]) >= layers:
+                yield name
+
+
+def _convert(kind: type[Any], config: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """What the library makes of a file's weights."""
+    functions = SINGLE_FILE_LOADABLE_CLASSES[_get_single_file_loadable_mapping_class(kind)]
+    stand_ins = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
+    made: dict[str, Any] = functions["checkpoint_mapping_fn"](config=config, checkpoint=stand_ins)
+    return made
+
+
+def _origins(weight: Any) -> frozenset[str]:
+    return weight.origins if isinstance(weight, StandIn) else frozenset()
