@@ -139,8 +139,8 @@ class ClassifyEngine:
 
 
 def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
-    """Only from local safetensors, in float32. Raises CheckpointError for weights that are missing or have no place, and
-    what transformers raises for a broken folder."""
+    """Only from local safetensors, in float32. Raises CheckpointError for weights that are missing or have no place,
+    and what transformers raises for a broken folder."""
     texts = spec.reads == "prompts"
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor

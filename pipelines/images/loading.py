@@ -14,6 +14,7 @@ from typing import Any
 
 import diffusers
 import torch
+from diffusers.loaders.single_file_utils import SingleFileComponentError
 
 from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.checkpoint_files import (
@@ -138,6 +139,8 @@ def _read(
     except Exception as error:  # the libraries raise anything for a broken file
         if is_out_of_memory(error) or is_device_error(error):  # not the file's fault
             raise
+        if isinstance(error, SingleFileComponentError):  # it goes on with what a program could do
+            raise CheckpointError(f"{spec.path}: {str(error).splitlines()[0]}") from error
         if missing := _missing_libraries(error, spec, index):
             raise CheckpointError(
                 f"{spec.path}: {pipeline_class.__name__} needs {' and '.join(missing)}, not installed here: "

@@ -6,7 +6,7 @@ that reads headers alone.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +37,10 @@ OPEN_CLIP: Final = {
     "conditioner.embedders.1.model.": "text_encoder_2",
     "conditioner.embedders.0.model.": "text_encoder_2",
 }
+NUMBER: Final = re.compile(r"\d+")
+LACKING: Final = ""  # instead of a name in the file
+MAX_LACKING: Final = 32  # each takes a conversion
+DIVISIBLE: Final = (6, 1)  # into two or three parts, as fused weights are
 LAYER: Final = re.compile(r"transformer\.resblocks\.(\d+)\.")
 
 
@@ -55,8 +59,8 @@ class StandIn(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made_by = super().__torch_function__  # type: ignore[no-untyped-call]  # torch has no types for it
-        result = made_by(func, types, args, dict(kwargs or {}))
+        compute: Callable[..., Any] = super().__torch_function__
+        result = compute(func, types, args, dict(kwargs or {}))
         origins = frozenset[str]().union(*(each.origins for each in _stand_ins([*args, *(kwargs or {}).values()])))
         for made in _stand_ins([result]):
             made.origins = origins
@@ -77,7 +81,7 @@ class Fit:
 
     model: torch.nn.Module  # without memory
     missing: frozenset[str]  # of the model's weights
-    unused: frozenset[str]  # of the file's
+    unused: frozenset[str]  # of the file's, without those that the library knows and drops
     converted: bool  # from the names of the original code
 
 
@@ -87,26 +91,56 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     config = kind.load_config(str(folder), subfolder=part, local_files_only=True)
     with init_empty_weights():
         model = kind.from_config(config)
-    names = frozenset(model.state_dict())
     weights = frozenset(name for name, _ in model.named_parameters())
-    best = Fit(model, weights - shapes.keys(), frozenset(shapes) - names, converted=False)
+    best = Fit(model, weights - shapes.keys(), frozenset(shapes) - model.state_dict().keys(), converted=False)
     reason: Exception | None = None
     if best.missing:
         try:
-            made = _convert(kind, config, shapes)
-        except Exception as error:  # the library raises anything where it misses names
+            original = _fit_converted(model, kind, config, shapes)
+        except Exception as error:  # the library raises anything for the names of another model
             reason = error
         else:
-            used = frozenset[str]().union(*(_origins(made[name]) for name in made.keys() & names))
-            original = Fit(model, weights - made.keys(), frozenset(shapes) - used, converted=True)
             best = min(best, original, key=lambda each: len(each.missing))
     if 2 * len(best.missing) > len(weights):
-        missed = f"{len(best.missing)} of {len(weights)} weights are not in it, such as {min(best.missing)}"
         raise CheckpointError(
-            f"{file}: its tensors are not those of a {kind.__name__} like {folder}/{part}: "
-            + (f"{reason} is not in it" if isinstance(reason, KeyError) else missed)
+            f"{file}: its tensors are not those of a {kind.__name__} like {folder}/{part}: {len(best.missing)} of "
+            f"{len(weights)} weights are not in it, such as {min(best.missing)}"
         ) from reason
     return best
+
+
+def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str, Any], shapes: Shapes) -> Fit:
+    made, left = _convert(kind, config, shapes)
+    names = model.state_dict().keys()
+    filled = {name for name, weight in made.items() if weight is not None and LACKING not in weight.origins}
+    used = _origins(made[name] for name in filled & names)
+    dropped = shapes.keys() - _origins(made.values()) - _origins(left.values())  # taken out, and put nowhere
+    missing = frozenset(name for name, _ in model.named_parameters() if name not in filled)
+    return Fit(model, missing, frozenset(shapes.keys() - used - dropped), converted=True)
+
+
+def _convert(
+    kind: type[Any], config: Mapping[str, Any], shapes: Shapes
+) -> tuple[dict[str, StandIn | None], dict[str, StandIn]]:
+    """What the library makes of a file's weights, and what it leaves of them. Where it stops at one that the file
+    lacks, it gets one of the same name in another layer: so all that are missing are found."""
+    functions = SINGLE_FILE_LOADABLE_CLASSES[_get_single_file_loadable_mapping_class(kind)]
+    alike = {NUMBER.sub("", name): shape for name, shape in shapes.items()}
+    lacking: dict[str, Sequence[int]] = {}
+    while True:
+        left = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
+        left |= {name: StandIn.of(LACKING, shape) for name, shape in lacking.items()}
+        try:
+            return functions["checkpoint_mapping_fn"](config=config, checkpoint=left), left
+        except KeyError as error:
+            name = str(error.args[0])
+            if name in lacking or len(lacking) == MAX_LACKING:
+                raise
+            lacking[name] = alike.get(NUMBER.sub("", name), DIVISIBLE)
+
+
+def _origins(weights: Iterable[StandIn | None]) -> frozenset[str]:
+    return frozenset[str]().union(*(weight.origins for weight in weights if weight is not None))
 
 
 def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> list[str]:
@@ -157,15 +191,3 @@ def _unused_layers(names: Sequence[str], part: str, model: Any) -> Iterator[str]
         for name in names:
             if name.startswith(prefix) and (match := LAYER.search(name)) and int(match[1]) >= layers:
                 yield name
-
-
-def _convert(kind: type[Any], config: Mapping[str, Any], shapes: Shapes) -> dict[str, Any]:
-    """What the library makes of a file's weights."""
-    functions = SINGLE_FILE_LOADABLE_CLASSES[_get_single_file_loadable_mapping_class(kind)]
-    stand_ins = {name: StandIn.of(name, shape) for name, shape in shapes.items()}
-    made: dict[str, Any] = functions["checkpoint_mapping_fn"](config=config, checkpoint=stand_ins)
-    return made
-
-
-def _origins(weight: Any) -> frozenset[str]:
-    return weight.origins if isinstance(weight, StandIn) else frozenset()

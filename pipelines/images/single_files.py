@@ -40,7 +40,8 @@ def load_denoiser(
     else:
         source = unscaled(named_for_library(load_file(spec.path)), dtype)
     found = fit(kind, spec.base, part, {name: weight.shape for name, weight in source.items()}, spec.path)
-    notes = check_names(spec.path, part, found.model, found.missing, found.unused)
+    unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
+    notes = check_names(spec.path, part, found.model, found.missing, unused)
     if not found.converted:  # with any other name the library would take all of them for those of the original code
         source = {name: weight for name, weight in source.items() if name not in found.unused}
     denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
