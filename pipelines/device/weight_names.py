@@ -15,16 +15,17 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 
 RUNNING_STATISTICS: Final = ("running_mean", "running_var")  # buffers that no constructor can compute
 # Names of files of which nothing is lost. The model computes these itself; older versions of the libraries saved them.
-COMPUTED: Final = r"(^|\.)(position_ids|inv_freq|freqs_cis|pos_embed\.pos_embed|num_batches_tracked|masked_bias)$"
+COMPUTED: Final = (
+    r"(^|\.)(position_ids|inv_freq|freqs_cis|pos_embed\.pos_embed|y_embedding|num_batches_tracked|masked_bias)$"
+)
 TIED: Final = r"^(\w+\.){0,2}(shared|embed_tokens|lm_head|embed_out)\.weight$"  # copies of another weight
 COPIES: Final = r"^(model_ema|ema|ema_model|unet_ema|loss)[._]"  # of the whole model, for training
 # Marks of single files: how to sample with them, and how kernels that are not used here would compute
-MARKERS: Final = r"^(v_pred|ztsnr|edm_mean|edm_std|edm_vpred\.\w+|scaled_fp8|__\w+__)$"
+MARKERS: Final = r"^(v_pred|ztsnr|edm_mean|edm_std|edm_vpred\.\w+|scaled_fp8|__\w+__|.+\.comfy_quant)$"
 # What a model was trained with, or for, beside what is used of it
 HEADS: Final = (
-    r"^(\w+\.)?(pooler|lm_head|cls|classifier|score|qa_outputs|lm_predictions|mask_predictions|logit_scale|logit_bias|"
-    r"text_projection|visual_projection|vision_model|vision_tower|visual|multi_modal_projector|audio_tower|decoder|mtp)"
-    r"(?=\.|$)"
+    r"^(\w+\.)?(pooler|\w*head\w*|cls|\w*classifier|score|qa_outputs|vocab_\w+|\w+_predictions|logit_\w+|\w+_projection|"
+    r"\w+_projector|connector|vision\w*|visual\w*|image_\w+|audio\w*|decoder|mtp\w*)(?=\.|$)"
 )
 OTHER_HALF: Final = r"^(text_model|text_projection|logit_scale|logit_bias)(?=\.|$)"  # of encoders of pictures
 BY_CLASS: Final[Mapping[str, str]] = {
