@@ -44,7 +44,7 @@ def check_loaded(
     Returns notes for the operator. Raises CheckpointError.
     """
     unused = {*info["unexpected_keys"], *extra}
-    if getattr(model, "hf_quantizer", None) is not None:  # it has read them
+    if getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False):  # it has read them
         unused = {name for name in unused if not QUANTIZERS.search(name)}
     return check_names(path, part, model, _missing(model, info["missing_keys"]), unused)
 

@@ -355,7 +355,10 @@ async def test_a_classifier_is_refused_or_noted(tmp_path: Path, make: Callable[[
     assert await ClassifyEngine(CPU).prepare(spec) == ()
     for change, says in (
         (without("classifier.weight"), lacks(1, "classifier.weight")),
-        (with_another("encoder.layer.0"), "weights of its files have no place in the model that its config describes, such as "),
+        (
+            with_another("encoder.layer.0"),
+            "weights of its files have no place in the model that its config describes, such as ",
+        ),
     ):
         file.write_bytes(whole)
         change_file(file, change)
