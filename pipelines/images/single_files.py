@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from diffusers.loaders.single_file_utils import SingleFileComponentError
-from safetensors.torch import load_file
 
-from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, SCALES, CheckpointError, stored_as_float8
+from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
+from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS
+from pipelines.images.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
-MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
 
 
 def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any) -> Any:
@@ -35,7 +35,7 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
         source = named_for_library(load_gguf_checkpoint(str(spec.path)))
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
     else:
-        source = unscaled(named_for_library(load_file(spec.path)), dtype)
+        source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
     try:
         denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
     except (IndexError, KeyError, SingleFileComponentError) as error:  # of renaming tensors, where some are missing
@@ -51,19 +51,9 @@ def load_denoiser(spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The denoiser's weights alone, with the prefix if the library looks for it, else without."""
-    names = [name for name in weights if name.startswith(DENOISER_PREFIX)] or list(weights)
+    names = [name for name in weights if not SAYS.fullmatch(name)]
+    names = [name for name in names if name.startswith(DENOISER_PREFIX)] or names
     denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}
     if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
         return {DENOISER_PREFIX + name: weight for name, weight in denoiser.items()}
     return denoiser
-
-
-def unscaled(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Float8 weights multiplied by the scales beside them: one a tensor, or one a row. Others as they are."""
-    scales = {name: name[: -len(suffix)] + ".weight" for name in weights for suffix in SCALES if name.endswith(suffix)}
-    plain = {name: weight for name, weight in weights.items() if name not in scales and not name.endswith(MARKERS)}
-    for scale_name, name in scales.items():
-        scale, weight = weights[scale_name].to(torch.float32), plain[name]
-        per_row = scale.reshape(-1, *[1] * (weight.dim() - 1)) if scale.numel() > 1 else scale
-        plain[name] = (weight.to(torch.float32) * per_row).to(dtype)
-    return plain
