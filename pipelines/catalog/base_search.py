@@ -11,7 +11,7 @@ from pipelines.catalog.checkpoint_files import (
     find_snapshot,
     model_index,
 )
-from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors
+from pipelines.catalog.file_layout import DENOISER_PREFIX, beside_denoiser, denoiser_tensors
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
@@ -20,19 +20,25 @@ def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
     """The diffusers folders whose denoiser has as many weights as the file: it may be another training of theirs. Where
     there are none, those whose denoiser lacks one layer's weights of the file, such as a norm that nothing uses."""
     weights = _weights(file)
-    counts = [(folder, _denoiser_weights(folder)) for folder in folders]
+    counts = [(folder, sum(tensor.weights for tensor in _denoiser(folder))) for folder in folders]
     same = [folder for folder, count in counts if count and count == sum(tensor.weights for tensor in weights)]
     return same or [folder for folder, count in counts if count and _is_left_over(weights, count)]
 
 
 def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] | None:
-    """The folder whose denoiser is nearest in size, with its weights and the file's. None if none is within a tenth."""
-    weights = sum(tensor.weights for tensor in _weights(file))
-    counts = [(abs(count - weights), folder, count) for folder in folders if (count := _denoiser_weights(folder))]
-    if not counts:
-        return None
-    apart, folder, count = min(counts)
-    return (folder, count, weights) if 10 * apart <= weights else None
+    """The folder whose denoiser is nearest in size, with its weights and the file's. None if none is within a tenth, or
+    has half of its tensors by their names and shapes."""
+    tensors = _weights(file)
+    weights = sum(tensor.weights for tensor in tensors)
+    named = {(tensor.name.removeprefix(DENOISER_PREFIX), tensor.shape) for tensor in tensors}
+    found = []
+    for folder in folders:
+        denoiser = _denoiser(folder)
+        apart = abs(sum(tensor.weights for tensor in denoiser) - weights)
+        common = sum((tensor.name, tensor.shape) in named for tensor in denoiser)
+        if denoiser and (10 * apart <= weights or 2 * common >= len(named)):
+            found.append((apart, folder, sum(tensor.weights for tensor in denoiser)))
+    return (*min(found)[1:], weights) if found else None
 
 
 def is_whole(file: Path) -> bool:
@@ -66,10 +72,11 @@ def _is_left_over(weights: Sequence[Tensor], count: int) -> bool:
     return more > 0 and any(len(tensor.shape) == 1 and tensor.weights == more for tensor in weights)
 
 
-def _denoiser_weights(folder: Path) -> int:
+def _denoiser(folder: Path) -> list[Tensor]:
+    """The tensors of a folder's denoiser; none of one that can't be read."""
     try:
         snapshot = find_snapshot(folder)
         files = default_variant(snapshot / denoiser_name(model_index(snapshot)))
-        return sum(tensor.weights for file in files for tensor in read_header(file).tensors)
+        return [tensor for file in files for tensor in read_header(file).tensors]
     except (CheckpointError, BrokenFile):
-        return 0
+        return []

@@ -132,7 +132,7 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
         if problem := next(part_problems(folder / part, str(index[part][1]), files), None):
-            raise CheckpointError(problem)
+            raise CheckpointError(f"{spec.path} has no {part}; {problem}" if folder == spec.config else problem)
     return denoiser | {part: files for part, files in found.items() if files}
 
 

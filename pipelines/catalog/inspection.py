@@ -115,7 +115,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         try:
             said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
         except (BrokenFile, CheckpointError) as error:
-            problems += [str(error)] if str(error) not in problems else []
+            problems[:0] = [str(error)] if str(error) not in problems else []
     signature = source.parameters(class_name) if class_name else None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
@@ -173,7 +173,8 @@ def _parts(
             continue  # its weights, if there are any, are not loaded
         files = default_variant(folder / name)
         class_name = class_of(index[name])
-        problems += part_problems(folder / name, class_name, files)
+        lacking = f"{path} has no {name}; " if name in of_folder else ""
+        problems += (f"{lacking}{problem}" for problem in part_problems(folder / name, class_name, files))
         yield _part(name, class_name, _read(files, problems))
 
 

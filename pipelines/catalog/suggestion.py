@@ -6,6 +6,7 @@ Nothing here knows the name of a checkpoint. Each value comes with where it was 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource, embeds_guidance
@@ -176,7 +177,11 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
 
 def _named(inspection: Inspection) -> NamedAfter:
     """What the name of the checkpoint says, or of the download that it is in."""
-    path, cache = inspection.path, cache_of(inspection.path)
+    return _read_name(inspection.path)
+
+
+def _read_name(path: Path) -> NamedAfter:
+    cache = cache_of(path)
     return read_name(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
 
 
@@ -189,12 +194,13 @@ def _default(inspection: Inspection, name: str) -> Any:
 
 def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
     """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are, unless the
-    file is distilled by its name. It may be another training, and a base may be distilled. With how a value of theirs
-    is said to be found."""
+    file alone is distilled by its name. It may be another training, and a base may be distilled. With how a value of
+    theirs is said to be found."""
     own = inspection.path if inspection.path.is_dir() else inspection.path.parent
     yield "README.md of the checkpoint", read_card(own)
-    is_like_folder = _named(inspection).distilled is None
-    if inspection.folder is not None and inspection.folder != own and is_like_folder:
+    if inspection.folder is None or inspection.folder == own:
+        return
+    if _named(inspection).distilled is None or _read_name(inspection.folder).distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
         yield f"README.md of the {name}: check it", read_card(inspection.folder)
 

@@ -87,11 +87,9 @@ def load_checkpoint(
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline = _read(resolved, pipeline_class, index, device, found, encoders_device)
-    follow_file(pipeline, said)
     denoiser = getattr(pipeline, denoiser_name(index))
-    notes = (
-        of_file + chosen + runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
-    )
+    notes = follow_file(pipeline, spec, said) + of_file + chosen
+    notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:
         check_attention(denoiser)
@@ -122,10 +120,9 @@ def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -
     if not spec.path.is_file():
         return Said(), ()
     try:
-        said, notes = inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
+        return inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
     except BrokenFile as error:
         raise CheckpointError(str(error)) from error
-    return said, (*([said.note] if said.config else []), *notes)
 
 
 def _read(

@@ -12,9 +12,11 @@ import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.said_by_files import Said
-from pipelines.protocol.images import SamplingDefaults, Scalar
+from pipelines.catalog.said_by_names import read_name
+from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
 
 KEY: Final = "sampling.scheduler_config"
+MEANING: Final = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False}  # what is not so by default is a need
 EDM: Final = "EDM"  # how the classes begin that scale a denoiser's input and output as Karras et al. do (2206.00364)
 
 
@@ -27,6 +29,7 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
         raise CheckpointError(f"sampling.scheduler: {kind.__name__} would draw something else: {message}")
     overrides = dict(sampling.scheduler_config)
     _check_keys(kind, overrides)
+    _check_meaning(kind, {**original.config, **overrides})
     shift = {} if sampling.shift is None else {"shift": sampling.shift}
     try:
         return kind.from_config(original.config, **overrides, **shift)
@@ -36,11 +39,17 @@ def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
         raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_shown(overrides)}: {error}") from error
 
 
-def follow_file(pipeline: Any, said: Said) -> None:
-    """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's."""
+def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, ...]:
+    """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's. Returns notes
+    for the operator: what was changed, or what a name suggests and nothing follows."""
     if said.config:
         wanted = SamplingDefaults(scheduler=said.scheduler, scheduler_config=said.config)
         pipeline.register_modules(scheduler=new_scheduler(pipeline.scheduler, wanted))
+        return (said.note,)
+    used = {**pipeline.scheduler.config, **dict(spec.sampling.scheduler_config)}
+    if read_name(spec.path.stem).predicts_v and used.get("prediction_type") == "epsilon":
+        return (f"its name says v prediction, and it is drawn as epsilon; else set {KEY}.prediction_type",)
+    return ()
 
 
 def try_config(original: Any, sampling: SamplingDefaults) -> None:
@@ -71,6 +80,18 @@ def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
             raise CheckpointError(f"{KEY}.{key}: {kind.__name__} takes no such key; it takes {names}")
         if (expected := _expected(accepted[key], value)) is not None:
             raise CheckpointError(f"{KEY}.{key}: got {value!r}, but {kind.__name__} takes {expected}")
+
+
+def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
+    """A class that lacks what the checkpoint was trained for would draw it wrong, and say nothing."""
+    accepted = inspect.signature(kind.__init__).parameters
+    for key, usual in MEANING.items():
+        value = config.get(key, usual)
+        fits = value == usual or (key in accepted and _expected(accepted[key], value) is None)
+        if not fits:
+            raise CheckpointError(
+                f"sampling.scheduler: {kind.__name__} has no {key} = {value!r}, as the checkpoint needs"
+            )
 
 
 def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
