@@ -124,6 +124,20 @@ class PipelineSource:
                     return int(ast.literal_eval(value))
         return None
 
+    def loads_single_files(self, class_name: str) -> bool:
+        """Whether the class, or one that it derives from, loads all components from one file."""
+        found = self._find(class_name)
+        bases = [base.id for base in found.bases if isinstance(base, ast.Name)] if found is not None else []
+        return "FromSingleFileMixin" in bases or any(self.loads_single_files(base) for base in bases)
+
+    def scheduler_keys(self, class_name: str) -> frozenset[str]:
+        """The keys of a scheduler's config that the class takes: its constructor's; none if there is no such class."""
+        for file in sorted((self.folder / "schedulers").glob("*.py")) if self.folder is not None else ():
+            text = file.read_text(encoding="utf-8")
+            if f"class {class_name}(" in text:
+                return frozenset(_constructor_names(ast.parse(text), class_name))
+        return frozenset()
+
     def has(self, class_name: str) -> bool:
         return class_name in self._folders
 
@@ -145,6 +159,13 @@ class PipelineSource:
             return {}
         tree = ast.parse((self.folder / "pipelines" / "__init__.py").read_text(encoding="utf-8"))
         return dict(_listed(tree))
+
+
+def _constructor_names(tree: ast.AST, class_name: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+            yield from (argument.arg for init in own for argument in init.args.args if argument.arg != "self")
 
 
 def _installed(package: str) -> Path | None:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.digests import Digests
+from pipelines.catalog.file_layout import denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import HUB_CACHE, PICKLES, other_kind, part_problems, similar_names
+from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.quantized_bytes import quantized_bytes
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Control, Offload, Quantize, Runtime
 
 SINGLE_FILES = (".safetensors", ".gguf")
 VISION = ("vision_model.", "visual_projection.")  # of an image encoder beside one of texts
-DENOISER_PREFIX = "model.diffusion_model."  # of its tensors in files that could have other components too
-SCALES = (".scale_weight", ".weight_scale")  # of float8 weights, beside them
 # model.safetensors, model.fp16.safetensors, model-00001-of-00002.safetensors, model.fp16-00001-of-00002.safetensors
 WEIGHTS = re.compile(r"(?P<stem>[^.]+?)(?P<variant>\.[^.]+?)?(-\d{5}-of-\d{5})?\.safetensors")
 
@@ -90,6 +90,25 @@ def denoiser_name(index: dict[str, Any]) -> str:
     return "unet" if "unet" in index else "transformer"
 
 
+def class_of(entry: Any) -> str:
+    """The class that model_index.json has for a component; nothing for another entry."""
+    return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
+
+
+def read_config(folder: Path, part: str) -> dict[str, Any]:
+    """A component's config: config.json, or scheduler_config.json of a scheduler."""
+    return read_json(folder / part / "config.json") or read_json(folder / part / f"{part}_config.json")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A config; empty if there is none that can be read."""
+    try:
+        content = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def is_text_encoder(component: str) -> bool:
     """Whether a component reads prompts: text_encoder, text_encoder_2, ..."""
     return component.startswith("text_encoder")
@@ -102,16 +121,18 @@ def weight_files(spec: CheckpointSpec) -> dict[str, list[Path]]:
     """
     index = model_index(check_files(spec))
     denoiser = {denoiser_name(index): [spec.path]} if spec.path.is_file() else {}
-    folder = spec.path if spec.path.is_dir() else spec.base
+    folder = spec.path if spec.path.is_dir() else spec.base or spec.config
     if folder is None:
         return denoiser
     parts = [part for part in component_names(index) if part not in denoiser]
+    if folder == spec.config:
+        parts = list(missing_parts(index, list(_tensors(spec.path)), denoiser_name(index)))
     if missing := [part for part in parts if not (folder / part).is_dir()]:
         raise CheckpointError(f"{folder}: {missing[0]}/ is missing, which model_index.json names")
     found = {part: default_variant(folder / part) for part in parts}
     for part, files in found.items():
         if problem := next(part_problems(folder / part, str(index[part][1]), files), None):
-            raise CheckpointError(problem)
+            raise CheckpointError(f"{spec.path} has no {part}; {problem}" if folder == spec.config else problem)
     return denoiser | {part: files for part, files in found.items() if files}
 
 
@@ -170,21 +191,26 @@ def stored_as_float8(spec: CheckpointSpec) -> bool:
         return False
     tensors = list(_tensors(spec.path))
     float8 = sum(tensor.weights for tensor in tensors if tensor.dtype.startswith("F8"))
-    scaled = any(tensor.name.endswith(SCALES) for tensor in tensors)
-    return not scaled and 2 * float8 > sum(tensor.weights for tensor in tensors)
+    return not is_quantized(spec.path) and 2 * float8 > sum(tensor.weights for tensor in tensors)
 
 
 def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:
     """Memory of each component's tensors at `item_bytes` a weight, with the denoiser quantized. Raises CheckpointError
     for files that can't be loaded."""
     denoiser = denoiser_name(model_index(check_files(spec)))
+    found = {
+        part: [(tensor, file) for file in files for tensor in _tensors(file)]
+        for part, files in weight_files(spec).items()
+    }
+    if spec.base is not None:  # other components in the file are not loaded
+        own = set(denoiser_tensors(tensor for tensor, _ in found[denoiser]))
+        found[denoiser] = [(tensor, file) for tensor, file in found[denoiser] if tensor in own]
     return {
         part: [
             _loaded_bytes(tensor, file, quantize if part == denoiser else "none", item_bytes)
-            for file in files
-            for tensor in _tensors(file)
+            for tensor, file in tensors
         ]
-        for part, files in weight_files(spec).items()
+        for part, tensors in found.items()
     }
 
 

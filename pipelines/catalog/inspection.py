@@ -2,13 +2,13 @@
 imported, so it takes a fraction of a second."""
 
 import importlib.util
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipelines.catalog.base_search import is_whole
 from pipelines.catalog.call_signature import (
     Parameters,
     PipelineSource,
@@ -21,24 +21,28 @@ from pipelines.catalog.call_signature import (
     takes_negative_prompt,
 )
 from pipelines.catalog.checkpoint_files import (
-    DENOISER_PREFIX,
     SINGLE_FILES,
     WEIGHTS,
     CheckpointError,
     check_files,
+    class_of,
     component_names,
     default_variant,
     denoiser_name,
     find_snapshot,
     model_index,
+    read_config,
+    read_json,
 )
 from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
+from pipelines.catalog.said_by_files import Said
+from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 from pipelines.protocol.images import CheckpointSpec, Conditioning
 from pipelines.protocol.messages import Abilities
 
-WHOLE = ("first_stage_model.", "vae.")  # prefixes of tensors in a single file that has the codec too
 LIBRARIES = {"bitsandbytes": "bitsandbytes", "torchao": "torchao", "gguf": "gguf"}  # quantization methods
 MODULES = {"protobuf": "google.protobuf"}  # where they have another name than for pip
 OWN_LIBRARIES = ("diffusers", "transformers")
@@ -74,6 +78,8 @@ class Inspection:
     signature: Parameters  # of the pipeline's call; empty if the class is not known
     index: Mapping[str, Any]  # model_index.json
     denoiser_config: Mapping[str, Any]
+    said: Said = field(default_factory=Said)  # by a single file, of how it is sampled
+    notes: tuple[str, ...] = ()  # what of a file is not used
 
     @property
     def weights(self) -> int:
@@ -101,15 +107,22 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
     except CheckpointError as error:
         lacks_config = folder is None and is_whole(path)
         problems.append(f"{path}: a whole checkpoint, which needs `config`" if lacks_config else str(error))
-    parts = tuple(_parts(path, folder, index, problems, is_config=folder is not None and folder == config))
     class_name = index.get("_class_name")
+    parts = tuple(_parts(path, folder, index, problems, is_config=folder is not None and folder == config))
+    said: Said = Said()
+    notes: tuple[str, ...] = ()
+    if path.is_file():
+        try:
+            said, notes = inspect_file(path, folder, index, source, is_base=folder is not None and folder == base)
+        except (BrokenFile, CheckpointError) as error:
+            problems[:0] = [str(error)] if str(error) not in problems else []
     signature = source.parameters(class_name) if class_name else None
     if class_name and signature is None:
         problems.append(f"{folder}: the installed diffusers has no pipeline {class_name}")
     if signature is not None and "num_frames" in signature:
         problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
     problems += foreign_parts(index, folder, source)
-    denoiser_config = _json(folder / denoiser_name(index) / "config.json") if folder else {}
+    denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
     conditioning: Conditioning = "native" if own_task(signature or {}) is Task.NATIVE else "img2img"
     codec = read_config(folder, "vae") if folder else {}
     abilities = None
@@ -130,65 +143,38 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         signature=signature or {},
         index=index,
         denoiser_config=denoiser_config,
+        said=said,
+        notes=notes,
     )
-
-
-def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
-    """The diffusers folders whose denoiser has as many weights as the file: it may be another training of theirs."""
-    try:
-        tensors = read_header(file).tensors
-    except BrokenFile:
-        return []
-    weights = sum(tensor.weights for tensor in denoiser_tensors(tensors))
-    return [folder for folder in folders if weights and weights == _denoiser_weights(find_snapshot(folder))]
-
-
-def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of a single file that are its denoiser's."""
-    listed = list(tensors)
-    return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
-
-
-def is_whole(file: Path) -> bool:
-    """Whether a file has a codec beside the denoiser: then it has all components."""
-    try:
-        return file.suffix == ".safetensors" and any(each.name.startswith(WHOLE) for each in read_header(file).tensors)
-    except (BrokenFile, OSError):
-        return False
-
-
-def _denoiser_weights(folder: Path) -> int:
-    try:
-        files = default_variant(folder / denoiser_name(model_index(folder)))
-        return sum(tensor.weights for file in files for tensor in read_header(file).tensors)
-    except (CheckpointError, BrokenFile):
-        return 0
 
 
 def _parts(
     path: Path, folder: Path | None, index: dict[str, Any], problems: list[str], *, is_config: bool
 ) -> Iterator[Part]:
     denoiser = denoiser_name(index)
+    tensors: list[Tensor] = []
     if path.suffix in SINGLE_FILES and path.is_file():
         tensors = _read([path], problems)
-        if is_config or (folder is None and any(tensor.name.startswith(WHOLE) for tensor in tensors)):
+        if is_config or (folder is None and path.suffix == ".safetensors" and beside_denoiser(tensors)):
             denoiser = "all components"
         elif folder is not None:
             tensors = denoiser_tensors(tensors)  # the others are its base's
-        yield _part(denoiser, _class_of(index.get(denoiser)) or "of a single file", tensors)
+        yield _part(denoiser, class_of(index.get(denoiser)) or "of a single file", tensors)
     if folder is None:
         return
+    of_folder = missing_parts(index, tensors, denoiser_name(index)) if is_config else ()
     for name in component_names(index):
         if name == denoiser and path.is_file():
             continue
         if not (folder / name).is_dir():
             problems.append(f"{folder}: {name}/ is missing, which model_index.json names")
             continue
-        if is_config:
+        if is_config and name not in of_folder:
             continue  # its weights, if there are any, are not loaded
         files = default_variant(folder / name)
-        class_name = _class_of(index[name])
-        problems += part_problems(folder / name, class_name, files)
+        class_name = class_of(index[name])
+        lacking = f"{path} has no {name}; " if name in of_folder else ""
+        problems += (f"{lacking}{problem}" for problem in part_problems(folder / name, class_name, files))
         yield _part(name, class_name, _read(files, problems))
 
 
@@ -222,10 +208,6 @@ def foreign_parts(index: Mapping[str, Any], folder: Path | None, source: Pipelin
             yield f"{folder}: {name} is of the library {library}, whose code is not loaded"
 
 
-def _class_of(entry: Any) -> str:
-    return str(entry[1]) if isinstance(entry, list) and len(entry) > 1 else ""
-
-
 def _variants(folder: Path | None, index: Mapping[str, Any]) -> tuple[str, ...]:
     names = component_names(dict(index)) if folder else []
     files = [file for name in names if folder for file in (folder / name).glob("*.safetensors")]
@@ -244,8 +226,8 @@ def _libraries(path: Path, folder: Path | None, index: Mapping[str, Any]) -> Ite
     if path.suffix == ".gguf":
         yield "gguf"
     for name in component_names(dict(index)) if folder else []:
-        part, class_name = (folder / name if folder else path), _class_of(index[name])
-        method = _json(part / "config.json").get("quantization_config", {}).get("quant_method")
+        part, class_name = (folder / name if folder else path), class_of(index[name])
+        method = read_json(part / "config.json").get("quantization_config", {}).get("quant_method")
         if method in LIBRARIES:
             yield LIBRARIES[method]
         if class_name.endswith("Processor") and not class_name.endswith("ImageProcessor"):
@@ -283,26 +265,12 @@ def _abilities(
     )
 
 
-def _json(file: Path) -> dict[str, Any]:
-    """A config; empty if there is none that can be read."""
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def read_card(folder: Path) -> str:
     """The card beside the weights, which its author wrote: README.md, or nothing."""
     try:
         return (folder / "README.md").read_text(errors="replace")
     except OSError:
         return ""
-
-
-def read_config(folder: Path, part: str) -> dict[str, Any]:
-    """A component's config: config.json, or scheduler_config.json of a scheduler."""
-    return _json(folder / part / "config.json") or _json(folder / part / f"{part}_config.json")
 
 
 def codec_scale(folder: Path) -> int:

@@ -1,11 +1,11 @@
 """A catalog file for a checkpoint that is added, as text: values that were found in it, and where."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipelines.catalog.sizes import Tier
-from pipelines.catalog.suggestion import Suggestion, Value
+from pipelines.catalog.suggestion import Noise, Suggestion, Value
 
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 
@@ -26,10 +26,11 @@ def name_for(stem: str, tier: Tier) -> str:
 
 def catalog_text(
     checkpoint: str, base: str | None, config: str | None, family: str, suggestion: Suggestion,
-    models: Sequence[NewModel],
+    models: Sequence[NewModel], notes: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """The file's text."""
+    """The file's text. `notes` are comments at its top."""
     lines = [
+        *(f"# {note[0].upper()}{note[1:]}." for note in notes),
         "# Values after `=` were found in the checkpoint, where the comments say; weights.md describes the keys.",
         "",
         f"checkpoint   = {json.dumps(checkpoint)}",
@@ -48,6 +49,7 @@ def catalog_text(
         "",
         "[sampling]",
         _line("guidance", suggestion.guidance),
+        *_noise_lines(suggestion.noise),
     ]
     for model in models:
         lines += [
@@ -58,6 +60,14 @@ def catalog_text(
             f'price = "{model.price}"  # CNY per successful call',
         ]
     return "\n".join([*lines, ""])
+
+
+def _noise_lines(noise: Noise) -> Iterator[str]:
+    if noise.scheduler is not None:
+        yield f"scheduler = {json.dumps(noise.scheduler)}  # {noise.found}"
+    if noise.config:
+        listed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in noise.config)
+        yield f"scheduler_config = {{ {listed} }}  # {noise.found}"
 
 
 def _line(key: str, value: Value) -> str:

@@ -1,5 +1,6 @@
 """The pydantic models of the catalog's files, one class a table, and the checks that span several keys."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast, get_args
@@ -9,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import ServerUrl, Strict
-from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Parallel, Quantize
+from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Parallel, Quantize, Scalar
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
@@ -26,6 +27,16 @@ QUALITIES: tuple[QualityName, ...] = get_args(QualityName)
 LOCAL_KEYS = (
     "checkpoint", "config", "base", "sheet", "enlarge", "schedulers", "runtime", "controlnets", "ip_adapters",
 )  # fmt: skip
+
+
+def _scheduler_value(value: Any) -> Scalar:
+    """Raises PydanticCustomError for a list, a table, inf and nan."""
+    if isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise PydanticCustomError("scheduler_value", "text in quotes, a number, true or false")
+
+
+SchedulerValue = Annotated[Scalar, PlainValidator(_scheduler_value)]
 
 
 class QualityTier(Strict):
@@ -57,6 +68,7 @@ class SamplingTable(Strict):
     scheduler: str | None = None
     shift: Annotated[float, Field(gt=0)] | None = None
     refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    scheduler_config: dict[str, SchedulerValue] = Field(default_factory=dict)
 
 
 class LoraTable(Strict):
@@ -262,6 +274,8 @@ def _validate_upstream(file: CheckpointTable, upstream: UpstreamTable) -> Iterat
     for key in LOCAL_KEYS:
         if key in file.model_fields_set:
             yield key, "belongs to a checkpoint; this file has an [upstream] table"
+    if file.sampling.scheduler_config:
+        yield "sampling.scheduler_config", "belongs to a checkpoint; this file has an [upstream] table"
     if upstream.api == "darkroom":
         if upstream.supports is not None:
             yield "upstream.supports", "leave it out: another Darkroom says itself what its model supports"

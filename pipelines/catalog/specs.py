@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pipelines.catalog.checkpoint_files import files_version, find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
-from pipelines.catalog.schema import CheckpointTable, RuntimeTable, UpstreamTable
+from pipelines.catalog.schema import CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 from pipelines.protocol.images import (
     CheckpointSpec,
     Conditioning,
@@ -16,9 +16,13 @@ from pipelines.protocol.images import (
     Lora,
     Runtime,
     SamplingDefaults,
+    Scalar,
+    SchedulerConfig,
     StepCache,
 )
 from pipelines.protocol.upstream import ImageUpstream
+
+SAMPLING = "sampling."  # before the keys of that table
 
 
 def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_px: int) -> CheckpointSpec:
@@ -38,7 +42,7 @@ def checkpoint_spec(file: CheckpointTable, family: str, weights: Path, largest_p
         max_references=file.max_references or MODES[conditioning].max_references,
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
-        sampling=SamplingDefaults(**file.sampling.model_dump()),
+        sampling=_sampling(file.sampling),
         runtime=_runtime(file.runtime, weights),
         refined=file.enlarge == "redraw" and needs_two_passes(largest_px, file.native_area_px, file.max_area_px),
         version=_version(path, base, config),
@@ -63,7 +67,7 @@ def _of_upstream(file: CheckpointTable, table: UpstreamTable, family: str) -> Ch
         max_references=file.max_references or MODES[conditioning].max_references,
         native_area_px=file.native_area_px,
         max_area_px=file.max_area_px,
-        sampling=SamplingDefaults(**file.sampling.model_dump()),
+        sampling=_sampling(file.sampling),
         enlarge="resize",
         upstream=ImageUpstream(
             url, table.model, table.api_key_env, table.api, tuple(table.supports or ()), table.guidance_field
@@ -107,8 +111,7 @@ def with_weights(
     if "conditioning" in settings:
         conditioning: Conditioning = settings["conditioning"]
         changes |= {"conditioning": conditioning, "max_references": MODES[conditioning].max_references}
-    if "sampling.guidance" in settings:
-        changes["sampling"] = replace(spec.sampling, guidance=settings["sampling.guidance"])
+    changes |= _changed_sampling(spec.sampling, settings)
     changed = replace(
         spec,
         name=_checkpoint_name(checkpoint),
@@ -122,6 +125,23 @@ def with_weights(
         return changed
     two_passes = needs_two_passes(max(areas), changed.native_area_px, changed.max_area_px)
     return replace(changed, refined=two_passes and changed.enlarge == "redraw")
+
+
+def _sampling(table: SamplingTable) -> SamplingDefaults:
+    return SamplingDefaults(**table.model_dump() | {"scheduler_config": sorted_config(table.scheduler_config)})
+
+
+def sorted_config(config: Mapping[str, Scalar]) -> SchedulerConfig:
+    """As specs have it."""
+    return tuple(sorted(config.items()))
+
+
+def _changed_sampling(sampling: SamplingDefaults, settings: Mapping[str, Any]) -> dict[str, SamplingDefaults]:
+    """The spec's field, if some setting is of [sampling]. None stands for a key that the file no longer has."""
+    values = {key.removeprefix(SAMPLING): value for key, value in settings.items() if key.startswith(SAMPLING)}
+    if "scheduler_config" in values:
+        values["scheduler_config"] = sorted_config(values["scheduler_config"] or {})
+    return {"sampling": replace(sampling, **values)} if values else {}
 
 
 def _runtime(table: RuntimeTable | Literal["auto"], weights: Path) -> Runtime:

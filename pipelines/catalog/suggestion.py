@@ -6,12 +6,18 @@ Nothing here knows the name of a checkpoint. Each value comes with where it was 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.call_signature import PipelineSource, embeds_guidance
+from pipelines.catalog.checkpoint_files import read_config
 from pipelines.catalog.conditioning import MODES
-from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card, read_config
-from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults
+from pipelines.catalog.hub_cache import cache_of
+from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card
+from pipelines.catalog.said_by_names import CONSISTENT, NamedAfter, read_name
+from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
+
+Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
 
 FEW_STEPS = 4  # of a checkpoint that is distilled, and whose card does not say
 FALLBACK_STEPS, FALLBACK_GUIDANCE = 30, 4.0
@@ -29,6 +35,16 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Noise:
+    """The scheduler for the catalog file, where it is not the one of the checkpoint's folder, and what changes of its
+    config."""
+
+    scheduler: str | None = None
+    config: SchedulerConfig = ()
+    found: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestion:
     """Values of a catalog file that depend on the checkpoint."""
 
@@ -38,9 +54,10 @@ class Suggestion:
     native_area_px: Value
     max_area_px: Value
     enlarge: Enlarge  # "resize" for a class that can't redraw a part of a picture
+    noise: Noise
 
     @property
-    def values(self) -> Mapping[str, float | str]:
+    def values(self) -> Mapping[str, Setting]:
         """By their keys in catalog files."""
         return {
             "conditioning": self.conditioning,
@@ -48,13 +65,16 @@ class Suggestion:
             "max_area_px": int(self.max_area_px.value),
             "steps": int(self.steps.value),
             "sampling.guidance": self.guidance.value,
+            "sampling.scheduler": self.noise.scheduler,
+            "sampling.scheduler_config": dict(self.noise.config) or None,
         }
 
 
 def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Suggestion:
     """What to write into the checkpoint's catalog file."""
+    source = source or PipelineSource()
     few = next(_signs_of_few_steps(inspection), None)
-    area = _native_area(inspection, source or PipelineSource())
+    area = _native_area(inspection, source)
     return Suggestion(
         conditioning=inspection.conditioning,
         steps=_steps(inspection, few),
@@ -62,10 +82,38 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
         native_area_px=area,
         max_area_px=Value(area.value, "the native area: raise it if the checkpoint draws larger pictures well"),
         enlarge="redraw" if inspection.abilities is None or inspection.abilities.second_pass else "resize",
+        noise=_noise(inspection, source),
+    )
+
+
+def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
+    """What the file says, and what its name suggests beside that."""
+    said, named = inspection.said, _named(inspection)
+    scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
+    own = said.scheduler or str(scheduler.get("_class_name", ""))
+    config, found = dict(said.config), [said.found] if said.found else []
+    keys = source.scheduler_keys(own)
+    spacing = config.get("timestep_spacing", scheduler.get("timestep_spacing"))
+    by_name: dict[str, Scalar] = {}
+    if named.predicts_v and config.get("prediction_type", scheduler.get("prediction_type", "epsilon")) == "epsilon":
+        by_name["prediction_type"] = "v_prediction"
+    if named.distilled is not None and spacing != "trailing":
+        by_name["timestep_spacing"] = "trailing"
+    by_name = {key: value for key, value in by_name.items() if key in keys}
+    consistent = "timestep_spacing" in keys and named.distilled in CONSISTENT and "original_inference_steps" not in keys
+    if consistent:
+        by_name.pop("timestep_spacing", None)
+    if by_name or consistent:
+        found.append(named.found)
+    return Noise(
+        "LCMScheduler" if consistent else said.scheduler, tuple(sorted((by_name | config).items())), "; ".join(found)
     )
 
 
 def _steps(inspection: Inspection, few: str | None) -> Value:
+    named = _named(inspection)
+    if named.distilled is not None and named.steps is not None:
+        return Value(named.steps, named.found)
     for found, card in _cards(inspection):
         value = card_value(card, "num_inference_steps")
         if value is not None and 1 <= value <= 200:
@@ -123,6 +171,18 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
     trailing = scheduler.get("timestep_spacing") == "trailing" and scheduler.get("prediction_type") == "epsilon"
     if trailing and not scheduler.get("rescale_betas_zero_snr"):
         yield "the scheduler's config: timestep_spacing is trailing"
+    if (named := _named(inspection)).distilled is not None:
+        yield named.found
+
+
+def _named(inspection: Inspection) -> NamedAfter:
+    """What the name of the checkpoint says, or of the download that it is in."""
+    return _read_name(inspection.path)
+
+
+def _read_name(path: Path) -> NamedAfter:
+    cache = cache_of(path)
+    return read_name(f"{cache.name if cache is not None else ''} {path.stem if path.is_file() else path.name}")
 
 
 def _default(inspection: Inspection, name: str) -> Any:
@@ -133,11 +193,14 @@ def _default(inspection: Inspection, name: str) -> Any:
 
 
 def _cards(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are: it may be
-    another training, and a base may be distilled. With how a value of theirs is said to be found."""
+    """Its own card; then, of a single file, its base's, which is more like it than its class's defaults are, unless the
+    file alone is distilled by its name. It may be another training, and a base may be distilled. With how a value of
+    theirs is said to be found."""
     own = inspection.path if inspection.path.is_dir() else inspection.path.parent
     yield "README.md of the checkpoint", read_card(own)
-    if inspection.folder is not None and inspection.folder != own:
+    if inspection.folder is None or inspection.folder == own:
+        return
+    if _named(inspection).distilled is None or _read_name(inspection.folder).distilled is not None:
         name = "base" if inspection.base is not None else "folder of configs"
         yield f"README.md of the {name}: check it", read_card(inspection.folder)
 
@@ -153,6 +216,10 @@ def suggested_spec(name: str, inspection: Inspection, suggestion: Suggestion) ->
         max_references=MODES[inspection.conditioning].max_references,
         native_area_px=int(suggestion.native_area_px.value),
         max_area_px=int(suggestion.max_area_px.value),
-        sampling=SamplingDefaults(guidance=suggestion.guidance.value),
+        sampling=SamplingDefaults(
+            guidance=suggestion.guidance.value,
+            scheduler=suggestion.noise.scheduler,
+            scheduler_config=suggestion.noise.config,
+        ),
         base=inspection.base,
     )

@@ -35,6 +35,7 @@ class Tensor:
     dtype: str
     shape: tuple[int, ...]
     bytes: int  # in the file
+    start: int = 0  # of its data in the file
 
     @property
     def weights(self) -> int:
@@ -81,12 +82,32 @@ def _read_safetensors(stream: BinaryIO) -> tuple[Header, int]:
         raise ValueError(length)
     listed = json.loads(stream.read(length))
     metadata = listed.pop("__metadata__", {})
-    tensors = [
-        Tensor(name, entry["dtype"], tuple(entry["shape"]), entry["data_offsets"][1] - entry["data_offsets"][0])
-        for name, entry in listed.items()
-    ]
-    end = max((entry["data_offsets"][1] for entry in listed.values()), default=0)
-    return Header(tuple(tensors), metadata), 8 + length + end
+    tensors = []
+    for name, entry in listed.items():
+        begin, end = entry["data_offsets"]
+        tensors.append(Tensor(name, entry["dtype"], tuple(entry["shape"]), end - begin, 8 + length + begin))
+    return Header(tuple(tensors), metadata), max((each.start + each.bytes for each in tensors), default=8 + length)
+
+
+def read_data(file: Path, tensor: Tensor) -> bytes:
+    """A small tensor's content, of a .safetensors file. Raises BrokenFile."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(tensor.start)
+            return stream.read(tensor.bytes)
+    except OSError as error:
+        raise BrokenFile(f"{file}: {error.strerror}") from error
+
+
+def read_numbers(file: Path, tensor: Tensor) -> tuple[float, ...]:
+    """A small tensor's values; none of a type that is no plain floating point. Raises BrokenFile."""
+    data = read_data(file, tensor)
+    if tensor.dtype == "BF16":  # the upper half of a float
+        data = b"".join(b"\0\0" + data[place : place + 2] for place in range(0, len(data), 2))
+    code = {"F64": "d", "F32": "f", "BF16": "f", "F16": "e"}.get(tensor.dtype)
+    if code is None or len(data) != struct.calcsize(f"<{tensor.weights}{code}"):
+        return ()
+    return struct.unpack(f"<{tensor.weights}{code}", data)
 
 
 def _read_gguf(stream: BinaryIO) -> tuple[Header, int]:

@@ -20,8 +20,6 @@ COMPUTED: Final = (
 )
 TIED: Final = r"^(\w+\.){0,2}(shared|embed_tokens|lm_head|embed_out)\.weight$"  # copies of another weight
 COPIES: Final = r"^(model_ema|ema|ema_model|unet_ema|loss)[._]"  # of the whole model, for training
-# Marks of single files: how to sample with them, and how kernels that are not used here would compute
-MARKERS: Final = r"^(v_pred|ztsnr|edm_mean|edm_std|edm_vpred\.\w+|scaled_fp8|__\w+__|.+\.comfy_quant)$"
 # What a model was trained with, or for, beside what is used of it
 HEADS: Final = (
     r"^(\w+\.)?(pooler|\w*head\w*|cls|\w*classifier|score|qa_outputs|vocab_\w+|\w+_predictions|logit_\w+|\w+_projection|"
@@ -82,7 +80,7 @@ def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
 def _is_harmless(model: torch.nn.Module, name: str) -> bool:
     """Whether the model is the same without this weight of its files."""
     kind = type(model)
-    always = (COMPUTED, TIED, COPIES, MARKERS, BY_CLASS.get(kind.__name__))
+    always = (COMPUTED, TIED, COPIES, BY_CLASS.get(kind.__name__))
     if any(pattern is not None and re.search(pattern, name) for pattern in always):
         return True
     if not hasattr(model, "init_weights"):  # no model of transformers, which are trained for several uses

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import diffusers
 import torch
 
 from pipelines.catalog.call_signature import announce, takes_guidance, takes_negative_prompt
@@ -21,6 +20,7 @@ from pipelines.images.compilation import raise_recompile_limit
 from pipelines.images.controls import Controls, takes_adapter
 from pipelines.images.families import UnsupportedTask, controlnet_class
 from pipelines.images.merging import ForwardMerger
+from pipelines.images.noise_schedulers import new_scheduler
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
 from pipelines.images.parallel.shards import local_bytes
@@ -83,7 +83,7 @@ class Checkpoint:
         accepted = inspect.signature(task_class.__init__).parameters
         known = {**self.components, **self.config, **self.controls.parts(nets)}
         parts = {name: part for name, part in known.items() if name in accepted}
-        parts["scheduler"] = self._scheduler(sampling or self.spec.sampling)
+        parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling or self.spec.sampling)
         pipeline_class = task_class if self.encoders_device is None else on_device(task_class, self.device)
         pipeline = pipeline_class(**parts)
         pipeline.set_progress_bar_config(disable=True)
@@ -213,15 +213,6 @@ class Checkpoint:
         move_modules([*(part for part in parts if part not in elsewhere), *self.controls.modules], device)
         if self.encoders_device is not None:
             move_modules(elsewhere, self.encoders_device if device == self.device else device)
-
-    def _scheduler(self, sampling: SamplingDefaults) -> Any:
-        """A new one for each call: schedulers have state between steps."""
-        original = self.components["scheduler"]
-        name, shift = sampling.scheduler, sampling.shift
-        scheduler_class = getattr(diffusers, name, None) if name else type(original)
-        if scheduler_class is None or not hasattr(scheduler_class, "from_config"):
-            raise CheckpointError(f"sampling.scheduler: diffusers has no scheduler called {name!r}")
-        return scheduler_class.from_config(original.config, **({} if shift is None else {"shift": shift}))
 
 
 def _load_named(pipeline: Any, lora: Lora, name: str) -> None:

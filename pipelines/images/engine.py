@@ -28,6 +28,7 @@ from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
 from pipelines.images.families import check_conditioning
 from pipelines.images.merging import Sharing
+from pipelines.images.noise_schedulers import try_config
 from pipelines.images.parallel.group import Group
 from pipelines.images.pipeline import row_seed
 from pipelines.images.probe_records import ProbeRecords
@@ -143,6 +144,7 @@ class ImageEngine:
         resident = await self._load(spec)
         checkpoint = resident.checkpoint
         await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
+        await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
         abilities = await self._warmup.run(spec, resident, files)
         if not abilities.at_once:

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -25,6 +26,9 @@ from pipelines.catalog.checkpoint_files import (
     model_index,
 )
 from pipelines.catalog.inspection import foreign_parts, missing_libraries
+from pipelines.catalog.said_by_files import Said
+from pipelines.catalog.single_files import inspect_file
+from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
@@ -34,6 +38,7 @@ from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.controls import load_controls
 from pipelines.images.families import task_classes
 from pipelines.images.merging import ForwardMerger, Sharing
+from pipelines.images.noise_schedulers import follow_file
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
@@ -44,6 +49,7 @@ from pipelines.images.single_file_names import check_headers, check_text_encoder
 from pipelines.images.single_files import load_denoiser
 from pipelines.images.size_multiple import size_multiple
 from pipelines.images.step_caches import StepCaches
+from pipelines.images.whole_files import load_whole
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
 NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
@@ -80,14 +86,13 @@ def load_checkpoint(
         raise CheckpointError(foreign)
     if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
         raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
-    if spec.path.is_file() and spec.base is None and not hasattr(pipeline_class, "from_single_file"):
-        raise CheckpointError(f"{spec.path}: {name} can't be loaded from a single file; use a diffusers folder")
+    said, of_file = _of_single_file(spec, folder, index)
     found = shared.find(resolved, dtype, device)
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
-    notes = chosen + unused + runtime_options.apply(pipeline, denoiser, runtime, device)
-    notes += safety_note(pipeline.components)
+    notes = follow_file(pipeline, spec, said) + of_file + chosen + unused
+    notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:
         check_attention(denoiser)
@@ -110,6 +115,17 @@ def load_checkpoint(
         spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
         notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
     )  # fmt: skip
+
+
+def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
+    """What a file says of how it is sampled, with notes for the operator; nothing of a folder. Raises CheckpointError
+    for what can't be followed."""
+    if not spec.path.is_file():
+        return Said(), ()
+    try:
+        return inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error
 
 
 def _read(
@@ -190,7 +206,7 @@ def _from_files(
         )
     else:
         notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
-        pipeline = pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **options)
+        pipeline = load_whole(spec, pipeline_class, model_index(check_files(spec)), options)
         notes += check_text_encoders(spec.path, pipeline.components)
         staged = on_device and "quantization_config" not in options
         if on_device and not staged:

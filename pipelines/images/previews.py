@@ -71,11 +71,13 @@ def noise_schedule(scheduler: Any) -> list[tuple[float, float]] | None:
     """(a, s) before each step and after the last, where latents are a * x0 + s * noise; None for other samplers.
 
     Flow matching interpolates, a = 1 - sigma and s = sigma (Lipman et al., arXiv 2210.02747); DDIM keeps the variance,
-    a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12).
+    a = sqrt(alpha_bar) and s = sqrt(1 - alpha_bar) (Song et al., arXiv 2010.02502, equation 12); EDM adds noise to the
+    picture, a = 1 and s = sigma (Karras et al., arXiv 2206.00364).
     """
     sigmas, alphas = getattr(scheduler, "sigmas", None), getattr(scheduler, "alphas_cumprod", None)
     if sigmas is not None and alphas is None:
-        return [(1 - float(sigma), float(sigma)) for sigma in sigmas]
+        is_edm = "sigma_data" in getattr(scheduler, "config", {})
+        return [(1.0 if is_edm else 1 - float(sigma), float(sigma)) for sigma in sigmas]
     if alphas is None or sigmas is not None:
         return None
     alpha_bars = [float(alphas[int(timestep)]) for timestep in scheduler.timesteps]

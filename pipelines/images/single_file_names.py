@@ -18,12 +18,13 @@ from diffusers.loaders.single_file_model import (
     _get_single_file_loadable_mapping_class,
 )
 
-from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, CheckpointError
-from pipelines.catalog.weight_headers import read_header
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, is_statement
+from pipelines.catalog.quantization import read_quantization
+from pipelines.catalog.weight_headers import Tensor, read_header
 from pipelines.device.weight_names import check_names, unfilled
 
 Shapes = Mapping[str, Sequence[int]]
-VAE_PREFIXES: Final = ("first_stage_model.", "vae.")
 # of text encoders in the names of transformers, and in those of OpenCLIP; the library goes by them too
 TEXT_PREFIXES: Final = {
     "cond_stage_model.transformer.": "text_encoder",
@@ -148,16 +149,16 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
 
     Returns notes for the operator. Raises CheckpointError.
     """
-    shapes = {tensor.name: tensor.shape for tensor in read_header(file).tensors}
+    shapes = {tensor.name: tensor.shape for tensor in _weights(file)}
     notes: list[str] = []
     for part, kind in models.items():
-        prefixes = re.compile("|".join(VAE_PREFIXES if part == "vae" else (DENOISER_PREFIX,)))
+        prefixes = re.compile("|".join(CODEC if part == "vae" else (DENOISER_PREFIX,)))
         own = {name: shape for name, shape in shapes.items() if prefixes.match(name)}
         if own and hasattr(kind, "from_single_file"):
             found = fit(kind, config, part, own, file)
             unused = {prefixes.sub("", name, 1) for name in found.unused}
             notes += check_names(file, part, found.model, found.missing, unused)
-    known = (*VAE_PREFIXES, DENOISER_PREFIX, *TEXT_PREFIXES, *OPEN_CLIP)
+    known = (*CODEC, DENOISER_PREFIX, *TEXT_PREFIXES, *OPEN_CLIP)
     if others := [name for name in shapes if not name.startswith(known)]:
         notes.append(f"{len(others)} weights of the file are of no part, such as {min(others)}")
     return notes
@@ -166,13 +167,19 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
 def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
     """After a whole checkpoint in one file was loaded, before its parts are moved: what its text encoders lack, and
     what they do not use. Returns notes for the operator. Raises CheckpointError."""
-    names = [tensor.name for tensor in read_header(file).tensors]
+    names = [tensor.name for tensor in _weights(file)]
     notes: list[str] = []
     for part, model in components.items():
         if isinstance(model, torch.nn.Module):
             unused = {*_unused_layers(names, part, model), *_unused_names(names, part, model)}
             notes += check_names(file, part, model, unfilled(model), unused)
     return notes
+
+
+def _weights(file: Path) -> list[Tensor]:
+    """Those that the library is given: what says something of the file, and scales, are read before."""
+    dropped = read_quantization(file).dropped
+    return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_statement(tensor)]
 
 
 def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:

@@ -8,15 +8,15 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
-from pipelines.catalog.checkpoint_files import DENOISER_PREFIX, SCALES, CheckpointError, stored_as_float8
+from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
+from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS
 from pipelines.device.weight_names import check_names
+from pipelines.images.scaled_weights import load_unscaled
 from pipelines.images.single_file_names import fit
 from pipelines.protocol.images import CheckpointSpec
 
 ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
-MARKERS = ("scaled_fp8", ".scale_input", ".input_scale")  # of quantized files, for kernels that are not used here
 
 
 def load_denoiser(
@@ -38,7 +38,7 @@ def load_denoiser(
         source = named_for_library(load_gguf_checkpoint(str(spec.path)))
         quantization = GGUFQuantizationConfig(compute_dtype=dtype)
     else:
-        source = unscaled(named_for_library(load_file(spec.path)), dtype)
+        source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
     found = fit(kind, spec.base, part, {name: weight.shape for name, weight in source.items()}, spec.path)
     unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
     notes = check_names(spec.path, part, found.model, found.missing, unused)
@@ -52,19 +52,9 @@ def load_denoiser(
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The denoiser's weights alone, with the prefix if the library looks for it, else without."""
-    names = [name for name in weights if name.startswith(DENOISER_PREFIX)] or list(weights)
+    names = [name for name in weights if not SAYS.fullmatch(name)]
+    names = [name for name in names if name.startswith(DENOISER_PREFIX)] or names
     denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}
     if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
         return {DENOISER_PREFIX + name: weight for name, weight in denoiser.items()}
     return denoiser
-
-
-def unscaled(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Float8 weights multiplied by the scales beside them: one a tensor, or one a row. Others as they are."""
-    scales = {name: name[: -len(suffix)] + ".weight" for name in weights for suffix in SCALES if name.endswith(suffix)}
-    plain = {name: weight for name, weight in weights.items() if name not in scales and not name.endswith(MARKERS)}
-    for scale_name, name in scales.items():
-        scale, weight = weights[scale_name].to(torch.float32), plain[name]
-        per_row = scale.reshape(-1, *[1] * (weight.dim() - 1)) if scale.numel() > 1 else scale
-        plain[name] = (weight.to(torch.float32) * per_row).to(dtype)
-    return plain

@@ -5,7 +5,7 @@ can do. Where that is on disk already (pipelines.images.probe_records), one pict
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,14 +20,14 @@ from pipelines.images.probe_records import ProbeRecords, Subject, describe, list
 from pipelines.images.probes import TWO_PASSES, Prober
 from pipelines.images.residency import Resident
 from pipelines.images.run import Run
-from pipelines.protocol.images import CheckpointSpec, Conditioning, EncodedImage, Event, Failed, Finished, ImageJob
+from pipelines.protocol.images import CheckpointSpec, EncodedImage, Event, Failed, Finished, ImageJob
 from pipelines.protocol.messages import Abilities, Withdrawn
 
 TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
 SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
 
 Submit = Callable[[ImageJob], AsyncGenerator[Event, None]]
-AbilitiesKey = tuple[WeightsKey, Conditioning, int, tuple[str, ...]]  # what they follow from
+AbilitiesKey = tuple[Hashable, ...]  # what they follow from; first the WeightsKey
 
 
 @dataclass(slots=True)
@@ -201,7 +201,8 @@ def _is_passing(error: BaseException) -> bool:
 
 
 def _key(spec: CheckpointSpec) -> AbilitiesKey:
-    return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers
+    noise = (spec.sampling.scheduler, spec.sampling.shift, spec.sampling.scheduler_config)
+    return weights_key(spec), spec.conditioning, spec.max_references, spec.schedulers, noise
 
 
 def _because(abilities: Abilities) -> str:

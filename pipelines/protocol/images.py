@@ -19,6 +19,8 @@ Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
 Parallel = Literal["auto", "context", "tensor", "encoders"]
 ControlKind = Literal["controlnet", "ip-adapter"]
+Scalar = str | int | float | bool
+SchedulerConfig = tuple[tuple[str, Scalar], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class SamplingDefaults:
     scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
     refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K picture
+    scheduler_config: SchedulerConfig = ()  # over the checkpoint's scheduler_config.json; by key, sorted
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
         """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""

@@ -90,6 +90,7 @@ def show_report(report: CheckpointFindings) -> None:
         "config": report.config,
         "variants": ", ".join(report.variants),
         "problem": "\n".join(report.problems),
+        "note": "\n".join(report.notes),
         "needs": ", ".join(f"{library} (not installed)" for library in report.needs),
         "on a GPU": f"{_size(report.bytes_in_bfloat16)} in bfloat16" if report.parts else None,
         "on a CPU": f"{_size(report.bytes_in_float32)} in float32" if report.parts else None,
@@ -101,6 +102,9 @@ def show_report(report: CheckpointFindings) -> None:
             console.print(f"{name:15} {text}", markup=False)
     for name, suggested in report.suggested.items() if report.supports else ():
         console.print(f"{name:15} {suggested.value:.10g}  ({suggested.found})", markup=False)
+    for name, value in {"scheduler": report.noise.scheduler, **report.noise.scheduler_config}.items():
+        if value is not None:
+            console.print(f"{name:15} {value}  ({report.noise.found})", markup=False)
 
 
 def _size(count: int) -> str:

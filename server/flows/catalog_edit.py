@@ -5,12 +5,16 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import structlog
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
+from tomlkit.items import InlineTable
 
 from pipelines.catalog.images import scaled_qualities
+from pipelines.catalog.suggestion import Setting
+from pipelines.protocol.images import Scalar
 from server.accounts.catalogs import Edit
 from server.errors import BadRequest
 
@@ -24,8 +28,8 @@ class SettingChange:
     """A key of a catalog file. None: the file has no such key."""
 
     key: str
-    old: float | str | None
-    new: float | str | None
+    old: Setting
+    new: Setting
 
 
 def edit_catalog_file(source: Path, checkpoint: str, settings: Sequence[SettingChange]) -> Edit | None:
@@ -58,7 +62,7 @@ def _set(document: tomlkit.TOMLDocument, change: SettingChange) -> None:
         quality = document["quality"]
         names = [name for name in quality if isinstance(quality[name], Mapping)]
         before = {name: int(quality[name]["steps"]) for name in names}
-        scaled = scaled_qualities(before, before[quality["default"]], int(change.new or 1)) or {}
+        scaled = scaled_qualities(before, before[quality["default"]], int(cast(float, change.new or 1))) or {}
         for name in names:
             quality[name]["steps"] = scaled[name]
         return
@@ -68,7 +72,13 @@ def _set(document: tomlkit.TOMLDocument, change: SettingChange) -> None:
     if change.new is None:
         owner.pop(key, None)
     else:
-        owner[key] = change.new
+        owner[key] = _inline(change.new) if isinstance(change.new, Mapping) else change.new
+
+
+def _inline(table: Mapping[str, Scalar]) -> InlineTable:
+    inline = tomlkit.inline_table()
+    inline.update(table)
+    return inline
 
 
 def write_text(file: Path, text: str) -> None:

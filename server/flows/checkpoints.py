@@ -6,24 +6,27 @@ added once it reloads its catalog.
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipelines.catalog.adapters import Adapter, read_adapter
+from pipelines.catalog.base_search import find_bases, is_whole, loads_whole, nearest_base
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
 from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
-from pipelines.catalog.inspection import Inspection, find_bases, inspect_checkpoint, is_whole
+from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
 from pipelines.catalog.new_file import NewModel, catalog_text, name_for
 from pipelines.catalog.sizes import Tier
-from pipelines.catalog.suggestion import Suggestion, suggest
+from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.money import format_money
 from server.errors import BadRequest, NotFound
 from server.flows.catalog_edit import SettingChange
+
+NOISE = "sampling.scheduler_config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,24 @@ class CheckpointManager:
             inspection = inspect_checkpoint(path, config=self._locate(config, "config"))
         elif path.is_dir():
             inspection = inspect_checkpoint(path)
-        elif is_whole(path):
-            found = self._fitting(path, "config", like.config if like else None)
-            inspection = inspect_checkpoint(path, config=found or (like.config if like else None))
         else:
-            inspection = inspect_checkpoint(path, self._fitting(path, "base", like.base if like else None))
+            inspection = self._inspect_file(path, like)
         return inspection, suggest(inspection)
+
+    def _inspect_file(self, path: Path, like: CheckpointSpec | None) -> Inspection:
+        """A single file with the folder that fits. A class that loads no whole files gets the denoiser alone."""
+        current = (like.config or like.base) if like is not None else None
+        found = self._fitting(path, current)
+        folder = found or (like.config if like is not None and is_whole(path) else None)
+        if folder is not None and loads_whole(path, find_snapshot(folder)):
+            return inspect_checkpoint(path, config=folder)
+        inspection = inspect_checkpoint(path, found)
+        nearest = nearest_base(path, self._folders()) if found is None else None
+        if nearest is None:
+            return inspection
+        message = f"the nearest folder here is {self._name(nearest[0])}, whose denoiser has {nearest[1]:,} weights; "
+        message += f"the file's has {nearest[2]:,}. Name it if they go together"
+        return replace(inspection, problems=(*inspection.problems, message))
 
     def add(
         self,
@@ -108,7 +123,7 @@ class CheckpointManager:
             message = f"`{taken[0].name}` is served already, by {taken[0].source.name}: choose another name."
             raise BadRequest(message, param="name")
         base_name, config_name = map(self._name_if, (inspection.base, inspection.config))
-        text = catalog_text(self._name(path), base_name, config_name, family, suggestion, models)
+        text = catalog_text(self._name(path), base_name, config_name, family, suggestion, models, inspection.notes)
         file = self._model_configs / f"{_slug(Path(stem))}.toml"
         self._write(file, text)
         return Added(file, text, tuple(model.name for model in models), _try_manifest(path), inspection.needs)
@@ -128,19 +143,23 @@ class CheckpointManager:
         old = inspect_checkpoint(spec.path, spec.base, spec.config)
         before = None if old.problems else suggest(old)
         fitted = before.values if before is not None else {}
-        current = {
+        current: dict[str, Setting] = {
             "conditioning": spec.conditioning,
             "native_area_px": spec.native_area_px,
             "max_area_px": spec.max_area_px,
             "steps": model.steps,
             "sampling.guidance": spec.sampling.guidance,
+            "sampling.scheduler": spec.sampling.scheduler,
+            "sampling.scheduler_config": dict(spec.sampling.scheduler_config) or None,
             "base": self._name_if(spec.base),
             "config": self._name_if(spec.config),
             "enlarge": spec.enlarge,
         }
         base, config = map(self._name_if, (inspection.base, inspection.config))
         changes = {key: value for key, value in suggestion.values.items() if fitted.get(key) != value}
-        wanted: dict[str, float | str | None] = {**changes, "base": base, "config": config}
+        wanted: dict[str, Setting] = {**changes, "base": base, "config": config}
+        if NOISE in changes:
+            wanted[NOISE] = _changed_config(fitted.get(NOISE), changes[NOISE], current[NOISE])
         if suggestion.enlarge == "resize" or (before is not None and before.enlarge == "resize"):
             wanted["enlarge"] = suggestion.enlarge  # one of the two has no second pass
         return [SettingChange(key, current[key], new) for key, new in wanted.items() if current[key] != new]
@@ -247,17 +266,21 @@ class CheckpointManager:
     def _name_if(self, path: Path | None) -> str | None:
         return self._name(path) if path is not None else None
 
-    def _fitting(self, file: Path, key: str, current: Path | None) -> Path | None:
+    def _fitting(self, file: Path, current: Path | None) -> Path | None:
         """The folder whose denoiser has as many weights as a single file's: the current one, or the only one. Raises
         BadRequest if there are several: trainings of one architecture differ in what they do."""
-        found = find_bases(file, (folder for folder in self._on_disk() if folder.is_dir()))
+        found = find_bases(file, self._folders())
         if current is not None and current in map(find_snapshot, found):
             return current
         if len(found) > 1:
             names = ", ".join(self._name(folder) for folder in found)
+            key = "config" if any(loads_whole(file, find_snapshot(folder)) for folder in found) else "base"
             message = f"Several folders go with {file.name}: {names}. Name the one that it was trained from in '{key}'."
             raise BadRequest(message, param=key)
         return found[0] if found else None
+
+    def _folders(self) -> list[Path]:
+        return [path for path in self._on_disk() if path.is_dir()]
 
     def _on_disk(self) -> Iterator[Path]:
         for path in sorted(self._weights.iterdir()) if self._weights.is_dir() else []:
@@ -297,6 +320,14 @@ class CheckpointManager:
         except BadRequest:
             file.unlink()
             raise
+
+
+def _changed_config(before: Setting, after: Setting, current: Setting) -> Setting:
+    """A scheduler's config key by key: what the old checkpoint asked for goes, what the new one asks for comes, and the
+    rest is the operator's."""
+    old, new, own = (dict(each) if isinstance(each, Mapping) else {} for each in (before, after, current))
+    kept = {key: value for key, value in own.items() if key not in old or old[key] != value}
+    return kept | new or None
 
 
 def _family_of(catalog: Catalog, conditioning: str) -> str:

@@ -6,6 +6,8 @@ from pydantic import BaseModel, Field
 
 from server.schemas.answer import Answer
 
+Setting = int | float | str | dict[str, bool | int | float | str] | None
+
 
 class SwapRequest(BaseModel):
     """POST /admin/swap."""
@@ -19,8 +21,8 @@ class ChangedSetting(Answer):
     """A key of the catalog file that a swap changed."""
 
     key: str
-    old: int | float | str | None
-    new: int | float | str | None
+    old: Setting
+    new: Setting
 
 
 class CatalogChange(Answer):

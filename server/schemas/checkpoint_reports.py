@@ -3,7 +3,7 @@
 from pipelines.catalog.adapters import Adapter
 from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.suggestion import Suggestion
-from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedValue
+from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedNoise, SuggestedValue
 
 
 def adapter_card(model: str, adapter: Adapter, *, fits: bool | None) -> AdapterCard:
@@ -53,4 +53,10 @@ def report_of(inspection: Inspection, suggestion: Suggestion) -> CheckpointFindi
         bytes_in_bfloat16=inspection.device_bytes(2),
         bytes_in_float32=inspection.device_bytes(4),
         suggested={name: SuggestedValue(value=value.value, found=value.found) for name, value in found.items()},
+        noise=SuggestedNoise(
+            scheduler=suggestion.noise.scheduler,
+            scheduler_config=dict(suggestion.noise.config),
+            found=suggestion.noise.found,
+        ),
+        notes=list(inspection.notes),
     )

@@ -109,6 +109,15 @@ class SuggestedValue(Answer):
     found: str
 
 
+class SuggestedNoise(Answer):
+    """`scheduler` and `scheduler_config` for [sampling] of the catalog file, and what in the checkpoint's file or name
+    asks for them. Null and empty where the checkpoint's own do."""
+
+    scheduler: str | None
+    scheduler_config: dict[str, bool | int | float | str]
+    found: str
+
+
 class CheckpointFindings(Answer):
     """What a checkpoint is and can do. With `problems` it can't be served. `supports` is what its classes promise."""
 
@@ -127,6 +136,8 @@ class CheckpointFindings(Answer):
     bytes_in_bfloat16: int
     bytes_in_float32: int
     suggested: dict[str, SuggestedValue]
+    noise: SuggestedNoise
+    notes: list[str]
 
 
 class NewCheckpoint(Answer):

@@ -235,12 +235,13 @@ def test_a_denoiser_in_a_file_is_refused(
     assert says in message
 
 
-def test_marks_in_a_denoisers_file_are_noted(family: Callable[[str], Path], tmp_path: Path) -> None:
+def test_marks_in_a_denoisers_file_are_followed_and_no_weights(family: Callable[[str], Path], tmp_path: Path) -> None:
     weights = load_file(next((family("sdxl") / "unet").glob("*.safetensors")))
     for number, named in enumerate((weights, original_names(weights))):
         plain(with_these("v_pred")(named), tmp_path / f"{number}.safetensors")
         loaded = load_checkpoint(single_file(family("sdxl"), tmp_path / f"{number}.safetensors"), CPU)
-        assert loaded.notes == ("unet: 1 weight of its files is not needed, such as v_pred",)
+        assert not any("not needed" in note for note in loaded.notes)
+        assert loaded.pipeline().scheduler.config.prediction_type == "v_prediction"
         assert torch.equal(loaded.denoiser.get_parameter("conv_in.weight"), weights["conv_in.weight"])
 
 
@@ -259,12 +260,16 @@ def whole(tmp_path: Path) -> CheckpointSpec:
         (with_another("text_model.encoder.layers.1"), "text_encoder: " + spare(16, "text_model")),
         (without("decoder.mid.attn_1"), "vae: " + lacks(10, "decoder.mid_block.attentions.0.group_norm.bias")),
         (with_these("first_stage_model.decoder.up.7.block.0.bias"), "vae: " + spare(1, "decoder.up")),
-        (without("cond_stage_model"), "Failed to load CLIPTextModel. Weights for this component appear to be missing"),
     ],
 )  # fmt: skip
 def test_a_whole_checkpoint_in_a_file_is_refused(whole: CheckpointSpec, change: Change, says: str) -> None:
     change_file(whole.path, change)
     assert refusal(whole).startswith(f"{whole.path}: {says}")
+
+
+def test_a_whole_checkpoint_without_a_text_encoder_anywhere_is_refused(whole: CheckpointSpec) -> None:
+    change_file(whole.path, without("cond_stage_model"))
+    assert refusal(whole).startswith(f"{whole.path} has no text_encoder; {whole.config}/text_encoder: no weights")
 
 
 def test_a_whole_checkpoint_in_a_file_loads_and_notes_what_is_of_no_part(whole: CheckpointSpec) -> None:

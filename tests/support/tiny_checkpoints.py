@@ -70,12 +70,13 @@ def make_klein(folder: Path) -> Path:
     return folder
 
 
-def make_single_file(folder: Path) -> tuple[Path, Path]:
-    """The UNet in the original layout of Stable Diffusion: one .safetensors file, and its folder of configs."""
+def make_single_file(folder: Path, *, keep_weights: bool = False) -> tuple[Path, Path]:
+    """The UNet in the original layout of Stable Diffusion: one .safetensors file, and its folder of configs, which may
+    have the same weights."""
     tiny = _tiny_sd()
     pipeline = StableDiffusionPipeline(**{**tiny.components, "vae": _vae()}, requires_safety_checker=False)
     pipeline.save_pretrained(folder / "configs")
-    for weights in (folder / "configs").rglob("*.safetensors"):
+    for weights in () if keep_weights else (folder / "configs").rglob("*.safetensors"):
         weights.unlink()
     tensors = {
         **{f"model.diffusion_model.{original_unet_name(k)}": v for k, v in pipeline.unet.state_dict().items()},

@@ -12,10 +12,12 @@ function Change({ change }) {
   return html`<div class="panel" role="status">
     ${lists.length === 0 && html`<p>${t("No model has changed.")}</p>`}
     ${lists.map(([name, names]) => html`<p key=${name}>${name}: ${names.join(", ")}</p>`)}
-    ${change.settings.map((setting) => html`<p key=${setting.key} class="small mono">${setting.key}: ${setting.old ?? "–"} → ${setting.new ?? "–"}</p>`)}
+    ${change.settings.map((setting) => html`<p key=${setting.key} class="small mono">${setting.key}: ${shown(setting.old)} → ${shown(setting.new)}</p>`)}
     ${Object.entries(change.loaded).map(([name, text]) => html`<p key=${name} class="small dim">${name}: ${text}</p>`)}
   </div>`;
 }
+
+const shown = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : value ?? "–");
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 

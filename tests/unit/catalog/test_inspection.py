@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pipelines.catalog.base_search import find_bases
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes, find_snapshot
-from pipelines.catalog.inspection import find_bases, inspect_checkpoint
+from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.suggestion import suggest
 from pipelines.catalog.weight_headers import BrokenFile, read_header
 from pipelines.protocol.images import CheckpointSpec
@@ -179,9 +180,9 @@ def test_steps_and_guidance_come_from_the_checkpoint(
 
 
 def test_a_single_file_without_a_card_goes_by_that_of_its_folder(tmp_path: Path) -> None:
-    base = flux_folder(tmp_path / "turbo", index={**INDEX, "_class_name": "ZImagePipeline"})
+    base = flux_folder(tmp_path / "base", index={**INDEX, "_class_name": "ZImagePipeline"})
     (tmp_path / "files").mkdir()
-    file = denoiser_file(tmp_path / "files" / "turbo.safetensors")
+    file = denoiser_file(tmp_path / "files" / "tuned.safetensors")
 
     def suggested(**beside: Path) -> list[tuple[float, str]]:
         found = suggest(inspect_checkpoint(file, **beside))

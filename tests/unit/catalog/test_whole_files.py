@@ -36,10 +36,11 @@ def catalog_of(folders: tuple[Path, Path]) -> Catalog:
 
 
 def whole_file(file: Path, weights: int = 1000) -> Path:
-    """A denoiser of so many weights, its average over the training, and the codec."""
+    """A denoiser of so many weights, its average over the training, the text encoder and the codec."""
     tensors = {
         "model.diffusion_model.a.weight": np.zeros(weights, np.float16),
         "model_ema.a.weight": np.zeros(weights, np.float16),
+        "cond_stage_model.transformer.a.weight": np.zeros(100, np.float16),
         "first_stage_model.a.weight": np.zeros(10, np.float16),
     }
     save_file(tensors, file)
@@ -71,7 +72,7 @@ def test_a_whole_file_asks_for_the_folder_of_its_configs(
     assert (spec.path, spec.base, spec.config) == (folders[1] / "dream.safetensors", None, folders[1] / "layout")
     report = report_of(*manager.inspect("dream.safetensors", config="layout"))
     assert (report.base, report.config, report.problems) == (None, str(folders[1] / "layout"), [])
-    assert [(part.name, part.weights) for part in report.parts] == [("all components", 6010)]
+    assert [(part.name, part.weights) for part in report.parts] == [("all components", 6110)]
 
 
 def test_a_whole_file_gets_the_only_folder_of_as_many_weights(

@@ -1,0 +1,198 @@
+"""How the weights of one safetensors file are quantized, by its header: which tensors are scales of which weights, what
+only other programs' kernels need, and what nothing here can read.
+
+ComfyUI's files say it layer by layer, in JSON: a tensor `comfy_quant` of bytes, or `_quantization_metadata`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pipelines.catalog.file_layout import BESIDE, DENOISER_PREFIX, denoiser_tensors
+from pipelines.catalog.weight_headers import BrokenFile, Header, Tensor, read_data, read_header
+
+Layers = Mapping[str, Mapping[str, Any]]  # what a file says of the quantization of its layers, by their names
+SCALES: Final = (
+    "scale_weight",
+    "weight_scale",
+    "weight_scale_inv",
+)  # by which a weight is multiplied, in spite of "inv"
+FOR_KERNELS: Final = frozenset({"scale_input", "input_scale", "output_scale", "comfy_quant", "scaled_fp8"})
+READ: Final = re.compile(r"float8_(e4m3fn|e5m2)(_rowwise|_blockwise)?|int8_(tensorwise|blockwise)")
+PLAIN_KEYS: Final = re.compile(r"format|full_precision_matrix_mult|group_size|block_size|per_\w+|orig\w*|\w*version")
+COMPANION: Final = re.compile(r"scale|zero|quant|absmax|lut$|codebook|smooth_factor")  # in the name beside a weight
+OF_FLOATS: Final = re.compile(r"weight|quant|absmax|zero_?point|input_scale|scale_input")  # if the weight is of floats
+BUFFERS: Final = re.compile(r"(^|[._])(position_ids|\w+_index|\w+_ids|\w*mask)$")  # whole numbers that are no weights
+INTEGERS: Final = frozenset({"I8", "U8", "I16", "U16", "I32", "U32"})
+NO_FLOATS: Final = ("F4", "F6", "F8_E8M0")  # types in which several values share what each lacks
+FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
+MULTIPLIED: Final = FLOATS | {"F8_E4M3", "F8_E5M2", "I8"}
+BY_NAMES: Final = (
+    (re.compile(r"\.quant_state\.bitsandbytes__\w+$"), "bitsandbytes' 4 bits"),
+    (re.compile(r"\.(wscales|smooth_factor)$"), "svdquant"),
+    (re.compile(r"\.weight_scale_2$"), "nvfp4"),
+    (re.compile(r"\.(qweight|weight_packed)$"), "a format with packed weights"),
+)
+USUAL_BLOCK: Final = 128
+REMEDY: Final = "use the bf16 or fp8 file"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A tensor by which a weight is multiplied, and along each side how many weights share a value of it."""
+
+    name: str
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """What the header says. With a `problem` the file can't be loaded."""
+
+    scales: Mapping[str, Scale]  # by the weight
+    dropped: frozenset[str]  # names of tensors that are no weights: scales, and what kernels need
+    problem: str | None = None
+
+
+def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantization:
+    """Of a single file, or of its denoiser; nothing of a GGUF file, whose weights the library multiplies out. Raises
+    BrokenFile."""
+    if file.suffix != ".safetensors":
+        return Quantization({}, frozenset())
+    header = read_header(file)
+    if denoiser_alone:
+        header = replace(header, tensors=tuple(denoiser_tensors(header.tensors)))
+    layers = _said_by_layer(file, header)
+    if unread := next(_unread_formats(header, layers), None):
+        return Quantization({}, frozenset(_companions(header.tensors)), f"{file}: {unread}")
+    return _by_names(file, header.tensors, layers)
+
+
+def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
+    """Along each side of a weight, how many values share one of a scale's; None for a scale that does not fit it.
+    `block` is what the file says; else DeepSeek's 128 is tried, then equal parts."""
+    if math.prod(scale) == 1:
+        return tuple(shape)
+    if math.prod(scale) == scale[0] == shape[0]:
+        return (1, *shape[1:])
+    if len(scale) != len(shape):
+        return None
+    sides = [_block(size, count, block) for size, count in zip(shape, scale, strict=True)]
+    return tuple(side for side in sides if side is not None) if None not in sides else None
+
+
+def _block(size: int, count: int, said: int | None) -> int | None:
+    if count in {1, size}:
+        return size // count
+    fitting = (each for each in (said, USUAL_BLOCK) if each and -(-size // each) == count)
+    return next(fitting, size // count if count and size % count == 0 else None)
+
+
+def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantization:
+    """Every scale goes to its weight; anything that is left over is a problem."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    companions = _companions(tensors)
+    scales: dict[str, Scale] = {}
+    problem = None
+    for name, owner in companions.items():
+        suffix = name.rpartition(".")[2]
+        if suffix in FOR_KERNELS:
+            continue
+        weight, scale = by_name[f"{owner}.weight"], by_name[name]
+        group = _said_of(owner, layers).get("group_size")
+        blocks = blocks_of(weight.shape, scale.shape, group if isinstance(group, int) else None)
+        known = suffix in SCALES and weight.dtype in MULTIPLIED and scale.dtype in FLOATS
+        if not known or blocks is None or weight.name in scales:
+            shape = " x ".join(map(str, scale.shape)) or "1"
+            problem = problem or f"{name} ({scale.dtype}, {shape}) is for {weight.name}, and nothing here reads it"
+            continue
+        scales[weight.name] = Scale(name, blocks)
+    whole_numbers = (each for each in tensors if each.name not in companions and each.name not in scales)
+    if problem is None and (bare := next(filter(_is_packed, whole_numbers), None)) is not None:
+        problem = f"{bare.name} is of {bare.dtype}, without a scale that is known here"
+    return Quantization(scales, frozenset(companions), f"{file}: {problem}: {REMEDY}" if problem else None)
+
+
+def _companions(tensors: Sequence[Tensor]) -> dict[str, str]:
+    """The tensors that belong to the quantization of a weight, or of the file, and the layer of each."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    found = {}
+    for name in by_name:
+        owner, _, suffix = name.rpartition(".")
+        layer = owner.partition(".weight.")[0].removesuffix(".weight")  # bitsandbytes has X.weight.quant_state.Y
+        suffix = name[len(layer) + 1 :] if layer else name
+        weight = by_name.get(f"{layer}.weight")
+        if suffix.rpartition(".")[2] in FOR_KERNELS & {"scaled_fp8", "comfy_quant"}:
+            found[name] = layer
+        elif weight is None or suffix in {"weight", "bias"} or not COMPANION.search(suffix):
+            continue
+        elif weight.dtype not in FLOATS or OF_FLOATS.search(suffix):
+            found[name] = layer
+    return found
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    """Whether its values can't be weights as they are."""
+    is_matrix = len(tensor.shape) > 1 or tensor.name.endswith("weight")
+    integers = tensor.dtype in INTEGERS and not BUFFERS.search(tensor.name)
+    return is_matrix and (integers or tensor.dtype.startswith(NO_FLOATS))
+
+
+def _said_by_layer(file: Path, header: Header) -> Layers:
+    """By the names of layers. What is no JSON says nothing: the names of tensors show the rest."""
+    layers: dict[str, Mapping[str, Any]] = {}
+    said = _json(header.metadata.get("_quantization_metadata")).get("layers")
+    if isinstance(said, dict):
+        loaded = (name for name in said if not (name.startswith(BESIDE) and _is_absent(name, header)))
+        layers |= {name: said[name] for name in loaded if isinstance(said[name], dict)}
+    for tensor in header.tensors:
+        layer, _, suffix = tensor.name.rpartition(".")
+        if suffix == "comfy_quant":
+            layers[layer] = _json(read_data(file, tensor))
+    return layers
+
+
+def _is_absent(layer: str, header: Header) -> bool:
+    return not any(tensor.name.startswith(f"{layer}.") for tensor in header.tensors)
+
+
+def _said_of(layer: str, layers: Layers) -> Mapping[str, Any]:
+    return layers.get(layer) or layers.get(layer.removeprefix(DENOISER_PREFIX)) or {}
+
+
+def _unread_formats(header: Header, layers: Layers) -> Iterator[str]:
+    """Formats that the file names, or that are known by their tensors, and that are not multiplied out here."""
+    for layer, said in layers.items():
+        name = str(said.get("format", "quantization without a name"))
+        if not READ.fullmatch(name):
+            count = sum(each.get("format") == said.get("format") for each in layers.values())
+            yield f"{name} is not supported ({count} layers, such as {layer}): {REMEDY}"
+        if flags := [key for key, value in said.items() if value and not PLAIN_KEYS.fullmatch(key)]:
+            yield f"{name} with {flags[0]} is not supported (such as {layer}): {REMEDY}"
+    config = _json(header.metadata.get("quantization_config"))
+    if method := config.get("method") or config.get("quant_method"):
+        yield f"{method} is not supported: {REMEDY}"
+    names = [tensor.name for tensor in header.tensors]
+    for pattern, name in BY_NAMES:
+        if found := next(filter(pattern.search, names), None):
+            yield f"{name} is not supported (such as {found}): {REMEDY}"
+
+
+def _json(text: Any) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (TypeError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def is_quantized(file: Path) -> bool:
+    """Whether some weights of a file have scales beside them. False for a file that can't be read."""
+    try:
+        return bool(read_quantization(file).scales)
+    except BrokenFile:
+        return False

@@ -1,0 +1,193 @@
+"""What one file of weights says of how it is sampled, and what of its scheduler's config follows.
+
+Trainers and ComfyUI say it by tensors without values (`v_pred`, `ztsnr`), by tensors of numbers (`edm_mean`,
+`edm_vpred.sigma_max`), and in the header (`modelspec.prediction_type`).
+"""
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pipelines.catalog.file_layout import is_statement
+from pipelines.catalog.weight_headers import Header, Tensor, read_header, read_numbers
+from pipelines.protocol.images import Scalar, SchedulerConfig
+
+SchedulerKeys = Callable[[str], Container[str]]  # what a diffusers class takes
+Config = Mapping[str, Any]
+
+PREDICTIONS: Final = {
+    **dict.fromkeys(("v", "v_pred", "v_prediction", "vpred", "velocity"), "v_prediction"),
+    **dict.fromkeys(("epsilon", "eps", "noise"), "epsilon"),
+    **dict.fromkeys(("sample", "x0"), "sample"),
+    **dict.fromkeys(("flow", "flow_matching", "flow_prediction", "rectified_flow"), "flow"),
+}
+DEFAULTS: Final[Config] = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False}  # of diffusers' classes
+ABLE: Final = "EulerDiscreteScheduler"  # takes all that is said of schedules of betas
+EDM: Final = "EDMEulerScheduler"
+COSXL: Final[dict[str, Scalar]] = {  # as its authors' pipelines have it, with the file's own sigmas
+    "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_schedule": "exponential",
+}  # fmt: skip
+COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the file says
+LATER_EDITS: Final = "__index_timestep_zero__"  # Qwen-Image-Edit-2511: references have a timestep of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the file says, and how it is followed: by `config` over that of the folder's scheduler, which becomes one of
+    the class `scheduler` if its own can't. With `problems` it can't be followed."""
+
+    scheduler: str | None = None
+    config: SchedulerConfig = ()
+    found: str = ""  # by what it says so, for people
+    notes: tuple[str, ...] = ()  # what has no effect
+    problems: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """How it is followed, for the operator."""
+        listed = ", ".join(f"{key} = {value}" for key, value in self.config)
+        return f"the file says {self.found}: {f'{self.scheduler} with ' if self.scheduler else ''}{listed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Configs of the folder that goes with the file."""
+
+    scheduler: Config
+    codec: Config
+    denoiser: Config
+
+    @property
+    def scheduler_class(self) -> str:
+        """Its name."""
+        return str(self.scheduler.get("_class_name", ""))
+
+    @property
+    def is_flow(self) -> bool:
+        """Whether it follows a flow from noise to the picture, which has a single kind of prediction."""
+        by_setting = self.scheduler.get("use_flow_sigmas") or self.scheduler.get("prediction_type") == "flow_prediction"
+        return bool(by_setting) or self.scheduler_class.startswith("FlowMatch")
+
+
+def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
+    """What a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
+    header = read_header(file)
+    marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
+    marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
+    problems = list(_problems(file, marks, beside))
+    wanted: dict[str, Scalar] = {}
+    found: list[str] = []
+    if is_cosxl := any(name.startswith("edm_vpred.") for name in marks):
+        wanted |= COSXL | {key: _number(file, marks, f"edm_vpred.{key}", value) for key, value in COSXL_SIGMAS.items()}
+        found.append("edm_vpred.sigma_max")
+    prediction, source = _prediction(header, marks)
+    notes: list[str] = []
+    if prediction is not None and not is_cosxl and "edm_mean" not in marks:
+        if (why := _unfit(prediction, source, beside)) is not None:
+            (notes if beside.is_flow and prediction != "sample" and source != "v_pred" else problems).append(why)
+        elif not beside.is_flow:
+            wanted["prediction_type"] = prediction
+            found.append(source)
+    if source_of_zero := _zero_snr(header, marks):
+        wanted["rescale_betas_zero_snr"] = True
+        found.append(source_of_zero)
+        if beside.is_flow:
+            problems.append(f"{source_of_zero}: {beside.scheduler_class} has no zero terminal SNR")
+    elif prediction == "epsilon" and not beside.is_flow:
+        wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the picture
+    return _followed(wanted, found, tuple(notes), tuple(problems), beside, keys_of, edm=is_cosxl)
+
+
+def _followed(
+    wanted: dict[str, Scalar], found: list[str], notes: tuple[str, ...], problems: tuple[str, ...], beside: Beside,
+    keys_of: SchedulerKeys, *, edm: bool,
+) -> Said:  # fmt: skip
+    """What of it the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
+    which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
+    own = beside.scheduler_class
+    if edm and own != EDM:
+        return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found), notes, problems)
+    changed = {key: value for key, value in wanted.items() if beside.scheduler.get(key, DEFAULTS.get(key)) != value}
+    if changed.get("rescale_betas_zero_snr") is True:
+        changed["timestep_spacing"] = "trailing"
+    able = own if all(key in keys_of(own) for key in changed) else ABLE
+    config = tuple(sorted(changed.items()))
+    return Said(able if able != own else None, config, " and ".join(found) if config else "", notes, problems)
+
+
+def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]:
+    """What the denoiser predicts, and what says so. A tensor is newer than the header of a merge, which is copied."""
+    if "v_pred" in marks:
+        return "v_prediction", "v_pred"
+    metadata = header.metadata
+    for key in ("modelspec.prediction_type", "modelspec.predict_key", "prediction_type"):
+        if text := str(metadata.get(key) or "").strip().lower().replace("-", "_").replace(" ", "_"):
+            return PREDICTIONS.get(text, text), f"{key} = {text}"
+    if _is_true(metadata.get("ss_v_parameterization")):
+        return "v_prediction", "ss_v_parameterization"
+    architecture = str(metadata.get("modelspec.architecture") or "")
+    if architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v"):
+        return "v_prediction", f"modelspec.architecture = {architecture}"
+    return None, ""
+
+
+def _unfit(prediction: str, source: str, beside: Beside) -> str | None:
+    """Why the folder's scheduler can't follow it; None if it can, or if a flow has no other."""
+    own = beside.scheduler_class or "the scheduler"
+    if beside.is_flow:
+        is_plain = prediction == "flow" or (prediction == "v_prediction" and source != "v_pred")
+        return None if is_plain else f"{source}: {own} follows a flow, which has no such prediction"
+    if prediction in {"v_prediction", "epsilon", "sample"}:
+        return None
+    return f"{source}: {own} has no such prediction; name a folder whose scheduler has"
+
+
+def _zero_snr(header: Header, marks: Container[str]) -> str | None:
+    """What says that the noise of training ended without a rest of the picture; None if nothing does."""
+    if "ztsnr" in marks:
+        return "ztsnr"
+    keys = ("ss_zero_terminal_snr", "modelspec.ztsnr", "ztsnr")
+    return next((key for key in keys if _is_true(header.metadata.get(key))), None)
+
+
+def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterator[str]:
+    """What can't be followed, whatever the scheduler."""
+    if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
+        yield (
+            "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "
+            "folder's scheduler and codec (latents_mean, latents_std) were not: name the folder of Playground 2.5"
+        )
+    for name in marks:
+        known = re.fullmatch(r"v_pred|ztsnr|edm_(mean|std)|edm_vpred\.sigma_(max|min)|scaled_fp8|.*\.scaled_fp8", name)
+        if name == LATER_EDITS and not beside.denoiser.get("zero_cond_t"):
+            yield f"{name}: it needs a folder whose denoiser's config has zero_cond_t, as Qwen-Image-Edit-2511 has"
+        elif not known and name != LATER_EDITS:
+            yield f"the tensor {name} says something of the file that is not known here"
+
+
+def _has_edm_latents(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> bool:
+    """Whether the folder's configs are those of such latents, with the file's numbers if it has some."""
+    pairs = (("edm_mean", "latents_mean"), ("edm_std", "latents_std"))
+    for mark, key in pairs:
+        configured = beside.codec.get(key)
+        numbers = read_numbers(file, marks[mark]) if mark in marks else ()
+        if not isinstance(configured, list) or (numbers and not _are_near(numbers, configured)):
+            return False
+    return beside.scheduler_class.startswith("EDM")
+
+
+def _are_near(numbers: tuple[float, ...], others: list[Any]) -> bool:
+    if len(others) != len(numbers) or not all(isinstance(each, int | float) for each in others):
+        return False
+    return all(abs(a - b) <= 0.02 * max(1.0, abs(b)) for a, b in zip(numbers, others, strict=True))
+
+
+def _number(file: Path, marks: Mapping[str, Tensor], name: str, default: float) -> float:
+    numbers = read_numbers(file, marks[name]) if name in marks else ()
+    return float(f"{numbers[0]:.6g}") if numbers else default  # as it is meant: 0.002, not what a float32 is
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() in {"true", "1"}

@@ -1,0 +1,39 @@
+"""What the name of a checkpoint suggests of how it draws: distilled to few steps, or trained to predict v. A name is a
+hint for people to check, so it is suggested and never applied by itself."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of names such as dreamshaperXL_lightning4Step
+DISTILLED: Final = re.compile(r"\b(lightning|turbo|schnell|lcm|tcd|dmd|hyper(?= (sd|sdxl|flux|\d+ steps?)\b))\b")
+STEPS: Final = re.compile(r"\b(\d{1,2}) ?steps?\b")
+PREDICTS_V: Final = re.compile(r"\bv ?pred(iction)?\b")
+CONSISTENT: Final = frozenset({"lcm", "dmd", "tcd"})  # trained to jump to the end of the schedule from any step
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAfter:
+    """What was found in a name."""
+
+    distilled: str | None = None  # the word that says so
+    steps: int | None = None
+    predicts_v: bool = False
+
+    @property
+    def found(self) -> str:
+        """For people."""
+        word = self.distilled or (f"{self.steps} steps" if self.steps is not None else "v prediction")
+        return f"its name says {word}: check it"
+
+
+def read_name(name: str) -> NamedAfter:
+    """Of a file's or a folder's name."""
+    text = " ".join(WORDS.findall(name)).lower()
+    distilled, steps = DISTILLED.search(text), STEPS.search(text)
+    count = int(steps[1]) if steps is not None else 0
+    return NamedAfter(
+        distilled[1] if distilled is not None else None,
+        count if 1 <= count <= 50 else None,
+        PREDICTS_V.search(text) is not None,
+    )

@@ -1,0 +1,38 @@
+"""One file of weights beside a folder: what it says of itself, and what of it is not used."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.checkpoint_files import CheckpointError, class_of, denoiser_name, read_config
+from pipelines.catalog.file_layout import beside_denoiser, unread_prefixes
+from pipelines.catalog.quantization import read_quantization
+from pipelines.catalog.said_by_files import Beside, Said, read_said
+from pipelines.catalog.weight_headers import read_header
+
+
+def inspect_file(
+    path: Path, folder: Path | None, index: Mapping[str, Any], source: PipelineSource, *, is_base: bool
+) -> tuple[Said, tuple[str, ...]]:
+    """What a single file says of how it is sampled, and notes on what of it is not used. Raises BrokenFile, and
+    CheckpointError for what can't be followed or read."""
+    quantization = read_quantization(path, denoiser_alone=is_base)
+    if quantization.problem is not None:
+        raise CheckpointError(quantization.problem)
+    if folder is None:
+        return Said(), ()
+    class_name = index.get("_class_name", "")
+    tensors = read_header(path).tensors
+    if not is_base and not source.loads_single_files(class_name):
+        message = f"{class_name} can't be loaded from a single file; with {folder.name} as `base` its denoiser can"
+        raise CheckpointError(f"{path}: {message}, beside the other parts of that folder")
+    scheduler = {"_class_name": class_of(index.get("scheduler")), **read_config(folder, "scheduler")}
+    beside = Beside(scheduler, read_config(folder, "vae"), read_config(folder, denoiser_name(dict(index))))
+    said = read_said(path, beside, source.scheduler_keys)
+    if said.problems:
+        raise CheckpointError("; ".join(f"{path}: {problem}" for problem in said.problems))
+    unused = beside_denoiser(tensors) if is_base else unread_prefixes(index, tensors)
+    listed = " and ".join(f"{prefix}*" for prefix in unused)
+    notes = (f"its {listed} are not used, but the parts of {folder.name}",) if unused else ()
+    return said, (*said.notes, *notes)

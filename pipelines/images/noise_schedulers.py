@@ -1,0 +1,124 @@
+"""The noise schedulers of runs: diffusers' classes, with the checkpoint's config and what [sampling] changes of it.
+
+Each picture has one of its own, since schedulers have state between steps.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args, get_origin
+
+import diffusers
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.said_by_files import Said
+from pipelines.catalog.said_by_names import read_name
+from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
+
+KEY: Final = "sampling.scheduler_config"
+MEANING: Final = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False}  # what is not so by default is a need
+EDM: Final = "EDM"  # how the classes begin that scale a denoiser's input and output as Karras et al. do (2206.00364)
+
+
+def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
+    """A scheduler for one picture. `original` is the checkpoint's. Raises CheckpointError, which names the key of the
+    catalog file that can't be followed."""
+    kind = type(original) if sampling.scheduler is None else _class_named(sampling.scheduler)
+    if type(original).__name__.startswith(EDM) and not kind.__name__.startswith(EDM):
+        message = "the checkpoint predicts noise as EDM does, so it takes EDMEulerScheduler or another EDM scheduler"
+        raise CheckpointError(f"sampling.scheduler: {kind.__name__} would draw something else: {message}")
+    overrides = dict(sampling.scheduler_config)
+    _check_keys(kind, overrides)
+    _check_meaning(kind, {**original.config, **overrides})
+    shift = {} if sampling.shift is None else {"shift": sampling.shift}
+    try:
+        return kind.from_config(original.config, **overrides, **shift)
+    except Exception as error:  # of a class's own checks
+        if not overrides:
+            raise
+        raise CheckpointError(f"{KEY}: {kind.__name__} refuses {_shown(overrides)}: {error}") from error
+
+
+def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, ...]:
+    """Give a loaded pipeline the scheduler that its file of weights asks for, in place of its folder's. Returns notes
+    for the operator: what was changed, or what a name suggests and nothing follows."""
+    if said.config:
+        wanted = SamplingDefaults(scheduler=said.scheduler, scheduler_config=said.config)
+        pipeline.register_modules(scheduler=new_scheduler(pipeline.scheduler, wanted))
+        return (said.note,)
+    used = {**pipeline.scheduler.config, **dict(spec.sampling.scheduler_config)}
+    if read_name(spec.path.stem).predicts_v and used.get("prediction_type") == "epsilon":
+        return (f"its name says v prediction, and it is drawn as epsilon; else set {KEY}.prediction_type",)
+    return ()
+
+
+def try_config(original: Any, sampling: SamplingDefaults) -> None:
+    """Take a step with `scheduler_config`, before a picture is drawn: classes check values as late as that. Raises
+    CheckpointError if the same scheduler steps without it."""
+    if not sampling.scheduler_config:
+        return
+    failed = _failure_of_step(new_scheduler(original, sampling))
+    plain = SamplingDefaults(scheduler=sampling.scheduler, shift=sampling.shift)
+    if failed is not None and _failure_of_step(new_scheduler(original, plain)) is None:
+        name = sampling.scheduler or type(original).__name__
+        raise CheckpointError(f"{KEY}: {name} refuses {_shown(dict(sampling.scheduler_config))}: {failed}")
+
+
+def _class_named(name: str) -> Any:
+    kind = getattr(diffusers, name, None)
+    if kind is None or not hasattr(kind, "from_config"):
+        raise CheckpointError(f"sampling.scheduler: diffusers has no scheduler called {name!r}")
+    return kind
+
+
+def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
+    """The library would drop a key that a class does not have, and keep a value of another type."""
+    accepted = {name: each for name, each in inspect.signature(kind.__init__).parameters.items() if name != "self"}
+    for key, value in overrides.items():
+        if key not in accepted:
+            names = ", ".join(accepted)
+            raise CheckpointError(f"{KEY}.{key}: {kind.__name__} takes no such key; it takes {names}")
+        if (expected := _expected(accepted[key], value)) is not None:
+            raise CheckpointError(f"{KEY}.{key}: got {value!r}, but {kind.__name__} takes {expected}")
+
+
+def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
+    """A class that lacks what the checkpoint was trained for would draw it wrong, and say nothing."""
+    accepted = inspect.signature(kind.__init__).parameters
+    for key, usual in MEANING.items():
+        value = config.get(key, usual)
+        fits = value == usual or (key in accepted and _expected(accepted[key], value) is None)
+        if not fits:
+            raise CheckpointError(
+                f"sampling.scheduler: {kind.__name__} has no {key} = {value!r}, as the checkpoint needs"
+            )
+
+
+def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
+    """What the parameter takes instead of the value, if its annotation or its default tells."""
+    if get_origin(parameter.annotation) is Literal:
+        choices = get_args(parameter.annotation)
+        return None if value in choices else " or ".join(map(repr, choices))
+    default = parameter.default
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int | float):
+        return None if isinstance(value, int | float) and not isinstance(value, bool) else "a number"
+    return None if not isinstance(default, str) or isinstance(value, str) else "text in quotes"
+
+
+def _failure_of_step(scheduler: Any) -> Exception | None:
+    latents = torch.zeros(1, 4, 8, 8)
+    try:
+        scheduler.set_timesteps(2, **({"mu": 1.0} if scheduler.config.get("use_dynamic_shifting") else {}))
+        scheduler.scale_model_input(latents, scheduler.timesteps[0]) if hasattr(
+            scheduler, "scale_model_input"
+        ) else None
+        scheduler.step(latents, scheduler.timesteps[0], latents)
+    except Exception as error:  # whatever a class raises for a value
+        return error
+    return None
+
+
+def _shown(overrides: Mapping[str, Scalar]) -> str:
+    return ", ".join(f"{key} = {value!r}" for key, value in overrides.items())

@@ -1,0 +1,36 @@
+"""Quantized weights of one file, multiplied by the scales beside them (pipelines.catalog.quantization)."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.quantization import Scale, read_quantization
+
+Weights = dict[str, torch.Tensor]
+
+
+def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = False) -> Weights:
+    """All tensors of a safetensors file but what belongs to their quantization. Weights with scales have the dtype, and
+    others are as in the file. With `denoiser_alone` the scales of others are left out. Raises BrokenFile, and
+    CheckpointError for what can't be multiplied out."""
+    quantization = read_quantization(file, denoiser_alone=denoiser_alone)
+    if quantization.problem is not None:
+        raise CheckpointError(quantization.problem)
+    weights: Weights = load_file(file)
+    for name, scale in quantization.scales.items():
+        weights[name] = _multiplied(weights[name], weights[scale.name], scale).to(dtype)
+    return {name: weight for name, weight in weights.items() if name not in quantization.dropped}
+
+
+def _multiplied(weight: torch.Tensor, values: torch.Tensor, scale: Scale) -> torch.Tensor:
+    """In float32. Each value is repeated over its block; the last block of a side may be cut."""
+    values = values.to(torch.float32)
+    if values.numel() == 1:
+        return weight.to(torch.float32) * values.reshape(())
+    values = values.reshape([-(-size // block) for size, block in zip(weight.shape, scale.blocks, strict=True)])
+    for side, (size, block) in enumerate(zip(weight.shape, scale.blocks, strict=True)):
+        if 1 < block < size:
+            values = values.repeat_interleave(block, dim=side).narrow(side, 0, size)
+    return weight.to(torch.float32) * values

@@ -1,0 +1,48 @@
+"""A pipeline of one file that has several components, with a folder of configs. What the file lacks is the folder's."""
+
+import importlib
+from typing import Any
+
+import diffusers
+from diffusers.loaders.single_file import load_single_file_sub_model
+
+from pipelines.catalog.checkpoint_files import class_of, denoiser_name, find_variant
+from pipelines.catalog.file_layout import missing_parts
+from pipelines.catalog.quantization import is_quantized
+from pipelines.catalog.weight_headers import read_header
+from pipelines.images.scaled_weights import load_unscaled
+from pipelines.protocol.images import CheckpointSpec
+
+
+def load_whole(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The pipeline on the host. `options` are those of from_pretrained, with components that are there already."""
+    of_folder = missing_parts(index, read_header(spec.path).tensors, denoiser_name(index))
+    parts = {name: _of_folder(spec, name, index, options) for name in of_folder if name not in options}
+    if is_quantized(spec.path):
+        parts |= _of_scaled_file(spec, index, {**options, **parts})
+    return pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **{**options, **parts})
+
+
+def _of_folder(spec: CheckpointSpec, name: str, index: dict[str, Any], options: dict[str, Any]) -> Any:
+    kind = getattr(importlib.import_module(index[name][0]), class_of(index[name]))
+    return kind.from_pretrained(
+        str(spec.config), subfolder=name, use_safetensors=True, variant=find_variant(spec),
+        torch_dtype=options["torch_dtype"], local_files_only=True,
+    )  # fmt: skip
+
+
+def _of_scaled_file(spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The components in a file whose weights have scales beside them, which the library would not read."""
+    weights = load_unscaled(spec.path, options["torch_dtype"])
+    quantization = {key: options[key] for key in ("quantization_config",) if key in options}
+    names = [denoiser_name(index), *(name for name in index if name == "vae" or name.startswith("text_encoder"))]
+    return {
+        name: load_single_file_sub_model(
+            library_name=index[name][0], class_name=class_of(index[name]), name=name, checkpoint=weights,
+            pipelines=diffusers.pipelines, is_pipeline_module=hasattr(diffusers.pipelines, index[name][0]),
+            cached_model_config_path=str(spec.config), local_files_only=True, torch_dtype=options["torch_dtype"],
+            **quantization,
+        )
+        for name in names
+        if name not in options
+    }  # fmt: skip
