@@ -92,8 +92,8 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
     config = kind.load_config(str(folder), subfolder=part, local_files_only=True)
     with init_empty_weights():
         model = kind.from_config(config)
-    weights = frozenset(name for name, _ in model.named_parameters())
-    best = Fit(model, weights - shapes.keys(), frozenset(shapes) - model.state_dict().keys(), converted=False)
+    names = frozenset(model.state_dict())
+    best = Fit(model, names - shapes.keys(), frozenset(shapes) - names, converted=False)
     reason: Exception | None = None
     if best.missing:
         try:
@@ -102,10 +102,10 @@ def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) ->
             reason = error
         else:
             best = min(best, original, key=lambda each: len(each.missing))
-    if 2 * len(best.missing) > len(weights):
+    if 2 * len(best.missing) > len(names):
         raise CheckpointError(
             f"{file}: its tensors are not those of a {kind.__name__} like {folder}/{part}: {len(best.missing)} of "
-            f"{len(weights)} weights are not in it, such as {min(best.missing)}"
+            f"{len(names)} weights are not in it, such as {min(best.missing)}"
         ) from reason
     return best
 
@@ -194,7 +194,6 @@ def _unused_layers(names: Sequence[str], part: str, model: Any) -> Iterator[str]
     """In the names of OpenCLIP: the layers beyond those that the config has. Stable Diffusion 2's last one is left out
     on purpose."""
     for prefix in (prefix for prefix, of in OPEN_CLIP.items() if of == part):
-        layers = model.config.num_hidden_layers + (prefix == "cond_stage_model.model.")
-        for name in names:
-            if name.startswith(prefix) and (match := LAYER.search(name)) and int(match[1]) >= layers:
-                yield name
+        left_out = int(prefix == "cond_stage_model.model.")
+        layers = ((name, match) for name in names if name.startswith(prefix) and (match := LAYER.search(name)))
+        yield from (name for name, match in layers if int(match[1]) >= model.config.num_hidden_layers + left_out)
