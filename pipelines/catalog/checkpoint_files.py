@@ -187,11 +187,11 @@ def control_bytes(controls: Iterable[Control], item_bytes: int) -> int:
 def stored_as_float8(spec: CheckpointSpec) -> bool:
     """Whether the denoiser is a single file of float8 weights, which stay so on the device unless [runtime] has another
     `quantize`. Weights with scales beside them are multiplied out as they are read."""
-    if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or not spec.path.is_file():
+    if spec.runtime.quantize != "none" or spec.path.suffix != ".safetensors" or spec.base is None:
         return False
-    tensors = list(_tensors(spec.path))
+    tensors = denoiser_tensors(_tensors(spec.path))
     float8 = sum(tensor.weights for tensor in tensors if tensor.dtype.startswith("F8"))
-    return not is_quantized(spec.path) and 2 * float8 > sum(tensor.weights for tensor in tensors)
+    return not is_quantized(spec.path, denoiser_alone=True) and 2 * float8 > sum(tensor.weights for tensor in tensors)
 
 
 def component_bytes(spec: CheckpointSpec, item_bytes: int, quantize: Quantize) -> dict[str, list[float]]:

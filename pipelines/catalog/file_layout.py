@@ -15,7 +15,7 @@ CLIP_G: Final = ("conditioner.embedders.1.", "conditioner.embedders.0.model.", "
 T5: Final = ("text_encoders.t5xxl.",)
 BESIDE: Final = (*CODEC, "cond_stage_model.", "conditioner.", "text_encoders.", "text_encoder.")
 NOT_LOADED: Final = "safety_checker"  # the library leaves it out of what it loads from one file
-SAYS: Final = re.compile(r"(.*\.)?(v_pred|ztsnr|edm_mean|edm_std|edm_vpred\.sigma_(max|min)|__\w+__)")
+SAYS: Final = re.compile(r"(.*\.)?(v_pred|ztsnr|scaled_fp8|edm_mean|edm_std|edm_vpred\.sigma_(max|min)|__\w+__)")
 
 
 def is_statement(tensor: Tensor) -> bool:

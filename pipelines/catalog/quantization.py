@@ -190,9 +190,9 @@ def _json(text: Any) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def is_quantized(file: Path) -> bool:
+def is_quantized(file: Path, *, denoiser_alone: bool = False) -> bool:
     """Whether some weights of a file have scales beside them. False for a file that can't be read."""
     try:
-        return bool(read_quantization(file).scales)
+        return bool(read_quantization(file, denoiser_alone=denoiser_alone).scales)
     except BrokenFile:
         return False

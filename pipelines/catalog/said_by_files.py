@@ -6,7 +6,7 @@ Trainers and ComfyUI say it by tensors without values (`v_pred`, `ztsnr`), by te
 
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ class Said:
     scheduler: str | None = None
     config: SchedulerConfig = ()
     found: str = ""  # by what it says so, for people
+    area_px: int | None = None  # of the pictures that it was trained on
     notes: tuple[str, ...] = ()  # what has no effect
     problems: tuple[str, ...] = ()
 
@@ -97,24 +98,29 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
             problems.append(f"{source_of_zero}: {beside.scheduler_class} has no zero terminal SNR")
     elif prediction == "epsilon" and not beside.is_flow:
         wanted["rescale_betas_zero_snr"] = False  # of noise alone, epsilon says nothing of the picture
-    return _followed(wanted, found, tuple(notes), tuple(problems), beside, keys_of, edm=is_cosxl)
+    said = _followed(wanted, found, beside, keys_of, edm=is_cosxl)
+    return replace(said, area_px=_area_px(header), notes=tuple(notes), problems=tuple(problems))
 
 
 def _followed(
-    wanted: dict[str, Scalar], found: list[str], notes: tuple[str, ...], problems: tuple[str, ...], beside: Beside,
-    keys_of: SchedulerKeys, *, edm: bool,
-) -> Said:  # fmt: skip
+    wanted: dict[str, Scalar], found: list[str], beside: Beside, keys_of: SchedulerKeys, *, edm: bool
+) -> Said:
     """What of it the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
     which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
     own = beside.scheduler_class
     if edm and own != EDM:
-        return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found), notes, problems)
+        return Said(EDM, tuple(sorted(wanted.items())), " and ".join(found))
     changed = {key: value for key, value in wanted.items() if beside.scheduler.get(key, DEFAULTS.get(key)) != value}
     if changed.get("rescale_betas_zero_snr") is True:
         changed["timestep_spacing"] = "trailing"
     able = own if all(key in keys_of(own) for key in changed) else ABLE
     config = tuple(sorted(changed.items()))
-    return Said(able if able != own else None, config, " and ".join(found) if config else "", notes, problems)
+    return Said(able if able != own else None, config, " and ".join(found) if config else "")
+
+
+def _area_px(header: Header) -> int | None:
+    sides = re.fullmatch(r"(\d{2,5})x(\d{2,5})", str(header.metadata.get("modelspec.resolution") or ""))
+    return int(sides[1]) * int(sides[2]) if sides is not None else None
 
 
 def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]:

@@ -143,7 +143,10 @@ def _guidance(inspection: Inspection, few: str | None) -> Value:
 
 
 def _native_area(inspection: Inspection, source: PipelineSource) -> Value:
-    """The area that the class draws when it is called without a size."""
+    """The area that the file was trained on, or that the class draws when it is called without a size."""
+    said = inspection.said.area_px
+    if said is not None and 4096 <= said <= MAX_AREA_PX:
+        return Value(said, "modelspec.resolution in the file")
     width, height = _default(inspection, "width"), _default(inspection, "height")
     if width is not None and height is not None:
         return Value(width * height, f"the default size of {inspection.class_name}")

@@ -40,7 +40,7 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
     for name, description in changes["loaded"].items():
         console.print(f"Loaded   {name}: {description}", markup=False)
     for setting in changes["settings"]:
-        console.print(f"Setting  {setting['key']}: {setting['old']} -> {setting['new']}", markup=False)
+        console.print(f"Setting  {setting['key']}: {_shown(setting['old'])} -> {_shown(setting['new'])}", markup=False)
     if changes["settings"]:
         console.print("`darkroom undo` takes the swap back; `darkroom swap --keep` keeps the settings.")
     if not (changes["added"] or changes["removed"] or changes["changed"]):
@@ -49,6 +49,11 @@ def change_catalog(settings: Settings, route: str, body: dict[str, Any]) -> None
         console.print(
             "The catalog file could not be written, so the change is lost when the server stops.", style="yellow"
         )
+
+
+def _shown(value: Any) -> Any:
+    """A setting's value; a table as its keys and values."""
+    return ", ".join(f"{key} = {each}" for key, each in value.items()) if isinstance(value, dict) else value
 
 
 def ask(settings: Settings, method: str, route: str, body: dict[str, Any] | None = None) -> httpx.Response:

@@ -139,6 +139,21 @@ def test_a_swap_fits_the_settings_and_is_undone(server: Server) -> None:
     assert difference(generate(server), before) < SAME
 
 
+def test_a_swap_writes_what_a_file_says_of_itself(server: Server) -> None:
+    unet = load_file(next((server.weights / "starter-alpha" / "unet").glob("*.safetensors")))
+    save_file({**unet, "v_pred": np.zeros(0, np.float32)}, server.weights / "v.safetensors")
+    file = server.configs / "alpha-image-2.toml"
+    text = file.read_text()
+    swapped = server.darkroom("swap", "alpha-image-2-count", "v.safetensors")
+    assert swapped.returncode == 0, swapped.stderr
+    assert "Setting  sampling.scheduler_config: None -> prediction_type = v_prediction" in swapped.stdout
+    assert 'scheduler_config = {prediction_type = "v_prediction"}' in file.read_text()
+    assert "the file says v_pred: prediction_type = v_prediction" in server.readiness()["checkpoints"]["v"]["detail"]
+    assert "No model has changed" in server.darkroom("reload").stdout
+    assert server.darkroom("undo").returncode == 0
+    assert file.read_text() == text
+
+
 def test_a_proof_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) -> None:
     """With a model that is served and a checkpoint that is not, and without a charge."""
     sheets = [tmp_path / "one.png", tmp_path / "two.png"]

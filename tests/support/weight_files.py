@@ -43,6 +43,21 @@ def flux_folder(folder: Path, *, index: Mapping[str, Any] = INDEX, **configs: Ma
     return folder
 
 
+def sd_folder(folder: Path, scheduler: str = "EulerDiscreteScheduler", **config: Any) -> Path:
+    """A folder like Stable Diffusion's, of 1110 weights, with this scheduler."""
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "scheduler": ["diffusers", scheduler],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    }
+    flux_folder(folder, index=index, scheduler={"_class_name": scheduler, **config}, transformer={"sample_size": 64})
+    (folder / "transformer").rename(folder / "unet")
+    return folder
+
+
 def denoiser_file(file: Path, weights: int = 1000) -> Path:
     save_file({"double_blocks.0.weight": np.zeros((weights // 10, 10), np.float16)}, file)
     return file

@@ -32,6 +32,8 @@ MISTAKES = [
     ("steps ", "step ", "line 5: step: unknown key; did you mean 'steps'?"),
     ("guidance =", "guidence =", "line 8: sampling.guidence: unknown key; did you mean 'guidance'?"),
     ("[runtime]", "[runtimes]", "line 10: runtimes: unknown key; did you mean 'runtime'?"),
+    ("guidance = 4.0", 'scheduler_config = "trailing"', "line 8: sampling.scheduler_config: got 'trailing', expected a table"),
+    ("guidance = 4.0", "scheduler_config = { sigma_max = [1] }", "line 8: sampling.scheduler_config.sigma_max: got [1], expected text in quotes, a number, true or false"),
     ("guidance = 4.0", "steps = 4", "line 8: sampling.steps: unknown key; it belongs to the top of the file, above the first [table]"),
     ("guidance = 4.0", "eta = 4.0", "line 8: sampling.eta: unknown key; expected one of guidance, strength, negative_prompt, scheduler, shift, refine_strength, scheduler_config"),
     ("[[models]]", "[models]", "line 13: models: got a table, expected a list of tables: write [[models]], in two brackets"),
