@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
+from pipelines.catalog.estimate import FIRST_UNIT_S, is_duration, work_units
 from pipelines.protocol.images import CheckpointSpec, ImageJob
 from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
@@ -98,7 +98,8 @@ class Backlog:
 
     def record_unit_s(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
         """A finished job measured the seconds of a unit of work."""
-        self._unit_s[checkpoint] = unit_s
+        if is_duration(unit_s):
+            self._unit_s[checkpoint] = unit_s
 
     def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
         """Estimated device time of all jobs, or of one key's, or of one line's."""
