@@ -28,9 +28,8 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             message = "This model's checkpoint has a safety checker of its own, which blocked the picture"
             return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
         case InvalidPicture():
-            return Failed(
-                "invalid_picture", invalid_picture(error, job), detail, "loras" if job.sampling.loras else None
-            )
+            param = "loras" if job.sampling.loras else "controls" if job.controls else None
+            return Failed("invalid_picture", invalid_picture(error, job), detail, param)
         case WrongSize():
             message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
             return Failed("unsupported", message, detail, "size")
@@ -43,8 +42,8 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
 def out_of_time(reached: str, job: ImageJob) -> str:
     """For the caller: how far the job came, and what ends in time. `reached` is in words."""
     return (
-        f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer steps, "
-        "a smaller size or fewer pictures; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
+        f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer "
+        "steps, a smaller size or fewer pictures; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
     )
 
 
