@@ -122,12 +122,13 @@ class Prober:
         """Another number of steps than the first picture's, and the picture for what one step shows as well as two: the
         same in one step, if that gives a picture."""
         job = shown.job
-        one, three = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in (1, 3))
+        counts = (1, job.sampling.steps + 1)
+        one, more = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in counts)
         drawn = await self.draw(one)
         if not isinstance(drawn, str) and _fault(one, drawn) is None:
             return abilities, Shown(one, drawn)
-        if isinstance(failed := await self.look(three), str):
-            abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
+        if isinstance(failed := await self.look(more), str):
+            abilities = _withdraw(abilities, Probe("another number of steps", more, {"any_steps": False}), failed)
         return abilities, shown
 
     async def _try_prompt(self, abilities: Abilities, *pictures: Shown) -> Abilities:

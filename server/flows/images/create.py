@@ -38,6 +38,7 @@ from server.errors import (
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, shape_of
+from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
@@ -121,6 +122,7 @@ class ImageCreator:
         maps = await self._references.load(key.id, [each.picture for each in request.controls])
         abilities = self._engine.abilities(model.checkpoint)
         job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
+        check_time(job, self._backlog.least_s(job))
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -188,7 +190,7 @@ class ImageCreator:
                     self._tracing.phase("queue", events.queue_s or 0.0)
                 if isinstance(event, Finished):
                     self._tracing.phase("run", time.monotonic() - started_at)
-                    self._backlog.record_unit_s(job.checkpoint, event.unit_s)
+                    self._backlog.record(job, event)
                     current_trace().add_run(event.run_s, events.queue_s)
                     return event
                 if isinstance(event, Failed):

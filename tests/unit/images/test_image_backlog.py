@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Progress
+from pipelines.protocol.images import CheckpointSpec, Encoding, Finished, ImageJob, Progress
 from server.accounts.calls import CallId
 from server.errors import Overloaded, RateLimited
 from server.flows.rate_limits import go_duration
@@ -73,7 +73,7 @@ async def test_a_full_server_is_full_until_a_job_has_ended() -> None:
 async def test_measured_speeds_replace_those_of_warmup() -> None:
     backlog = Backlog(max_jobs=9, max_s=1e9, warmup_unit_s=lambda _: UNIT_S)
     with backlog.reserve(named("a"), running("a", "mine")), backlog.reserve(named("b"), running("b", "yours")):
-        backlog.record_unit_s(SPEC, UNIT_S / 10)
+        backlog.record(JOB, Finished((), run_s=10.0, unit_s=UNIT_S / 10))
         assert backlog.remaining_s("mine") == pytest.approx(10)
         assert backlog.next_end_s("nobody") == 0
 
