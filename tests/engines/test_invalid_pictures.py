@@ -17,6 +17,7 @@ from pipelines.images.loading import load_checkpoint
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Preview, Runtime
 from tests.engines.conftest import split_picture
+from tests.engines.shared_passes import drawn_together
 from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
@@ -154,6 +155,18 @@ async def test_an_adapter_of_no_numbers_is_named_and_leaves_previews_alone(
     rendered = resident.preview_map.render(torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0)), 64, 64)
     assert rendered is not None
     assert np.ptp(rendered) > 0
+
+
+async def test_passes_of_no_numbers_do_not_end_the_sharing_of_passes(with_adapters: CheckpointSpec, job: Any) -> None:
+    """The first pass that is shared is compared with passes alone, which shows nothing if those are NaN."""
+    engine = ImageEngine(CPU)
+    jobs = [job("sd", checkpoint=with_adapters, id=f"{seed}", seed=seed, steps=4) for seed in (1, 2)]
+    diverged = [with_fields(each, loras=(("diverged", 1.0),)) for each in jobs]
+    assert [getattr(event, "code", None) for event in await drawn_together(engine, diverged)] == ["invalid_picture"] * 2
+    merger = engine._residency.find(with_adapters).checkpoint.merger  # type: ignore[union-attr]
+    assert merger is not None
+    assert (merger._independent, merger.refused) == ({}, None)
+    assert all(isinstance(event, Finished) and event.merged for event in await drawn_together(engine, jobs))
 
 
 async def test_trials_of_adapters_leave_no_trace_in_the_preview_map(
