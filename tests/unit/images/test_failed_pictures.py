@@ -91,8 +91,12 @@ async def test_other_ways_to_ask_for_a_picture_say_the_same(failing: InProcess, 
 async def test_a_job_in_the_background_fails_with_it(failing: InProcess) -> None:
     queued = await failing.client.post(DRAW, json={**BODY, "background": True})
     path = f"/v1/images/jobs/{queued.headers['x-darkroom-job']}"
-    while (state := (await failing.client.get(path)).json())["state"] in {"queued", "running"}:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while True:
+            state = (await failing.client.get(path)).json()
+            if state["state"] not in {"queued", "running"}:
+                break
+            await asyncio.sleep(0.01)
     assert (state["state"], state["error"]["code"], state["error"]["message"]) == ("failed", "invalid_picture", WHY)
 
 
