@@ -3,7 +3,7 @@
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
 ├── Forbidden 403         ├── QuotaExceeded 429
-├── NotFound 404          ├── EngineFailure 500
+├── NotFound 404          ├── EngineFailure 500; InvalidPicture, PictureMissing
 ├── MethodNotAllowed 405  ├── Overloaded 503; DatabaseBusy and -Failed, StorageFailed
 ├── Conflict, Cancelled 409  ├── TimedOut 504
 ├── TooLarge 413          ├── KeyReused 422
@@ -207,6 +207,16 @@ class EngineFailure(ServerError):
 
     status: ClassVar[int] = 500
     default_code: ClassVar[str | None] = "engine_failure"
+
+
+class InvalidPicture(EngineFailure):
+    """What the engine drew is not finite; nothing was charged. The same call would draw the same again, so a header
+    tells SDKs not to send it."""
+
+    default_code: ClassVar[str | None] = "invalid_picture"
+
+    def __init__(self, message: str, param: str | None) -> None:
+        super().__init__(message, param=param, headers={"x-should-retry": "false"})
 
 
 class Overloaded(ServerError):

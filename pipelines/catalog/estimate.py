@@ -97,18 +97,23 @@ class Speeds:
         """Until it is measured. The first measurement replaces a guess, and is smoothed into what was measured before
         this process."""
         key = _weights(checkpoint)
-        if key not in self._unit_s:
+        if key not in self._unit_s and is_duration(unit_s):
             self._unit_s[key] = unit_s
             self._guessed |= {key} if guessed else set()
 
     def record(self, checkpoint: CheckpointSpec, units: float, elapsed_s: float) -> None:
         """Add a measurement. The first picture builds kernels and may compile, so a measurement of less than half the
-        smoothed value replaces it."""
-        if units > 0:
+        smoothed value replaces it. What is no duration would stay in all later ones, and is left out."""
+        if units > 0 and is_duration(elapsed_s):
             unit_s, key = elapsed_s / units, _weights(checkpoint)
             old = unit_s if key in self._guessed else self._unit_s.get(key, unit_s)
             self._guessed.discard(key)
             self._unit_s[key] = unit_s if unit_s < old / 2 else old + SMOOTHING * (unit_s - old)
+
+
+def is_duration(seconds: float) -> bool:
+    """Whether it is a time that something took. All means and smoothed values are of these alone."""
+    return math.isfinite(seconds) and seconds > 0
 
 
 def _weights(checkpoint: CheckpointSpec) -> Weights:

@@ -24,7 +24,8 @@ def to_failed_event(error: BaseException, job: ChatJob | CountJob) -> Failed:
     if isinstance(error, Cancelled):
         return Failed("cancelled", "The job was cancelled.")
     if isinstance(error, OutOfTime):
-        return Failed("timed_out", f"The answer took longer than its time limit of {job.time_limit_s:g} s.")
+        limit = f"{job.time_limit_s:g} s (DARKROOM_JOB_TIME_LIMIT_S)"
+        return Failed("timed_out", f"The answer took longer than its time limit of {limit}.")
     if isinstance(error, CheckpointError):
         message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
         return Failed("checkpoint_failed", message, detail)

@@ -26,7 +26,8 @@ class Cancelled(Exception):
 
 
 class OutOfTime(Exception):
-    """The job has used more device time than its time limit."""
+    """The job has used more device time than its time limit. The text says how far it came, such as "at step 12 of
+    30"."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -122,7 +122,7 @@ class Checkpoint:
             negative_prompt=takes_negative_prompt(accepted, self.config),
             guidance=takes_guidance(accepted, self.config, self.denoiser.config),
         )
-        return self._with_controls(announced)
+        return self._with_controls(replace(announced, prompt="prompt" in accepted))
 
     def _with_controls(self, announced: Abilities) -> Abilities:
         """What its classes announce of its controls."""

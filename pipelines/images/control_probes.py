@@ -1,14 +1,13 @@
 """The pictures that find which of a checkpoint's controls work, and with what."""
 
-import io
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.looks import NO_CHANGE, difference
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, EncodedImage, ImageJob, Picture
 from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 
@@ -63,7 +62,7 @@ class ControlProber:
         drawn = await self.draw(self._with(self.job, [control]))
         if isinstance(drawn, str):
             return drawn
-        return None if difference(self.plain[0], drawn[0]) > 0 else "it changes nothing"
+        return None if difference(self.plain[0], drawn[0]) > 0 else NO_CHANGE
 
     async def _ways(
         self,
@@ -86,18 +85,6 @@ class ControlProber:
     def _with(self, job: ImageJob, controls: list[Control]) -> ImageJob:
         squares = _squares(job.width_px, job.height_px)
         return replace(job, controls=tuple(ControlInput(each.name, squares, each.strength) for each in controls))
-
-
-def is_plain(picture: EncodedImage) -> bool:
-    """Whether it has one colour."""
-    pixels = np.asarray(Image.open(io.BytesIO(picture.data)).convert("RGB"))
-    return bool((pixels == pixels[0, 0]).all())
-
-
-def difference(one: EncodedImage, other: EncodedImage) -> float:
-    """The mean difference of the channels, 0 to 255."""
-    first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
-    return float(np.abs(first - second).mean())
 
 
 def _squares(width_px: int, height_px: int) -> Picture:

@@ -245,7 +245,7 @@ class ImageEngine:
             active.emit(Progress(min(active.step, total), total))
             running_s = sum(other.turn.device_s for other in self._runs if other.row.job is active.job)
             if active.device_s + running_s > active.job.time_limit_s:
-                self._fail(active, OutOfTime())
+                self._fail(active, OutOfTime(f"at step {min(active.step, total)} of {total}"))
         if self._waiting:
             self._dispatch()
 

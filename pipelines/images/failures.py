@@ -5,6 +5,7 @@ import traceback
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.families import UnsupportedTask
+from pipelines.images.looks import InvalidPicture
 from pipelines.images.safety_checker import BlockedPicture
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
@@ -17,8 +18,7 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case Cancelled():
             return Failed("cancelled", "The job was cancelled; nothing was charged.")
         case OutOfTime():
-            limit = f"{job.time_limit_s:g} s"
-            return Failed("timed_out", f"The job ran past its time limit of {limit}; nothing was charged.")
+            return Failed("timed_out", out_of_time(str(error), job))
         case UnsupportedTask():
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
         case CheckpointError():
@@ -27,6 +27,9 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         case BlockedPicture():
             message = "This model's checkpoint has a safety checker of its own, which blocked the picture"
             return Failed("moderation_blocked", f"{message}; nothing was charged.", detail)
+        case InvalidPicture():
+            param = "loras" if job.sampling.loras else "controls" if job.controls else None
+            return Failed("invalid_picture", invalid_picture(error, job), detail, param)
         case WrongSize():
             message = f"This model's checkpoint can't draw this size: {error}. Nothing was charged. Try another size."
             return Failed("unsupported", message, detail, "size")
@@ -34,3 +37,24 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
         message = "The device ran out of memory; nothing was charged. Try a smaller size or fewer references."
         return Failed("out_of_memory", message, detail)
     return Failed("engine_failed", "The picture could not be drawn; nothing was charged.", detail)
+
+
+def out_of_time(reached: str, job: ImageJob) -> str:
+    """For the caller: how far the job came, and what ends in time. `reached` is in words."""
+    return (
+        f"The job ran past the time limit of {job.time_limit_s:g} s {reached}; nothing was charged. Ask for fewer "
+        "steps, a smaller size or fewer pictures; this server's operator sets the limit (DARKROOM_JOB_TIME_LIMIT_S)."
+    )
+
+
+def invalid_picture(error: InvalidPicture, job: ImageJob) -> str:
+    """For the caller: what may help, the nearest cause first."""
+    names = [f"the adapter '{name}'" for name, _ in job.sampling.loras]
+    names += [f"the control '{control.name}'" for control in job.controls]
+    remedies = [f"Try it without {' and '.join(names)}."] if names else []
+    if error.wider or not names:
+        remedies.append(f"For the server's operator: {error.remedy}.")
+    return (
+        "What the model drew is not a picture: its values are not numbers (NaN or infinite). Nothing was charged. "
+        f"{' '.join(remedies)}"
+    )

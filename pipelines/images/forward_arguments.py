@@ -7,6 +7,7 @@ where the denoiser takes a mask for that (Qwen-Image).
 """
 
 import hashlib
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,15 +177,21 @@ def structure(key: Hashable) -> Hashable:
 
 
 def largest_difference(one: Any, other: Any) -> float:
-    """Of two outputs, tensor by tensor: the norm of the difference over the norm. Reads the device."""
+    """Of two outputs, tensor by tensor: the norm of the difference over the norm. NaN if `one` is not finite, which
+    shows nothing of the other; infinite if the other alone is not. Reads the device."""
     if isinstance(one, torch.Tensor):
         norm = float(one.float().norm())
-        return float((one.float() - other.float()).norm()) / norm if norm else float(other.float().norm())
+        if not math.isfinite(norm):
+            return math.nan
+        apart = float((one.float() - other.float()).norm())
+        return (apart / norm if norm else apart) if math.isfinite(apart) else math.inf
+    pairs: list[tuple[Any, Any]] = []
     if isinstance(one, Mapping):
-        return max((largest_difference(one[name], other[name]) for name in one), default=0.0)
-    if isinstance(one, list | tuple):
-        return max((largest_difference(*pair) for pair in zip(one, other, strict=True)), default=0.0)
-    return 0.0
+        pairs = [(one[name], other[name]) for name in one]
+    elif isinstance(one, list | tuple):
+        pairs = list(zip(one, other, strict=True))
+    differences = [largest_difference(*pair) for pair in pairs]
+    return math.nan if any(map(math.isnan, differences)) else max(differences, default=0.0)
 
 
 def _has_rows(tensor: torch.Tensor, layout: Layout) -> bool:

@@ -8,6 +8,7 @@ whose rows are not independent is never shared.
 
 import functools
 import inspect
+import math
 import traceback
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
@@ -139,12 +140,16 @@ class ForwardMerger:
     def _check_independence(
         self, form: Hashable, requests: list[ForwardRequest], outputs: list[Any], shape: PassShape | None
     ) -> None:
-        """Compute all alone too, and compare. The runs go on with what they got alone."""
+        """Compute all alone too, and compare. The runs go on with what they got alone. Outputs that are not finite, as
+        of a broken adapter, say nothing of the passes to come."""
         for request in requests:
             self._run_alone(request, shape)
         if all(request.error is None for request in requests):
             pairs = zip(requests, outputs, strict=True)
-            worst = max(largest_difference(request.output, output) for request, output in pairs)
+            differences = [largest_difference(request.output, output) for request, output in pairs]
+            if any(map(math.isnan, differences)):
+                return
+            worst = max(differences)
             tolerance = TOLERANCE if self._denoiser.dtype == torch.float32 else LOW_PRECISION_TOLERANCE
             self._independent[form] = worst <= tolerance
             if worst > tolerance:

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
+from pipelines.device.memory import compute_dtype
 from pipelines.images.batching import Row
 from pipelines.images.call_arguments import guidance, max_sequence_length, references
 from pipelines.images.cast_codec import restored_dtype
@@ -30,12 +31,13 @@ from pipelines.images.finish import (
     to_image,
 )
 from pipelines.images.late_start import LateStart
+from pipelines.images.looks import InvalidPicture
 from pipelines.images.previews import PreviewMap
 from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.safety_checker import check_flags, ignore_flags
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.tiling import refine
-from pipelines.images.transfer import ReturnedPicture, Transfer
+from pipelines.images.transfer import ReturnedPicture, Transfer, sum_of, sums_of_decoded
 from pipelines.protocol.finished_picture import to_planned_size
 from pipelines.protocol.images import ImageJob
 
@@ -50,10 +52,14 @@ class Drawn:
     picture: ReturnedPicture
     size: tuple[int, int]  # that was asked for: width, height in px
     from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
-    last_latents: Transfer | None
+    last_latents: Transfer | None  # for the preview map, if it may have them
+    dtype: torch.dtype  # that the checkpoint computes in
 
     def image(self, preview_map: PreviewMap) -> Image.Image:
-        """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises WrongSize."""
+        """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        WrongSize."""
+        if not self.picture.is_finite:
+            raise InvalidPicture(self.dtype)
         image = self.picture.image()
         if self.last_latents is not None:
             preview_map.update(self.last_latents.wait(), np.asarray(image))
@@ -91,7 +97,7 @@ class PicturePipeline:
     def draw(self) -> Callable[[], Pixels]:
         """All that needs the device. What it returns needs none, and gives the picture, at exactly its size.
 
-        Raises UnsupportedTask and BlockedPicture; both raise WrongSize.
+        Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
         """
         self._check_abilities()
         plan = self.plan
@@ -226,12 +232,24 @@ class PicturePipeline:
         if late is not None:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
+        sums = sums_of_decoded(pipeline)
         with torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")):
             output = pipeline(**arguments)
             check_flags(output)
-            picture = ReturnedPicture(output.images)
             latents = observer.last_latents
-            return Drawn(picture, size, part is not None, None if latents is None else Transfer(latents))
+            picture = ReturnedPicture(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
+            for_map = None if latents is None or is_tile or self._is_trial_of_file else Transfer(latents)
+            return Drawn(picture, size, part is not None, for_map, self._dtype)
+
+    @property
+    def _is_trial_of_file(self) -> bool:
+        """Whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves no
+        trace in the preview map."""
+        return self.row.is_trial and bool(self.job.sampling.loras or self.job.controls)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return compute_dtype(self.checkpoint.runtime.dtype, self.checkpoint.device)
 
 
 def row_seed(row: Row) -> int:

@@ -19,6 +19,7 @@ from PIL import Image
 PATCH_PX = 8  # picture pixels along a side of one preview pixel
 RIDGE = 1e-3  # of the mean variance: regularises directions of which there are no samples yet
 DECAY = 0.8  # of older samples with each new picture: the codec is fixed, the content changes
+USUAL_SCALE = 4.0  # root of the mean square of latents, which most codecs scale to about 1
 LONG_SIDE_PX = 512
 
 
@@ -30,18 +31,23 @@ class PreviewMap:
         self._targets: torch.Tensor | None = None  # X^T Y, Y being the colours
 
     def update(self, latents: torch.Tensor, pixels: NDArray[np.uint8]) -> None:
-        """Add a picture's last latents and its decoded pixels of shape (height, width, 3)."""
+        """Add a picture's last latents and its decoded pixels of shape (height, width, 3).
+
+        Latents that are not finite are left out, and those above the usual scale count as much less as their squares
+        are larger: one odd picture would outweigh all others for long.
+        """
         height, width, _ = pixels.shape
         grid = _tokens(latents, height, width)
-        if grid is None:
+        if grid is None or not grid[2].isfinite().all():
             return
         rows, columns, tokens = grid
         patch = _patch(height, rows)
         small = Image.fromarray(pixels).resize((columns * patch, rows * patch), Image.Resampling.BOX)
         colours = torch.from_numpy(np.asarray(small).copy()).float().div(255)
         colours = colours.view(rows, patch, columns, patch, 3).permute(0, 2, 1, 3, 4).reshape(rows * columns, -1)
-        inputs = _with_constant(tokens)
-        products, targets = inputs.T @ inputs, inputs.T @ colours
+        scale = max(1.0, float(tokens.double().square().mean().sqrt()) / USUAL_SCALE)
+        inputs = _with_constant(tokens) / scale
+        products, targets = inputs.T @ inputs, inputs.T @ colours / scale
         if self._products is None or self._targets is None or self._targets.shape != targets.shape:
             self._products, self._targets = products, targets
         else:
@@ -49,9 +55,10 @@ class PreviewMap:
             self._targets = DECAY * self._targets + targets
 
     def render(self, latents: torch.Tensor, width: int, height: int) -> NDArray[np.uint8] | None:
-        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before an update."""
+        """The preview of a picture of width x height pixels, 512 pixels on its long side; None before an update, and
+        for latents that are not finite."""
         grid = _tokens(latents, height, width)
-        if grid is None or self._products is None or self._targets is None:
+        if grid is None or not grid[2].isfinite().all() or self._products is None or self._targets is None:
             return None
         rows, columns, tokens = grid
         patch = _patch(height, rows)

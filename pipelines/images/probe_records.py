@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import sys
@@ -108,12 +109,17 @@ class ProbeRecords:
 
 
 def _to_abilities(record: dict[str, Any]) -> Abilities:
-    """From JSON, which has lists for tuples. Raises TypeError and KeyError for anything else than was written."""
+    """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
+    written: Python's JSON has NaN and Infinity."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
     values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
-    return Abilities(**values)
+    found = Abilities(**values)
+    for name in ("unit_s", "negative_prompt_above"):
+        if (number := getattr(found, name)) is not None and not math.isfinite(number):
+            raise ValueError(f"{name} is {number}")
+    return found
 
 
 def _lines(source: Path) -> Iterator[str]:

@@ -1,38 +1,46 @@
-"""The pictures that a checkpoint draws before it serves: one that measures its speed, and one for each ability.
+"""What warmup finds of a checkpoint before it serves: one picture that measures its speed, and one for each ability.
 
 What a class announces may still break on its weights, or in diffusers itself. So each ability is tried at the smallest
-size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call.
+size, and one that fails is withdrawn: its callers get a 400 that names the field, not a failed call. Fails, too, what
+draws no picture (NaN, or one colour), and what changes nothing in it.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.plan import in_own_steps, plan_picture
-from pipelines.images.control_probes import ControlProber, Draw, difference, is_plain
-from pipelines.protocol.images import CheckpointSpec, EncodedImage, Encoding, ImageJob, Picture
-from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
+from pipelines.images.control_probes import ControlProber, Draw
+from pipelines.images.looks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, difference, is_plain
+from pipelines.images.probe_jobs import (
+    MASK,
+    OTHER_PROMPT,
+    REFERENCE,
+    TEXT,
+    TWO_PASSES,
+    TWO_REFERENCES,
+    Probe,
+    ProbeJobs,
+    again,
+    guided,
+    negated,
+    painted,
+    with_other_second,
+)
+from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
+from pipelines.protocol.messages import Abilities, Withdrawn
 
-MIN_SIDE: Final = 4  # in multiples of multiple_px
-PROMPT: Final = "a red house on green grass under a blue sky"
-TWO_PASSES: Final = "a second pass"
-REFERENCE: Final = "a reference"
-MASK: Final = "a mask"
+A_PROMPT: Final = "a prompt"
 AT_ONCE: Final = "two pictures at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
 MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
 Pictures = tuple[EncodedImage, ...]
 
 
-class Probe(NamedTuple):
-    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails."""
+class Shown(NamedTuple):
+    """Pictures that show something, and the job that drew them."""
 
-    name: str
     job: ImageJob
-    without: Mapping[str, Any]  # fields of Abilities
-    needs: Callable[[Abilities], bool] = lambda _: True
+    pictures: Pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,82 +51,159 @@ class Prober:
     multiple_px: int
     draw: Draw
 
+    @property
+    def jobs(self) -> ProbeJobs:
+        """What it draws."""
+        return ProbeJobs(self.spec, self.multiple_px)
+
     async def find_abilities(self, announced: Abilities, *, warmup_native: bool) -> Abilities:
         """What of it works. The first picture is drawn from text, or else from a reference, or from one with a mask; it
         has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn.
         """
-        abilities = announced
-        while (probe := self._first(abilities, native=warmup_native)) is not None:
-            drawn = await self.draw(probe.job)
-            if not isinstance(drawn, str):
-                break
-            abilities = _withdraw(abilities, probe, drawn)
-        else:
-            reason = abilities.withdrawn[0].why if abilities.withdrawn else "it has no pipeline"
-            raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
-        small = self._first(abilities, native=False) or probe
-        reference = await self.draw(small.job) if warmup_native else drawn
-        if isinstance(reference, str):
-            raise CheckpointError(f"{self.spec.path} loads and does not draw {small.job.width_px} px: {reference}")
-        abilities, short = await self._try_one_step(abilities, small.job)
-        for other in self._others(small, short):
-            if other.name != probe.name and other.needs(abilities):
-                drawn = await self.draw(other.job)
-                if isinstance(drawn, str):
-                    abilities = _withdraw(abilities, other, drawn)
-        abilities = await self._try_guidance(abilities, small.job, reference)
+        abilities, probe, first = await self._find_first(announced, native=warmup_native)
+        small = await self._look_small(abilities, first) if warmup_native else first
+        abilities, shown = await self._try_one_step(abilities, small)
+        abilities = await self._try_prompt(abilities, shown, small)
+        short = shown.job
+        abilities = await self._try_inputs(abilities, probe, small.job, shown)
+        abilities = await self._try_guidance(abilities, small)
         abilities = await self._try_two_passes(abilities, short)
-        abilities = await self._try_two(abilities, small.job, reference[0])
-        abilities = await self._try_two_edits(abilities, small, short)
+        abilities = await self._try_two(abilities, small.job, small.pictures[0])
+        abilities = await self._try_two_edits(abilities, probe, small.job, short)
         abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
-        return await ControlProber(self.spec, self.draw, reference, small.job, self._job_with).find(abilities)
+        steps = small.job.sampling.steps
+        return await ControlProber(
+            self.spec, self._pictures, small.pictures, small.job, lambda way: self.jobs.with_way(way, steps)
+        ).find(abilities)
 
-    def _job_with(self, way: ControlledWith) -> ImageJob:
-        return self._job(self._side_px, references=int(way != "text"), mask=way == "mask")
+    async def look(self, job: ImageJob) -> Shown | str:
+        """The pictures, if they show something; else why not. Where they do not, more steps and other noise are tried:
+        in very few, some schedules divide by zero."""
+        drawn = await self.draw(job)
+        why = _fault(job, drawn)
+        if why is None and not isinstance(drawn, str):
+            return Shown(job, drawn)
+        for other in again(job) if _is_blank(why) else ():
+            drawn = await self.draw(other)
+            if not isinstance(drawn, str) and _fault(other, drawn) is None:
+                return Shown(other, drawn)
+        return why or ONE_COLOUR
 
-    async def _try_one_step(self, abilities: Abilities, job: ImageJob) -> tuple[Abilities, ImageJob]:
-        """Another number of steps than the first picture's, and the job for what one step shows as well as two: the
-        same in one step, if that gives a picture: some schedules divide by zero in it."""
-        one, three = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in (1, 3))
+    async def draws_first(self, abilities: Abilities, *, native: bool) -> bool:
+        """Whether the picture that begins shows something."""
+        first = self.jobs.first(abilities, native=native)
+        return first is not None and not isinstance(await self.look(first.job), str)
+
+    async def _pictures(self, job: ImageJob) -> Pictures | str:
+        shown = await self.look(job)
+        return shown if isinstance(shown, str) else shown.pictures
+
+    async def _find_first(self, announced: Abilities, *, native: bool) -> tuple[Abilities, Probe, Shown]:
+        abilities = announced
+        while (probe := self.jobs.first(abilities, native=native)) is not None:
+            shown = await self.look(probe.job)
+            if not isinstance(shown, str):
+                return abilities, probe, shown
+            abilities = _withdraw(abilities, probe, shown)
+        reason = abilities.withdrawn[0].why if abilities.withdrawn else "it has no pipeline"
+        if reason == ONE_COLOUR:
+            reason = f"{reason}; its weights may be damaged, or stored in a form that is not known here"
+        raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
+
+    async def _look_small(self, abilities: Abilities, first: Shown) -> Shown:
+        probe = self.jobs.first(abilities, native=False)
+        job = first.job if probe is None else probe.job
+        shown = await self.look(job)
+        if isinstance(shown, str):
+            raise CheckpointError(f"{self.spec.path} loads and does not draw {job.width_px} px: {shown}")
+        return shown
+
+    async def _try_one_step(self, abilities: Abilities, shown: Shown) -> tuple[Abilities, Shown]:
+        """Another number of steps than the first picture's, and the picture for what one step shows as well as two: the
+        same in one step, if that gives a picture."""
+        job = shown.job
+        counts = (1, job.sampling.steps + 1)
+        one, more = (replace(job, sampling=replace(job.sampling, steps=steps)) for steps in counts)
         drawn = await self.draw(one)
-        if not isinstance(drawn, str) and not is_plain(drawn[0]):
-            return abilities, one
-        if isinstance(failed := await self.draw(three), str):
-            abilities = _withdraw(abilities, Probe("another number of steps", three, {"any_steps": False}), failed)
-        return abilities, job
+        if not isinstance(drawn, str) and _fault(one, drawn) is None:
+            return abilities, Shown(one, drawn)
+        if isinstance(failed := await self.look(more), str):
+            abilities = _withdraw(abilities, Probe("another number of steps", more, {"any_steps": False}), failed)
+        return abilities, shown
 
-    async def _try_guidance(self, abilities: Abilities, job: ImageJob, before: Pictures) -> Abilities:
+    async def _try_prompt(self, abilities: Abilities, *pictures: Shown) -> Abilities:
+        """Another prompt must change one of the pictures. Raises CheckpointError if it does not, and the checkpoint
+        draws from prompts alone."""
+        why = NO_CHANGE if abilities.prompt else "it takes none"
+        for shown in pictures if abilities.prompt else ():
+            changed = await self._change(replace(shown.job, prompt=OTHER_PROMPT), shown.pictures)
+            if not isinstance(changed, str):
+                return abilities
+            why = changed
+        if not (abilities.references or abilities.mask):
+            raise CheckpointError(
+                f"{self.spec.path} loads and does not draw what a prompt says: {why}; "
+                "the weights of its text encoder may be damaged"
+            )
+        return _withdraw(abilities, Probe(A_PROMPT, pictures[0].job, {"prompt": False, "text": False}), why)
+
+    async def _change(self, job: ImageJob, before: Pictures) -> Shown | str:
+        """The pictures of the job, which must not be those before it."""
+        shown = await self.look(job)
+        if not isinstance(shown, str) and shown.job is job and difference(before[0], shown.pictures[0]) == 0:
+            return NO_CHANGE
+        return shown
+
+    async def _try_inputs(self, abilities: Abilities, first: Probe, job: ImageJob, short: Shown) -> Abilities:
+        """References, a mask and another shape. `short` is the first picture in as few steps as these."""
+        for probe in self.jobs.others(job, short.job):
+            if probe.name == first.name or not probe.needs(abilities):
+                continue
+            if probe.name == REFERENCE and first.name == TEXT:
+                shown = await self._change(probe.job, short.pictures)
+            else:
+                shown = await self.look(probe.job)
+            if probe.name == TWO_REFERENCES and not isinstance(shown, str):
+                shown = await self._change(with_other_second(shown.job), shown.pictures)
+                shown = "the second changes nothing" if shown == NO_CHANGE else shown
+            if isinstance(shown, str):
+                abilities = _withdraw(abilities, probe, shown)
+        return abilities
+
+    async def _try_guidance(self, abilities: Abilities, before: Shown) -> Abilities:
         """Much guidance, then a negative prompt with it: each must change the picture, which is `before` at first. In
         two steps, since they may act in one alone."""
         if abilities.guidance:
-            much = _guided(job, 2 * job.sampling.guidance + 3)
-            drawn = await self.draw(much)
-            failed = drawn if isinstance(drawn, str) else _differs(before, drawn)
-            if failed is not None:
-                abilities = _withdraw(abilities, Probe("guidance", much, {"guidance": False}), failed)
-            elif not isinstance(drawn, str):
-                job, before = much, drawn
-        return await self._try_negative_prompt(abilities, job, before) if abilities.negative_prompt else abilities
+            much = guided(before.job, 2 * before.job.sampling.guidance + 3)
+            shown = await self._change(much, before.pictures)
+            if isinstance(shown, str):
+                abilities = _withdraw(abilities, Probe("guidance", much, {"guidance": False}), shown)
+            else:
+                before = shown
+        return await self._try_negative_prompt(abilities, before) if abilities.negative_prompt else abilities
 
-    async def _try_negative_prompt(self, abilities: Abilities, job: ImageJob, before: Pictures) -> Abilities:
+    async def _try_negative_prompt(self, abilities: Abilities, before: Shown) -> Abilities:
         """With the job's guidance, and with little: most pipelines compute its part of a step at a guidance above 1
         only, some at any above 0."""
-        drawn = await self.draw(_negated(job))
-        failed = drawn if isinstance(drawn, str) else _differs(before, drawn)
-        if failed is not None:
-            return _withdraw(abilities, Probe("a negative prompt", job, {"negative_prompt": False}), failed)
+        job = before.job
+        shown = await self._change(negated(job), before.pictures)
+        if isinstance(shown, str):
+            return _withdraw(abilities, Probe("a negative prompt", job, {"negative_prompt": False}), shown)
         if not abilities.guidance:
             return abilities
-        little = _guided(job, 0.5)
-        without, negated = await self.draw(little), await self.draw(_negated(little))
-        works = not isinstance(without, str) and not isinstance(negated, str) and _differs(without, negated) is None
+        little = await self.look(guided(job, 0.5))
+        works = not isinstance(little, str) and not isinstance(
+            await self._change(negated(little.job), little.pictures), str
+        )
         return replace(abilities, negative_prompt_above=0.0 if works else 1.0)
 
     async def _try_two_passes(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """A larger picture, whose second pass takes some of a checkpoint's own steps if it can't take others."""
-        probe = Probe(TWO_PASSES, self._two_passes(abilities, job), {"second_pass": False})
-        drawn = await self.draw(probe.job) if abilities.second_pass else ()
-        return _withdraw(abilities, probe, drawn) if isinstance(drawn, str) else abilities
+        if not abilities.second_pass:
+            return abilities
+        probe = Probe(TWO_PASSES, self.jobs.two_passes(abilities, job), {"second_pass": False})
+        shown = await self.look(probe.job)
+        return _withdraw(abilities, probe, shown) if isinstance(shown, str) else abilities
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the
@@ -138,12 +223,12 @@ class Prober:
             return _withdraw(abilities, probe, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return abilities
 
-    async def _try_two_edits(self, abilities: Abilities, first: Probe, short: ImageJob) -> Abilities:
+    async def _try_two_edits(self, abilities: Abilities, first: Probe, job: ImageJob, short: ImageJob) -> Abilities:
         """Two at once from a reference, and two with a mask: these encode a picture beside another run's passes. What
         sharing passes does to a picture is known from the first kind; here an error counts."""
-        for other in self._others(first, short):
+        for other in self.jobs.others(job, short):
             if other.name in {REFERENCE, MASK} - {first.name} and other.needs(abilities) and abilities.at_once:
-                drawn = await self.draw(replace(other.job, n=2))
+                drawn = await self._pictures(replace(other.job, n=2))
                 if isinstance(drawn, str):
                     why = f"with {other.name}: {drawn}"
                     abilities = _withdraw(abilities, Probe(AT_ONCE, other.job, {"at_once": False}), why)
@@ -152,7 +237,7 @@ class Prober:
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """Each scheduler that requests may choose."""
         for name in self.spec.schedulers:
-            drawn = await self.draw(replace(job, sampling=replace(job.sampling, scheduler=name)))
+            drawn = await self._pictures(replace(job, sampling=replace(job.sampling, scheduler=name)))
             if isinstance(drawn, str):
                 without = {"unfit_schedulers": (*abilities.unfit_schedulers, name)}
                 abilities = _withdraw(abilities, Probe(f"the scheduler {name}", job, without), drawn)
@@ -175,113 +260,18 @@ class Prober:
         withdrawn = (*abilities.withdrawn, *(Withdrawn(f"the adapter {name}", why) for name, why in failures.items()))
         return replace(abilities, unfit_adapters=tuple(failures), withdrawn=withdrawn)
 
-    def first_picture(self, abilities: Abilities, *, native: bool) -> ImageJob | None:
-        """The one that begins, from what has these abilities. None if there is none."""
-        first = self._first(abilities, native=native)
-        return first.job if first is not None else None
-
-    def compiled_shapes(self, abilities: Abilities, *, refined: bool) -> Iterator[ImageJob]:
-        """Pictures whose shapes would each be compiled while calls wait: at the native size, of one row and of two
-        (more rows take the code of two), and with the second pass if its models have one.
-        """
-        first = self._first(abilities, native=True)
-        if first is None:
-            return
-        yield first.job
-        yield replace(first.job, n=2)
-        if refined and abilities.second_pass:
-            yield self._two_passes(abilities, first.job)
-
-    def _first(self, abilities: Abilities, *, native: bool) -> Probe | None:
-        side_px = self._native_px if native else self._side_px
-        if abilities.text:
-            return Probe("text", self._job(side_px), {"text": False})
-        if abilities.references:
-            return Probe(REFERENCE, self._job(side_px, references=1), {"references": 0})
-        if abilities.mask:
-            return Probe(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
-        return None
-
-    def _others(self, first: Probe, short: ImageJob) -> Iterator[Probe]:
-        """`short` is the first picture in as few steps as it is drawn in. The other shape has two: the second is
-        timed."""
-        side_px, steps = self._side_px, short.sampling.steps
-        one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
-        masked = self._job(side_px, references=1, mask=True, steps=steps)
-        yield Probe(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
-        yield Probe("two references", two, {"references": 1}, lambda has: has.references > 1)
-        yield Probe(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Probe("a picture that is no square", self._wide(first.job), {"any_ratio": False})
-
-    @property
-    def _native_px(self) -> int:
-        return self.multiple_px * max(1, round(math.sqrt(self.spec.native_area_px) / self.multiple_px))
-
-    @property
-    def _side_px(self) -> int:
-        """A quarter of the native side, in which most checkpoints still draw something."""
-        return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
-
-    def _wide(self, job: ImageJob) -> ImageJob:
-        """Wider by half, to an odd number of multiples, in the same area as far as the plan goes."""
-        width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)
-        area_px = width_px * job.height_px
-        checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
-        return replace(job, checkpoint=checkpoint, width_px=width_px)
-
-    def _two_passes(self, abilities: Abilities, shown: ImageJob) -> ImageJob:
-        """The smallest picture with a second pass, when its height is the native side. Also of a checkpoint whose
-        larger pictures are only scaled: abilities are those of its weights."""
-        height_px = width_px = shown.height_px
-        checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
-        while plan_picture(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
-            width_px += self.multiple_px
-        sampling = shown.sampling if abilities.any_steps else in_own_steps(shown.sampling)
-        return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
-
-    def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = 2) -> ImageJob:
-        """A square. The first of its steps includes what is built and allocated only once."""
-        return ImageJob(
-            id="probe",
-            checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
-            prompt=PROMPT,
-            sampling=self.spec.sampling.resolve(steps=steps),
-            width_px=side_px,
-            height_px=side_px,
-            n=1,
-            seed=0,
-            references=(_gradient(side_px),) * references,
-            mask=_left_half(side_px) if mask else None,
-            encoding=Encoding(),
-            metadata={},
-            time_limit_s=3600,
-        )
-
 
 def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
     return replace(abilities, **probe.without, withdrawn=(*abilities.withdrawn, Withdrawn(probe.name, reason)))
 
 
-def _guided(job: ImageJob, scale: float) -> ImageJob:
-    return replace(job, sampling=replace(job.sampling, guidance=scale))
+def _fault(job: ImageJob, drawn: Pictures | str) -> str | None:
+    """Why a job's pictures show nothing, or were not drawn."""
+    if isinstance(drawn, str):
+        return drawn
+    return ONE_COLOUR if any(is_plain(picture, box) for picture in drawn for box in painted(job)) else None
 
 
-def _negated(job: ImageJob) -> ImageJob:
-    """With another negative prompt, beside the catalog file's."""
-    return replace(
-        job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
-    )
-
-
-def _differs(before: Pictures, drawn: Pictures) -> str | None:
-    return None if difference(before[0], drawn[0]) > 0 else "it changes nothing"
-
-
-def _gradient(side_px: int) -> Picture:
-    ramp = bytes(255 * x // side_px for x in range(side_px) for _ in range(3))
-    return Picture(side_px, side_px, "RGB", ramp * side_px)
-
-
-def _left_half(side_px: int) -> Picture:
-    """A mask that repaints the left half."""
-    return Picture(side_px, side_px, "L", (b"\xff" * (side_px // 2) + b"\0" * (side_px - side_px // 2)) * side_px)
+def _is_blank(why: str | None) -> bool:
+    """Whether something was drawn that is no picture."""
+    return why == ONE_COLOUR or (why is not None and why.startswith(NOT_NUMBERS))

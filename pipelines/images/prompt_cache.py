@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import math
 import threading
 import types
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+
+from pipelines.images.transfer import Transfer, sum_of
 
 BUDGET_BYTES: Final = 256 * 2**20  # for each checkpoint; a prompt takes 4 to 16 MB in the large ones
 Scalar = str | int | float | bool | None
@@ -24,11 +27,15 @@ class Unkeyable(Exception):
 
 
 class PromptCache:
-    """One checkpoint's embeddings on its device, within a budget in bytes; the least recently used are dropped."""
+    """One checkpoint's embeddings on its device, within a budget in bytes; the least recently used are dropped.
+
+    Those that are not finite serve the call that made them alone: the fault may have been of the moment. Whether they
+    are is known when the next call asks for them, so that nobody waits for the device.
+    """
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._adapters: Hashable = ()
         self._encoders: dict[type[Any], EncoderCode] = {}
         self._lock = threading.Lock()  # runs on several threads encode
@@ -51,7 +58,7 @@ class PromptCache:
     def bytes(self) -> int:
         """Memory of what is kept."""
         with self._lock:
-            return sum(map(_bytes, self._entries.values()))
+            return self._sum_bytes()
 
     def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`pipeline.encode_prompt`, with the same arguments and the same result."""
@@ -70,15 +77,32 @@ class PromptCache:
 
     def _kept(self, key: Hashable, encode: Callable[[], Any]) -> Any:
         with self._lock:
-            if key in self._entries:
+            kept = self._entries.get(key)
+            if kept is not None and kept.is_finite:
                 self._entries.move_to_end(key)
-                return self._entries[key]
+                return kept.embeddings
         result = _copy(encode())  # a copy of its own: some are views of much larger tensors
+        kept = _Kept(result, [Transfer(sum_of(tensor)) for tensor in _tensors(result)])
         with self._lock:
-            self._entries[key] = result
-            while sum(map(_bytes, self._entries.values())) > self._budget_bytes:
+            self._entries[key] = kept
+            self._entries.move_to_end(key)
+            while self._sum_bytes() > self._budget_bytes:
                 self._entries.popitem(last=False)
         return result
+
+    def _sum_bytes(self) -> int:
+        return sum(tensor.nbytes for kept in self._entries.values() for tensor in _tensors(kept.embeddings))
+
+
+class _Kept(NamedTuple):
+    """A result of `encode_prompt`, and the sums of its tensors on their way to the host."""
+
+    embeddings: Any
+    sums: list[Transfer]
+
+    @property
+    def is_finite(self) -> bool:
+        return all(math.isfinite(each.wait()) for each in self.sums)
 
 
 def _key(value: Any) -> Hashable:
@@ -157,7 +181,9 @@ def _copy(result: Any) -> Any:
     return type(result)(map(_copy, result)) if isinstance(result, list | tuple) else result
 
 
-def _bytes(result: Any) -> int:
+def _tensors(result: Any) -> Iterator[torch.Tensor]:
     if isinstance(result, torch.Tensor):
-        return result.nbytes
-    return sum(map(_bytes, result)) if isinstance(result, list | tuple) else 0
+        yield result
+    elif isinstance(result, list | tuple):
+        for item in result:
+            yield from _tensors(item)

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from pipelines.catalog.estimate import is_duration
 from pipelines.catalog.weights import WeightsKey
 
 PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2 x 2
@@ -82,7 +83,7 @@ class RowLimits:
 
     def record(self, shape: PassShape | None, rows: int, elapsed_s: float) -> None:
         """A pass for `rows` pictures took so long."""
-        if shape is None:
+        if shape is None or not is_duration(elapsed_s):
             return
         with self._lock:
             learned = self._find(shape)

@@ -45,8 +45,8 @@ class StepObserver:
 
     @property
     def last_latents(self) -> torch.Tensor | None:
-        """For the preview map; None in a second pass, whose tiles are parts of a picture."""
-        return self._latents[-1][0] if self._canvas is None and self._latents else None
+        """After the last step; None if the pipeline shows none."""
+        return self._latents[-1][0] if self._latents else None
 
     def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:
         if latents is not None:

@@ -16,8 +16,10 @@ from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
 from pipelines.images.batching import TRIAL
 from pipelines.images.families import UnsupportedTask
+from pipelines.images.looks import InvalidPicture
+from pipelines.images.probe_jobs import TWO_PASSES
 from pipelines.images.probe_records import ProbeRecords, Subject, describe, list_files
-from pipelines.images.probes import TWO_PASSES, Prober
+from pipelines.images.probes import Prober
 from pipelines.images.residency import Resident
 from pipelines.images.run import Run
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Event, Failed, Finished, ImageJob
@@ -80,7 +82,7 @@ class Warmup:
                 f"{_because(abilities)}"
             )
         if checkpoint.runtime.compile and not resident.compiled_shapes:
-            for job in prober.compiled_shapes(abilities, refined=spec.refined):
+            for job in prober.jobs.compiled_shapes(abilities, refined=spec.refined):
                 await trials.draw(job)
             resident.compiled_shapes = True
         return abilities
@@ -99,8 +101,7 @@ class Warmup:
         found = await asyncio.to_thread(self._records.read, subject)
         if found is None:
             return None
-        first = prober.first_picture(found, native=self._warms_native(resident))
-        if not resident.warmed_up and (first is None or isinstance(await prober.draw(first), str)):
+        if not resident.warmed_up and not await prober.draws_first(found, native=self._warms_native(resident)):
             return None
         if found.unit_s is not None:
             self._speeds.begin_with(prober.spec, found.unit_s, guessed=False)
@@ -113,9 +114,9 @@ class Warmup:
         found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
             found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
-        again = prober.first_picture(found, native=True)
+        again = prober.jobs.first(found, native=True)
         if self._on_gpu and again is not None:
-            await prober.draw(again)  # for the time alone: its kernels are there now
+            await prober.draw(again.job)  # for the time alone: its kernels are there now
         timings = self._timings.pop(weights_key(prober.spec))
         picture = prober.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
         if (unit_s := unit_s_at(timings, picture)) is not None:
@@ -189,6 +190,8 @@ class _Trials:
 
 def _reason(error: BaseException, event: Failed) -> str:
     """Why a trial failed: our own errors are whole sentences, others need their class."""
+    if isinstance(error, InvalidPicture):
+        return str(error)
     if isinstance(error, UnsupportedTask):
         cause = error.__cause__
         return str(cause if isinstance(cause, CheckpointError) else error)  # such as why an adapter does not fit

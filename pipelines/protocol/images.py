@@ -250,6 +250,7 @@ FailureCode = Literal[
     "upstream_rejected",
     "moderation_blocked",
     "engine_failed",
+    "invalid_picture",
     "out_of_memory",
     "checkpoint_failed",
     "timed_out",

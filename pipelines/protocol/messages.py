@@ -121,6 +121,7 @@ class Abilities:
     any_steps: bool  # draws in other numbers of steps than its own
     notes: tuple[str, ...] = ()  # on how it was loaded: what `auto` chose, the error of fp8
     negative_prompt_above: float | None = None  # guidance above which one has an effect, if it is known
+    prompt: bool = True  # what it draws depends on a prompt; else one is sent and has no effect
     any_ratio: bool = True  # draws other shapes than squares
     at_once: bool = True  # two of its pictures at once are what each is alone; else they come one after another
     unfit_adapters: tuple[str, ...] = ()  # of lora_folder

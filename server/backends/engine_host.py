@@ -7,6 +7,7 @@ workers die soon after their start. A worker that does not answer is killed, and
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import Generic, Literal, TypeVar, cast
 import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.catalog.estimate import is_duration
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatJob, CountJob
 from pipelines.protocol.classify import Classified, ClassifyJob
 from pipelines.protocol.engine import Engine
@@ -341,9 +343,9 @@ class EngineHost(Engine[JobT, Spec, EventT], Generic[JobT, EventT]):
             del self._pending[job_id]
         if isinstance(event, Progress):
             pending.share_left = 1 - event.step / event.steps
-        if isinstance(event, Finished) and isinstance(pending.job, ImageJob):
+        if isinstance(event, Finished) and isinstance(pending.job, ImageJob) and is_duration(event.unit_s):
             self._unit_s[pending.job.checkpoint] = event.unit_s
-        if isinstance(event, Finished | ChatFinished | Classified):
+        if isinstance(event, Finished | ChatFinished | Classified) and math.isfinite(event.run_s):
             self._run_s += RUN_SMOOTHING * (event.run_s - self._run_s)
         pending.events.put_nowait(event)
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from server.errors import KeyReused
 
-TRANSIENT_CODES = frozenset({"invalid_image_url"})  # a picture on another server may be reachable next time
+# A picture on another server may be reachable next time, and a checkpoint be faster
+TRANSIENT_CODES = frozenset({"invalid_image_url", "exceeds_time_limit"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from server.errors import BadRequest, UnsupportedMedia
 from server.flows.call_recording import describe_body
 from server.flows.fingerprint import fingerprint
 from server.flows.images.controls import ControlRequest
-from server.flows.images.request import ImageRequest
+from server.flows.images.request import ImageRequest, unused_fields
 from server.flows.references import Reference
 from server.http import examples
 from server.http.bodies import hold_body, read_json, sending
@@ -195,7 +195,8 @@ async def _answer(
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
-    headers = services.limiter.headers(key) | ignored_header(ignored)
+    unused = unused_fields(image_request, services.catalog.current, services.image_engine.abilities)
+    headers = services.limiter.headers(key) | ignored_header([*ignored, *unused])
     if image_request.in_background:
         return BackgroundCallResponse(call, partial(services.image_jobs.describe, key), headers)
     return ImageCallResponse(

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
-from pipelines.protocol.images import CheckpointSpec, ImageJob
+from pipelines.catalog.estimate import FIRST_UNIT_S, is_duration, work_units
+from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob
 from server.errors import Overloaded, RateLimited
 from server.state.active_calls import ActiveCall
 
+MARGIN = 1.25  # by which the fastest picture so far may have been slower than the next one
+WARMUP_MARGIN = 2.0  # the same of warmup, whose pictures are small and few
 HERE = ""  # the line of the workers
 UnitSeconds = Callable[[CheckpointSpec], float | None]
 
@@ -69,6 +71,7 @@ class Backlog:
         self._warmup_unit_s = warmup_unit_s
         self._workers = workers
         self._unit_s: dict[CheckpointSpec, float] = {}
+        self._fastest_s: dict[CheckpointSpec, float] = {}  # of a unit of work, of all jobs that have finished
         self._entries: dict[str, _Entry] = {}
 
     @contextmanager
@@ -96,9 +99,23 @@ class Backlog:
         finally:
             del self._entries[job.id]
 
-    def record_unit_s(self, checkpoint: CheckpointSpec, unit_s: float) -> None:
-        """A finished job measured the seconds of a unit of work."""
-        self._unit_s[checkpoint] = unit_s
+    def record(self, job: ImageJob, finished: Finished) -> None:
+        """A finished job has measured the seconds of a unit of work."""
+        if is_duration(finished.unit_s):
+            self._unit_s[job.checkpoint] = finished.unit_s
+        if is_duration(finished.run_s):
+            own_s = finished.run_s / work_units(job)
+            self._fastest_s[job.checkpoint] = min(own_s, self._fastest_s.get(job.checkpoint, own_s))
+
+    def least_s(self, job: ImageJob) -> float | None:
+        """The least device time that a job may take, at the highest speed that its checkpoint has shown; None before it
+        has shown any. Small pictures, and what ran beside others, are slower by the unit, so the highest counts, less
+        a margin, which is larger while warmup alone has measured.
+        """
+        shown = self._fastest_s.get(job.checkpoint)
+        speeds = [each for each in (shown, self._warmup_unit_s(job.checkpoint)) if each is not None]
+        margin = MARGIN if shown is not None else WARMUP_MARGIN
+        return work_units(job) * min(speeds) / margin if speeds else None
 
     def remaining_s(self, key_id: str | None = None, line: str | None = None) -> float:
         """Estimated device time of all jobs, or of one key's, or of one line's."""

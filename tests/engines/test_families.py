@@ -15,6 +15,7 @@ from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import NEED_TORCHVISION, make_family
+from tests.support.tiny_families.unets import image_variation
 
 CPU = torch.device("cpu")
 # text, references, mask, second pass, negative prompt, guidance, any number of steps
@@ -130,3 +131,12 @@ async def test_models_of_two_passes_need_a_second_pass(tmp_path: Path) -> None:
     make_family("instruct-pix2pix", tmp_path / "instruct-pix2pix")
     with pytest.raises(CheckpointError, match="InstructPix2PixPipeline can't redraw a part of a picture"):
         await ImageEngine(CPU).prepare(replace(family_spec("instruct-pix2pix", tmp_path, "native"), refined=True))
+
+
+async def test_a_prompt_and_a_second_reference_that_change_nothing_are_told(tmp_path: Path) -> None:
+    """A class for variations of one picture: it takes a list of them as a batch, of which one is returned."""
+    image_variation().save_pretrained(tmp_path / "variation")
+    found = await ImageEngine(CPU).prepare(family_spec("variation", tmp_path, "native"))
+    assert (found.text, found.references, found.mask, found.prompt) == (False, 1, False, False)
+    told = {str(each) for each in found.withdrawn}
+    assert {"a prompt: it takes none", "two references: the second changes nothing"} <= told

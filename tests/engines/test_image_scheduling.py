@@ -205,6 +205,8 @@ async def test_a_job_past_its_time_limit_does_not_end_another(engine: ImageEngin
     ended = await asyncio.gather(run(engine, hasty), run(engine, calm))
     assert isinstance(ended[0][-1], Failed)
     assert ended[0][-1].code == "timed_out"
+    assert "time limit of 0 s at step 1 of 60; nothing was charged. Ask for fewer steps" in ended[0][-1].message
+    assert "(DARKROOM_JOB_TIME_LIMIT_S)" in ended[0][-1].message
     assert isinstance(ended[1][-1], Finished)
 
 

@@ -153,6 +153,20 @@ async def test_what_no_longer_draws_is_tried_anew(
     assert (await prepare(copied))[1] == tried + 1
 
 
+@pytest.mark.parametrize("unit_s", ["NaN", "Infinity", "1e999", '"fast"'])
+async def test_a_record_of_no_numbers_is_written_anew(
+    unit_s: str, copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, tried = await prepare(copied)
+    (record,) = (tmp_path / "probes").iterdir()
+    kept = json.loads(record.read_text())["abilities"]["unit_s"]
+    record.write_text(record.read_text().replace(f'"unit_s": {kept}', f'"unit_s": {unit_s}'))
+    again, count = await prepare(copied)
+    assert count == tried
+    assert again.unit_s == pytest.approx(json.loads(record.read_text())["abilities"]["unit_s"])
+    assert "can't be read, so the checkpoint is tried anew" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["{", "{}", '{"abilities": {"text": true}}', "[]"])
 async def test_a_record_that_cannot_be_read_is_written_anew(
     content: str, copied: CheckpointSpec, prepare: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -48,6 +48,7 @@ class Workers:
     text: tuple[str, ...] = ("Hel", "lo")  # of every chat
     call: tuple[str, str] | None = None  # the tool that every chat calls instead, and its arguments
     fails: bool = False  # every chat, before its first word
+    image_failure: Failed | None = None  # the end of every picture
 
     def submit(self, job: Any) -> JobEvents[Any]:
         self.jobs.append(job)
@@ -69,6 +70,8 @@ class Workers:
         image = EncodedImage(png(), "image/png", job.width_px, job.height_px, job.seed)
         previews = [Preview(0, number, image) for number in range(job.previews)]
         self.send(job, Queued(), Started(), PROGRESS, *previews)
+        if self.image_failure is not None:
+            self.send(job, self.image_failure)
         await self.gate.wait()
         self.send(job, Finished((image,) * job.n, run_s=0.1, unit_s=0.1))
 

@@ -48,10 +48,12 @@ def failure(model: str, status: int, headers: Mapping[str, str], body: Json) -> 
     if status in CALLERS_FAULT and param != "model":
         rejected: FailureCode = "moderation_blocked" if code == "moderation_blocked" else "upstream_rejected"
         return Failed(rejected, f"{who} refused the request: {text}", detail, param)
+    if code == "invalid_picture":
+        return Failed("invalid_picture", f"{who} drew no picture: {text}", detail, param)
     if status in BUSY:
         return Failed("upstream_busy", f"{who} is busy: {text}", detail, retry_after_s=_retry_s(headers))
     if status == 504:
-        return Failed("timed_out", f"{who} took too long.", detail)
+        return Failed("timed_out", f"{who} took too long: {text}", detail)
     return Failed("upstream_failed", f"{who} failed with status {status}; nothing was charged.", detail)
 
 

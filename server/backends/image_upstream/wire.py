@@ -111,7 +111,9 @@ class UpstreamWire:
             last = error.failed
         except TimeoutError:
             last = Failed(
-                "timed_out", f"The server behind model `{upstream.model}` took too long; nothing was charged."
+                "timed_out",
+                f"The server behind model `{upstream.model}` took longer than the time limit of {job.time_limit_s:g} s "
+                "(DARKROOM_JOB_TIME_LIMIT_S); nothing was charged.",
             )
         self._tell(job, last)
 

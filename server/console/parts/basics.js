@@ -13,6 +13,8 @@ const MEANINGS = {
   invalid_image_file: N("An image can't be read."),
   worker_died: N("The worker ended while it drew. Nothing was charged: try again."),
   engine_failure: N("Something went wrong on the server. Nothing was charged."),
+  invalid_picture: N("What was drawn is not a picture. Nothing was charged."),
+  exceeds_time_limit: N("This can't end within the time limit. Ask for less."),
   timeout: N("It took too long. Nothing was charged."),
   storage_failed: N("The server can't write to its disk. Nothing was charged."),
   database_busy: N("The database is busy. Try again in a moment."),

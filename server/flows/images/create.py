@@ -30,6 +30,7 @@ from server.errors import (
     BadRequest,
     DatabaseBusy,
     EngineFailure,
+    InvalidPicture,
     Overloaded,
     QuotaExceeded,
     RateLimited,
@@ -37,6 +38,7 @@ from server.errors import (
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, shape_of
+from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
@@ -120,6 +122,7 @@ class ImageCreator:
         maps = await self._references.load(key.id, [each.picture for each in request.controls])
         abilities = self._engine.abilities(model.checkpoint)
         job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
+        check_time(job, self._backlog.least_s(job))
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -187,7 +190,7 @@ class ImageCreator:
                     self._tracing.phase("queue", events.queue_s or 0.0)
                 if isinstance(event, Finished):
                     self._tracing.phase("run", time.monotonic() - started_at)
-                    self._backlog.record_unit_s(job.checkpoint, event.unit_s)
+                    self._backlog.record(job, event)
                     current_trace().add_run(event.run_s, events.queue_s)
                     return event
                 if isinstance(event, Failed):
@@ -297,6 +300,8 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
     if event.code == "unsupported":
         param = event.param or ("image" if job.mask is None else "mask")
         return BadRequest(event.message, param=param, code="unsupported_parameter")
+    if event.code == "invalid_picture":
+        return InvalidPicture(event.message, event.param)
     if event.code in {"upstream_rejected", "moderation_blocked"}:
         code = event.code if event.code == "moderation_blocked" else None
         return BadImageRequest(event.message, param=event.param, code=code)

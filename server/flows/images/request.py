@@ -1,14 +1,15 @@
 """From a request to a job in which every field has a value. Pure, except for the folder of adapters."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.catalog.conditioning import Task, find_task
-from pipelines.catalog.images import MAX_REFERENCES, ImageModel
+from pipelines.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from pipelines.catalog.plan import in_own_steps
 from pipelines.catalog.sizes import SizeError, resolve_size
-from pipelines.protocol.images import Encoding, ImageFormat, ImageJob, Picture, Sampling
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities, ControlledWith
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
@@ -145,6 +146,17 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
             raise BadRequest(message, param="mask", code="missing_required_parameter")
         message = f"Model `{model.name}` takes no reference images."
         raise BadRequest(message, param="image", code="unsupported_parameter")
+
+
+def unused_fields(
+    request: ImageRequest, catalog: Catalog, abilities_of: Callable[[CheckpointSpec], Abilities | None]
+) -> list[str]:
+    """Fields of the request that have no effect with its model: the prompt, where the checkpoint draws without one."""
+    model = catalog.find(request.model)
+    if model is None:
+        return []
+    abilities = abilities_of(model.drawn_with(len(request.references)).checkpoint)
+    return ["prompt"] if abilities is not None and not abilities.prompt else []
 
 
 def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:

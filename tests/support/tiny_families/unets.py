@@ -81,6 +81,21 @@ def with_safety_checker(pipeline: Any) -> Any:
     return type(pipeline)(**{**pipeline.components, "safety_checker": checker, "feature_extractor": processor})
 
 
+def image_variation() -> Any:
+    """It takes no prompt, and of a list of pictures it draws from the first alone."""
+    parts = sd15().components
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32,
+        "patch_size": 8, "projection_dim": 32,
+    }  # fmt: skip
+    encoder = transformers.CLIPVisionModelWithProjection(transformers.CLIPVisionConfig(**vision))
+    processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    return diffusers.StableDiffusionImageVariationPipeline(
+        vae=parts["vae"], image_encoder=encoder, unet=parts["unet"], scheduler=parts["scheduler"],
+        safety_checker=None, feature_extractor=processor, requires_safety_checker=False,
+    )  # fmt: skip
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     "sd15": sd15,
     "sd15-inpaint": lambda: sd15(diffusers.StableDiffusionInpaintPipeline, in_channels=9),

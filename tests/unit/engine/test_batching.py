@@ -1,12 +1,13 @@
 """In what order waiting pictures start, and how much work they are."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.estimate import Speeds, Timing, unit_s_at, work_units
+from pipelines.catalog.estimate import FIRST_UNIT_S, Speeds, Timing, unit_s_at, work_units
 from pipelines.images.batching import Row, start_order
 from pipelines.images.fairness import in_order
 from pipelines.images.scheduler import DeviceTurn
@@ -97,6 +98,17 @@ def test_a_first_picture_that_compiled_does_not_make_the_next_ones_look_slow() -
     assert speeds.unit_s(ALPHA) == 1
     speeds.record(ALPHA, units=1, elapsed_s=2)
     assert 1 < speeds.unit_s(ALPHA) < 2
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 0.0])
+def test_what_is_no_duration_changes_no_speed(seconds: float) -> None:
+    speeds = Speeds()
+    speeds.begin_with(ALPHA, seconds, guessed=False)
+    speeds.record(ALPHA, units=1, elapsed_s=seconds)
+    assert speeds.unit_s(ALPHA) == FIRST_UNIT_S
+    speeds.record(ALPHA, units=1, elapsed_s=2)
+    speeds.record(ALPHA, units=1, elapsed_s=seconds)
+    assert speeds.unit_s(ALPHA) == 2
 
 
 def test_a_guess_lasts_until_something_is_measured() -> None:

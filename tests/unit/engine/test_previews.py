@@ -34,6 +34,41 @@ def test_the_map_renders_a_picture_that_it_was_not_fitted_to(packed: bool) -> No
     assert np.abs(preview[4::8, 4::8].astype(int) - pixels[4::8, 4::8]).mean() < 16
 
 
+def rendered(fitted: PreviewMap) -> np.ndarray:  # type: ignore[type-arg]
+    latents, _ = picture(12, 20, seed=9)
+    preview = fitted.render(latents, width=160, height=96)
+    assert preview is not None
+    return preview.astype(int)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_latents_that_are_not_numbers_change_nothing(value: float) -> None:
+    fitted = PreviewMap()
+    fitted.update(*picture(12, 20, seed=0))
+    before = rendered(fitted)
+    latents, _ = picture(12, 20, seed=1)
+    latents[0, 3, 4] = value
+    assert fitted.render(latents, width=160, height=96) is None
+    fitted.update(latents, np.zeros((96, 160, 3), np.uint8))
+    assert (rendered(fitted) == before).all()
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e10, 1e25, 1e38])
+@pytest.mark.parametrize("first", [False, True])
+def test_latents_of_another_scale_are_soon_forgotten(scale: float, first: bool) -> None:
+    """Also where they come first, and where their products would be infinite."""
+    fitted, plain = PreviewMap(), PreviewMap()
+    if not first:
+        fitted.update(*picture(12, 20, seed=0))
+    odd = torch.full((4, 12, 20), scale)
+    odd[0, ::2] = -scale
+    fitted.update(odd, np.zeros((96, 160, 3), np.uint8))
+    for seed in range(1, 21):
+        fitted.update(*picture(12, 20, seed))
+        plain.update(*picture(12, 20, seed))
+    assert np.abs(rendered(fitted) - rendered(plain)).mean() < 4
+
+
 def test_there_is_no_preview_before_a_picture_has_been_drawn() -> None:
     assert PreviewMap().render(torch.zeros(4, 8, 8), width=64, height=64) is None
 

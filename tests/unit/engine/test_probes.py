@@ -1,17 +1,21 @@
 """What warmup withdraws, by what an engine would answer to each probe."""
 
 import io
+import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import in_own_steps, partial, plan_picture
+from pipelines.images.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
 from pipelines.images.probes import Prober
-from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
+from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
 
 SPEC = CheckpointSpec("x", Path("x"), None, "beta", "native", 16)
@@ -26,13 +30,20 @@ def by_guidance(job: ImageJob, above: float = 1.0) -> int:
     return int(guidance * 10) + (len(job.sampling.negative_prompt) if guidance > above else 0)
 
 
-class Engine:
-    """Draws a colour that depends on the guidance and what it guides away from, with a white pixel, and fails where it
-    is told so."""
+def all_inputs(job: ImageJob) -> bytes:
+    """What a picture depends on, beside guidance."""
+    return job.prompt.encode() + b"".join(picture.data for picture in job.references)
 
-    def __init__(self, fails: Any = lambda _: None, colour: Any = by_guidance) -> None:
-        self.fails, self.colour = fails, colour
-        self.plain_in: int | None = None  # steps
+
+class Engine:
+    """Draws a colour that depends on the guidance and what it guides away from, with two white pixels and one by what
+    it `reads`. Fails where it is told so, and leaves the pixels out of pictures that `is_plain` names."""
+
+    def __init__(
+        self, fails: Any = lambda _: None, colour: Any = by_guidance, reads: Any = all_inputs,
+        is_plain: Any = lambda _: False,
+    ) -> None:  # fmt: skip
+        self.fails, self.colour, self.reads, self.is_plain = fails, colour, reads, is_plain
         self.jobs: list[ImageJob] = []
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
@@ -41,8 +52,10 @@ class Engine:
             return str(failed)
         file = io.BytesIO()
         image = Image.new("L", (job.width_px, job.height_px), self.colour(job))
-        if job.sampling.steps != self.plain_in:
+        if not self.is_plain(job):
             image.putpixel((0, 0), 255)
+            image.putpixel((image.width - 1, 0), 255)
+            image.putpixel((1, 0), zlib.crc32(self.reads(job)) % 251)
         image.save(file, "PNG")
         return (EncodedImage(file.getvalue(), "image/png", job.width_px, job.height_px, job.seed),) * job.n
 
@@ -128,9 +141,10 @@ async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colo
 
 
 async def test_what_does_not_draw_in_one_step_is_tried_in_two() -> None:
-    failing, blank = Engine(lambda job: "no" if job.sampling.steps == 1 else None), Engine()
-    blank.plain_in = 1
-    for engine in (failing, blank):
+    failing = Engine(lambda job: "no" if job.sampling.steps == 1 else None)
+    not_finite = Engine(lambda job: NOT_NUMBERS if job.sampling.steps == 1 else None)
+    blank = Engine(is_plain=lambda job: job.sampling.steps == 1)
+    for engine in (failing, not_finite, blank):
         assert await find(engine) == FOUND
         assert [job.sampling.steps for job in engine.jobs].count(1) == 1
 
@@ -178,3 +192,115 @@ async def test_adapters_are_tried_and_named(tmp_path: Path) -> None:
     assert str(found.withdrawn[0]) == "the adapter bad: no layer"
     with pytest.raises(CheckpointError, match=r"no adapter in .* fits x: bad: no layer"):
         await find(Engine(lambda job: "no layer" if job.sampling.loras else None), spec=spec)
+
+
+BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a reference": (lambda job: len(job.references) == 1 and job.mask is None, {"references": 0}, "a reference"),
+    "two references": (lambda job: len(job.references) == 2, {"references": 1}, "two references"),
+    "a mask": (lambda job: job.mask is not None, {"mask": False}, "a mask"),
+    "guidance": (lambda job: job.sampling.guidance > 4, {"guidance": False, "negative_prompt_above": None}, "guidance"),
+    "a scheduler": (
+        lambda job: job.sampling.scheduler is not None, {"unfit_schedulers": ("AScheduler",)},
+        "the scheduler AScheduler",
+    ),
+    "a second pass": (lambda job: two_passes(job), {"second_pass": False}, "a second pass"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("is_blank", "without", "what"), BLANK.values(), ids=BLANK)
+@pytest.mark.parametrize("not_finite", [False, True])
+async def test_an_ability_that_draws_no_picture_is_withdrawn(
+    is_blank: Any, without: dict[str, Any], what: str, not_finite: bool
+) -> None:
+    spec = replace(SPEC, schedulers=("AScheduler",))
+    reason = f"{NOT_NUMBERS}: a remedy" if not_finite else ONE_COLOUR
+    engine = Engine(lambda job: reason if is_blank(job) else None) if not_finite else Engine(is_plain=is_blank)
+    found = await find(engine, spec=spec)
+    assert replace(found, withdrawn=()) == replace(FOUND, **without)
+    assert [str(each) for each in found.withdrawn] == [f"{what}: {reason}"]
+
+
+async def test_a_plain_half_of_a_picture_is_seen() -> None:
+    """Under a mask the reference's own pixels are around it, and of two tiles one may be black."""
+
+    class HalfBlack(Engine):
+        async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
+            (drawn, *_) = await super().draw(job)
+            assert isinstance(drawn, EncodedImage)
+            with Image.open(io.BytesIO(drawn.data)) as image:
+                if job.mask is not None or two_passes(job):
+                    image.paste(0, (0, 0, image.width // 2, image.height))
+                image.save(file := io.BytesIO(), "PNG")
+            return (replace(drawn, data=file.getvalue()),) * job.n
+
+    found = await find(HalfBlack())
+    assert (found.mask, found.second_pass) == (False, False)
+
+
+@pytest.mark.parametrize("steps", [(1,), (1, 2), (1, 2, 3)])
+async def test_a_picture_that_few_steps_leave_plain_is_drawn_in_more(steps: tuple[int, ...]) -> None:
+    """All that is compared with it takes as many."""
+    engine = Engine(is_plain=lambda job: job.sampling.steps in steps)
+    assert await find(engine) == FOUND
+    assert max(job.sampling.steps for job in engine.jobs) <= 5
+
+
+async def test_what_draws_one_colour_alone_is_refused() -> None:
+    engine = Engine(is_plain=lambda _: True)
+    with pytest.raises(CheckpointError, match="x loads and does not draw: its pictures have one colour; its weights"):
+        await find(engine)
+    assert len({job.seed for job in engine.jobs}) > 1, "another noise was tried too"
+
+
+async def test_what_draws_no_numbers_is_refused_with_the_remedy() -> None:
+    reason = str(InvalidPicture(torch.float16))
+    assert reason.endswith('runtime.dtype = "bfloat16" or "float32" may help')
+    with pytest.raises(CheckpointError, match=f"x loads and does not draw: {re.escape(reason)}"):
+        await find(Engine(lambda _: reason))
+
+
+async def test_a_second_reference_that_changes_nothing_is_withdrawn() -> None:
+    """A class that takes a list of references as a batch draws from the first alone."""
+    found = await find(Engine(reads=lambda job: all_inputs(replace(job, references=job.references[:1]))))
+    assert replace(found, withdrawn=()) == replace(FOUND, references=1)
+    assert [str(each) for each in found.withdrawn] == ["two references: the second changes nothing"]
+
+
+async def test_a_reference_that_changes_nothing_is_withdrawn() -> None:
+    found = await find(Engine(reads=lambda job: job.prompt.encode()))
+    assert replace(found, withdrawn=()) == replace(FOUND, references=0)
+    assert [str(each) for each in found.withdrawn] == ["a reference: it changes nothing"]
+
+
+def without_prompt(job: ImageJob) -> bytes:
+    return all_inputs(replace(job, prompt=""))
+
+
+@pytest.mark.parametrize(("announced", "why"), [(True, "it changes nothing"), (False, "it takes none")])
+async def test_a_prompt_that_changes_nothing_is_told(announced: bool, why: str) -> None:
+    """Pictures can be edited without one, and nothing is drawn from one alone."""
+    prober = Prober(SPEC, 16, Engine(reads=without_prompt).draw)
+    found = await prober.find_abilities(replace(ALL, prompt=announced), warmup_native=False)
+    assert replace(found, withdrawn=()) == replace(FOUND, prompt=False, text=False)
+    assert [str(each) for each in found.withdrawn] == [f"a prompt: {why}"]
+    from_text = replace(ALL, references=0, mask=False, prompt=announced)
+    with pytest.raises(CheckpointError, match=f"does not draw what a prompt says: {why}"):
+        await prober.find_abilities(from_text, warmup_native=False)
+
+
+async def test_a_control_that_draws_no_picture_is_withdrawn() -> None:
+    nets = tuple(Control(name, "controlnet", Path(name)) for name in ("pose", "edges"))
+    with_nets = replace(ALL, controlnets_with=("text", "mask"), controlnets_at_once=2)
+
+    def is_blank(job: ImageJob) -> bool:
+        return [control.name for control in job.controls] == ["edges"] or (bool(job.controls) and job.mask is not None)
+
+    def reads(job: ImageJob) -> bytes:
+        return all_inputs(job) + "".join(control.name for control in job.controls).encode()
+
+    prober = Prober(replace(SPEC, controls=nets), 16, Engine(reads=reads, is_plain=is_blank).draw)
+    found = await prober.find_abilities(with_nets, warmup_native=False)
+    assert (found.unfit_controls, found.controlnets_with) == (("edges",), ("text",))
+    assert {str(each) for each in found.withdrawn} == {
+        f"the control edges: {ONE_COLOUR}", f"the control pose with mask: {ONE_COLOUR}",
+    }  # fmt: skip

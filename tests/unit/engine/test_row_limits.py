@@ -1,5 +1,6 @@
 """How many pictures may share a forward pass."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def test_a_pass_that_was_disturbed_does_not_count() -> None:
     limits = learned({1: 1.0, 2: 1.2})
     limits.record(SHAPE, 2, 60.0)
     assert limits.of(SHAPE) == 4
+
+
+@pytest.mark.parametrize("elapsed_s", [math.nan, math.inf, -1.0])
+def test_what_is_no_duration_changes_no_limit(elapsed_s: float) -> None:
+    limits = learned({1: 1.0, 2: 1.2, 4: 2.38})
+    for rows in (1, 2, 4):
+        limits.record(SHAPE, rows, elapsed_s)
+    assert limits.of(SHAPE) == 2
 
 
 def test_running_out_of_memory_halves_the_limit_of_that_size_alone() -> None:

@@ -195,6 +195,7 @@ def error(status: int, body: Any, **headers: str) -> Any:
 
 OPENAI = {"message": "too much", "type": "invalid_request_error", "param": "guidance_scale", "code": "x"}
 QUOTA = {"message": "no money", "type": "insufficient_quota", "param": None, "code": "insufficient_quota"}
+BLACK = {"message": "NaN", "type": "server_error", "param": None, "code": "invalid_picture"}
 BLOCKED = {"message": "unsafe", "type": "image_generation_user_error", "param": None, "code": "moderation_blocked"}
 
 
@@ -211,6 +212,7 @@ BLOCKED = {"message": "unsafe", "type": "image_generation_user_error", "param": 
         (error(429, {"error": OPENAI}, **{"Retry-After": "17"}), 429, "rate_limit_exceeded", None, "17"),
         (error(503, {"detail": "starting"}, **{"Retry-After": "9"}), 503, "upstream_busy", None, "9"),
         (error(500, {"detail": "oops"}), 500, "upstream_failed", None, None),
+        (error(500, {"error": BLACK}), 500, "invalid_picture", None, None),
         (lambda _: Response("<h1>Bad gateway</h1>", 502), 500, "upstream_failed", None, None),
         (lambda _: Response("{nothing", 200), 500, "upstream_failed", None, None),
         (error(200, {"data": []}), 500, "upstream_failed", None, None),
@@ -294,6 +296,7 @@ async def test_a_job_past_its_time_is_504(app: InProcess, other: ImageServer, mo
     other.gate.clear()
     refused = await ask(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (504, "timeout")
+    assert "longer than the time limit of 0.2 s (DARKROOM_JOB_TIME_LIMIT_S)" in refused.json()["error"]["message"]
     await eventually(lambda: other.left == 1)
 
 

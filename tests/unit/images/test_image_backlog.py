@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Progress
+from pipelines.protocol.images import CheckpointSpec, Encoding, Finished, ImageJob, Progress
 from server.accounts.calls import CallId
-from server.errors import Overloaded, RateLimited
+from server.errors import BadRequest, Overloaded, RateLimited
+from server.flows.images.time_limit import check_time
 from server.flows.rate_limits import go_duration
 from server.state.active_calls import ActiveCall
 from server.state.image_backlog import Backlog
@@ -73,9 +74,53 @@ async def test_a_full_server_is_full_until_a_job_has_ended() -> None:
 async def test_measured_speeds_replace_those_of_warmup() -> None:
     backlog = Backlog(max_jobs=9, max_s=1e9, warmup_unit_s=lambda _: UNIT_S)
     with backlog.reserve(named("a"), running("a", "mine")), backlog.reserve(named("b"), running("b", "yours")):
-        backlog.record_unit_s(SPEC, UNIT_S / 10)
+        backlog.record(JOB, Finished((), run_s=10.0, unit_s=UNIT_S / 10))
         assert backlog.remaining_s("mine") == pytest.approx(10)
         assert backlog.next_end_s("nobody") == 0
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+async def test_what_is_no_duration_changes_no_speed(seconds: float) -> None:
+    backlog = Backlog(max_jobs=9, max_s=1e9, warmup_unit_s=lambda _: UNIT_S)
+    backlog.record(JOB, Finished((), run_s=seconds, unit_s=seconds))
+    with backlog.reserve(named("a"), running("a", "mine")):
+        assert backlog.remaining_s("mine") == pytest.approx(100)
+    assert backlog.least_s(JOB) == pytest.approx(50)
+
+
+def test_the_least_time_of_a_job_goes_by_the_fastest_picture() -> None:
+    """The others were slowed down, or were too small to show what a step of large ones takes."""
+    assert Backlog(max_jobs=9, max_s=1e9).least_s(JOB) is None, "nothing was measured"
+    backlog = Backlog(max_jobs=9, max_s=1e9, warmup_unit_s=lambda _: UNIT_S)
+    assert backlog.least_s(JOB) == pytest.approx(50), "half of what warmup took"
+    for run_s in (300.0, 90.0, 200.0):
+        backlog.record(JOB, Finished((), run_s=run_s, unit_s=UNIT_S))
+    assert backlog.least_s(JOB) == pytest.approx(90 / 1.25)
+    assert backlog.least_s(replace(JOB, n=3)) == pytest.approx(3 * 90 / 1.25)
+
+
+@pytest.mark.parametrize(
+    ("n", "steps", "least_s", "param", "remedy"),
+    [
+        (4, 100, 18.0, "n", "Ask for at most 2 pictures in a call."),
+        (3, 100, 20.0, "n", "Ask for at most 1 picture in a call."),
+        (2, 100, 90.0, "steps", "Ask for at most 20 steps and one picture, or for a smaller size."),
+        (1, 30, 90.0, "steps", "Ask for at most 3 steps, or for a smaller size."),
+        (1, 2, 90.0, "size", "Ask for a smaller size, or for another model."),
+    ],
+)
+def test_what_cannot_end_in_time_is_refused_with_what_can(
+    n: int, steps: int, least_s: float, param: str, remedy: str
+) -> None:
+    job = replace(JOB, n=n, sampling=replace(JOB.sampling, steps=steps))
+    check_time(job, None)
+    check_time(job, job.time_limit_s)
+    with pytest.raises(BadRequest) as refused:
+        check_time(job, least_s)
+    error = refused.value
+    assert (error.status, error.code, error.param) == (400, "exceeds_time_limit", param)
+    assert f"takes {least_s:.0f} s of device time or more, and the limit is 9 s. {remedy} This" in error.message
+    assert error.message.endswith("sets the limit (DARKROOM_JOB_TIME_LIMIT_S).")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Whether a picture is one: of numbers, of more than one colour, and another one where something was changed."""
+
+import io
+from typing import Final
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipelines.protocol.images import EncodedImage
+
+NOT_NUMBERS: Final = "its pictures are not numbers (NaN or infinite)"
+ONE_COLOUR: Final = "its pictures have one colour"
+NO_CHANGE: Final = "it changes nothing"
+WIDER: Final = {  # what may give finite pictures: half precision overflows in some codecs and text encoders
+    torch.float16: 'runtime.dtype = "bfloat16" or "float32"',
+    torch.bfloat16: 'runtime.dtype = "float32"',
+}
+
+
+class InvalidPicture(Exception):
+    """What a pipeline drew is not finite."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """`dtype` is what the checkpoint computes in."""
+        self.wider = WIDER.get(dtype)
+        super().__init__(f"{NOT_NUMBERS}: {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What the checkpoint's operator can do."""
+        if self.wider is not None:
+            return f"{self.wider} may help"
+        return "it computes in float32 already, so its files may be damaged: fetch them again"
+
+
+def is_plain(picture: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
+    """Whether it has one colour, or the part of it within left, top, right and bottom."""
+    with Image.open(io.BytesIO(picture.data)) as image:
+        pixels = np.asarray(image.convert("RGB").crop(box))
+    return bool((pixels == pixels[0, 0]).all())
+
+
+def difference(one: EncodedImage, other: EncodedImage) -> float:
+    """The mean difference of the channels, 0 to 255."""
+    first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
+    return float(np.abs(first - second).mean())
