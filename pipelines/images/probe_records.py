@@ -21,7 +21,7 @@ import torch
 
 import pipelines
 from pipelines.protocol.images import CheckpointSpec, Runtime
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.messages import Abilities, AdapterFit, Withdrawn
 
 # What draws, or computes a part of it where it is installed
 LIBRARIES: Final = (
@@ -113,6 +113,8 @@ def _to_abilities(record: dict[str, Any]) -> Abilities:
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
     values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
+    fits = values.get("adapter_fits", ())
+    values["adapter_fits"] = tuple(AdapterFit(*each[:4], tuple(each[4])) for each in fits)
     return Abilities(**values)
 
 
