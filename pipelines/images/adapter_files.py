@@ -47,7 +47,9 @@ def read_adapter_file(path: Path) -> AdapterFile:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
+        raise CheckpointError(f"it can't be read: {error.strerror}") from error
+    except SafetensorError as error:
         raise CheckpointError(f"it can't be read: {error}") from error
     contents = sort_contents(weights)
     if contents.problem is not None:
@@ -152,7 +154,7 @@ def by_own_names(file: AdapterFile, layers: Mapping[str, Mapping[str, torch.nn.M
 
 def renamed(file: AdapterFile, names: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """The weights of these layers by peft's names."""
-    weights = {}
+    weights: dict[str, torch.Tensor] = {}
     for layer, name in names.items():
         if layer in file.contents.kronecker:
             factors = (each for each in file.weights if each.startswith(f"{layer}.lokr_"))

@@ -90,11 +90,12 @@ class Adapters:
         return {lora.path.stem: self._hashes.known[self._loaded[name]] for name, lora in requested.items()}
 
     def of_encoders(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
-        """Those that change the embeddings of prompts, by name, weight and version of the file."""
+        """Those that change the embeddings of prompts, by name, weight and hash of the file."""
         parts = pipeline.get_list_adapters()
         encoders = list(adapted_components(pipeline))[1:]
         names = {name for part in encoders for name in parts.get(part, ())}
-        return tuple((name, lora.weight, self._loaded.get(name)) for name, lora in active.items() if name in names)
+        hashes = {name: self._hashes.known[version] for name, version in self._loaded.items()}
+        return tuple((name, lora.weight, hashes.get(name)) for name, lora in active.items() if name in names)
 
     def _load(self, pipeline: Any, path: Path, name: str) -> None:
         """Raises CheckpointError."""

@@ -113,8 +113,10 @@ def _to_abilities(record: dict[str, Any]) -> Abilities:
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
     values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
-    fits = values.get("adapter_fits", ())
-    values["adapter_fits"] = tuple(AdapterFit(*each[:4], tuple(each[4])) for each in fits)
+    values["adapter_fits"] = tuple(
+        AdapterFit(name, kind, layers, of, tuple(left_out))
+        for name, kind, layers, of, left_out in values["adapter_fits"]
+    )
     return Abilities(**values)
 
 

@@ -127,7 +127,9 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
         )
         raise BadRequest(message, param="strength", code="decimal_below_min_value")
     if unfit := [name for name in request.sampling.loras if name in abilities.unfit_adapters]:
-        message = f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out."
+        message = (
+            f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out.{_why(unfit[0], abilities)}"
+        )
         raise BadRequest(message, param="loras", code="unsupported_value")
     if request.mask is not None and not abilities.mask:
         message = f"Model `{model.name}` takes no mask: leave it out."
@@ -145,6 +147,12 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
             raise BadRequest(message, param="mask", code="missing_required_parameter")
         message = f"Model `{model.name}` takes no reference images."
         raise BadRequest(message, param="image", code="unsupported_parameter")
+
+
+def _why(adapter: str, abilities: Abilities) -> str:
+    """The reason that warmup found."""
+    reasons = (each.why for each in abilities.withdrawn if each.what == f"the adapter {adapter}")
+    return next((f" The reason: {why}." for why in reasons), "")
 
 
 def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:
