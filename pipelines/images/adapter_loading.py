@@ -87,27 +87,26 @@ def _read(pipeline: Any, file: AdapterFile, name: str) -> "_Reading":
         reading = _Reading(pipeline, weights)
         try:
             reading.load(name)
-        except CheckpointError:
-            raise
         except Exception as error:
-            if reading.has_begun:
+            if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):
                 raise
+            pipeline.delete_adapters([name])
             failed = failed or error
         else:
-            if reading.found(name):
+            if any(_loaded(pipeline, name)):
                 return reading
     raise failed or ValueError("no layer of it is in there")
 
 
 def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
     """The model's own names, if all layers have one; else the trainer's, and those with another trainer's word for the
-    factors; then the model's own of most."""
+    factors; then the model's own of those that have one."""
     if own and len(own) == file.contents.layers:
         yield renamed(file, own)
         return
     yield file.usable
     yield respelled(file)
-    if len(own) >= LEAST_SHARE * file.contents.layers:
+    if own:
         yield renamed(file, own)
 
 
@@ -155,15 +154,6 @@ class _Reading:
         self._lost = len(lost)
         kept = self._contents._replace(pairs={k: v for k, v in self._contents.pairs.items() if k not in lost})
         _check_strength(energy(self._weights, kept), self._energy)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether diffusers could convert the names, and went on to the model."""
-        return self.converted is not None
-
-    def found(self, name: str) -> int:
-        """How many of the model's layers have the adapter now."""
-        return len(list(_loaded(self._pipeline, name)))
 
     def fitting(self, name: str) -> int:
         """How many of the file's layers are in the model now. Raises CheckpointError if their strength is another."""
