@@ -62,7 +62,7 @@ NAMINGS: Final[Mapping[str, Naming]] = {
 def naming_of(family: str, name: str) -> Naming:
     """A naming for a family: the denoisers of some are called `unet`."""
     naming = NAMINGS[name]
-    if naming.prefix == "transformer." and family.startswith(("sd15", "sdxl")):
+    if naming.prefix == "transformer." and family.startswith(("sd15", "sdxl", "lcm", "instruct")):
         return Naming("unet.", naming.factors, alpha=naming.alpha)
     return naming
 
