@@ -1,24 +1,135 @@
-"""What a LoRA adapter's file says of itself: its rank, and the words that its trainer gave to call it up."""
+"""What an adapter's file says of itself: its kind, layers and rank, what it can't be used for, and the words that its
+trainer gave to call it up."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
 MAX_TRIGGER_WORDS = 8
+NO_LAYERS: Final = "no LoRA layers are in it"
 # Of the layers of kohya, peft, old diffusers (to_q_lora.down, lora_linear_layer.down) and XLabs (qkv_lora1.down).
-DOWN = re.compile(r"(\.lora_down|\.lora_A|[._]lora\d*\.down|\.lora_linear_layer\.down)\.weight$")
+DOWN: Final = re.compile(r"(\.lora_down|\.lora_A(\.default)?|[._]lora\d*\.down|\.lora_linear_layer\.down)\.weight$")
+KRONECKER: Final = re.compile(r"\.lokr_w[12](_[ab])?$")
+# What other methods of LyCORIS and peft call their tensors. `diff` is a whole difference of a layer's weights.
+OTHER_KINDS: Final = {
+    "LoHa": re.compile(r"\.hada_w1_a$"), "OFT": re.compile(r"\.oft_(blocks|diag|R(\.weight)?)$"),
+    "GLoRA": re.compile(r"\.a1\.weight$"), "IA3": re.compile(r"\.(on_input|ia3_l(\.weight)?)$"),
+    "full-weight": re.compile(r"\.(diff|diff_b|w_norm|b_norm)$"),
+}  # fmt: skip
+BESIDE: Final = ("alpha", "lora_mid.weight", "lora_B.bias", "lora_magnitude_vector", "lora_magnitude_vector.weight")
+WEIGHTS: Final = (".weight", ".bias", ".scale")
+EMBEDDINGS: Final = "bundle_emb."  # OneTrainer's embeddings beside an adapter: words for prompts, no layers
 PHRASES = ("modelspec.trigger_phrase", "trigger_words", "ss_trigger_words")  # keys of metadata
+MOST_NAMES: Final = 4  # of weights, in a message
+
+
+class Contents(NamedTuple):
+    """The tensors of an adapter, by what they are."""
+
+    pairs: Mapping[str, tuple[str, str]]  # low-rank pairs: the names of both factors, by layer
+    kronecker: frozenset[str]  # layers of LoKr
+    others: Mapping[str, int]  # how many layers of other kinds, which diffusers does not take
+    decomposed: bool  # a DoRA by kohya's names, whose magnitudes diffusers drops
+    replaced: tuple[str, ...]  # weights of the model itself
+    unused: tuple[str, ...]  # what belongs to no layer and changes none
+
+    @property
+    def kind(self) -> str:
+        """As trainers call it; an empty text for a file that is no adapter."""
+        if self.decomposed:
+            return "DoRA"
+        if self.kronecker:
+            return "LoKr"
+        return "LoRA" if self.pairs else next(iter(self.others), "")
+
+    @property
+    def layers(self) -> int:
+        return len(self.pairs) + len(self.kronecker) + sum(self.others.values())
+
+    @property
+    def problem(self) -> str | None:
+        """Why no model can be drawn with it as its trainer meant it."""
+        if self.decomposed:
+            return "a DoRA adapter (dora_scale), which would be drawn as a plain LoRA"
+        if self.replaced and self.layers:
+            return replaces_weights(self.replaced)
+        if not self.pairs and not self.kronecker:
+            article = "an" if self.kind[:1] in "IO" else "a"
+            return f"{article} {self.kind} adapter: image models take LoRA, and some LoKr" if self.kind else NO_LAYERS
+        return None
+
+
+def replaces_weights(names: Iterable[str]) -> str:
+    """The reason why an adapter is refused that puts other weights in place of the model's."""
+    listed = list(dict.fromkeys(names))
+    shown = ", ".join(listed[:MOST_NAMES]) + (", ..." if len(listed) > MOST_NAMES else "")
+    return f"it replaces weights of the model ({shown}): a control LoRA needs a control picture"
+
+
+def sort_contents(names: Iterable[str]) -> Contents:
+    """From the names of a file's tensors."""
+    left = dict.fromkeys(names)
+    pairs = {}
+    for down in [name for name in left if DOWN.search(name)]:
+        up = _up(down)
+        if up in left:
+            pairs[DOWN.sub("", down) + _number(down)] = down, up
+            del left[down], left[up]
+    kronecker = frozenset(KRONECKER.sub("", name) for name in left if KRONECKER.search(name))
+    others = {kind: len({name for name in left if mark.search(name)}) for kind, mark in OTHER_KINDS.items()}
+    for layer in (*pairs, *kronecker):
+        for beside in BESIDE:
+            left.pop(f"{layer}.{beside}", None)
+    left = {name: None for name in left if not KRONECKER.search(name) and not name.endswith(".lokr_t2")}
+    decomposed = any(name.endswith(".dora_scale") for name in left)
+    foreign = [name for name in left if name.startswith(EMBEDDINGS) or "lora" in name or _is_of_other_kind(name)]
+    replaced = [name for name in left if name.endswith(WEIGHTS) and name not in foreign]
+    unused = [name for name in left if name not in replaced and not _is_of_other_kind(name)]
+    return Contents(
+        pairs,
+        kronecker,
+        {kind: count for kind, count in others.items() if count},
+        decomposed,
+        tuple(_short(name) for name in replaced),
+        tuple(sorted({_unused(name) for name in unused})),
+    )
+
+
+def _up(down: str) -> str:
+    return down.replace(".lora_down", ".lora_up").replace(".lora_A", ".lora_B").replace(".down.weight", ".up.weight")
+
+
+def _number(down: str) -> str:
+    """XLabs has two pairs a layer: for the picture's tokens and for those of the text."""
+    found = re.search(r"[._](lora\d+)\.down\.weight$", down)
+    return f".{found[1]}" if found else ""
+
+
+def _is_of_other_kind(name: str) -> bool:
+    return name.endswith((".hada_w1_b", ".hada_w2_a", ".hada_w2_b")) or any(
+        mark.search(name) for mark in OTHER_KINDS.values()
+    )
+
+
+def _short(name: str) -> str:
+    """`norm_q` of transformer_blocks.0.attn.norm_q.weight."""
+    return name.split(".")[-2]
+
+
+def _unused(name: str) -> str:
+    """The kind of such a tensor, for people."""
+    return name.split(".")[0] if name.startswith(EMBEDDINGS) else name.split(".")[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter. `problem` says why its file can't be read, or that it is no adapter."""
+    """An adapter. `problem` says why its file can't be read, that it is no adapter, or that no model takes it."""
 
     name: str
     bytes: int
@@ -26,6 +137,7 @@ class Adapter:
     layers: int
     trigger_words: tuple[str, ...]
     problem: str | None = None
+    kind: str = "LoRA"
 
 
 def read_adapter(file: Path) -> Adapter:
@@ -34,10 +146,12 @@ def read_adapter(file: Path) -> Adapter:
     try:
         header = read_header(file)
     except BrokenFile as error:
-        return Adapter(file.stem, size, None, 0, (), str(error))
-    down = [tensor for tensor in header.tensors if DOWN.search(tensor.name)]
-    problem = None if down else "no LoRA layers are in it"
-    return Adapter(file.stem, size, _rank(down), len(down), _trigger_words(header.metadata), problem)
+        return Adapter(file.stem, size, None, 0, (), str(error), "")
+    contents = sort_contents(tensor.name for tensor in header.tensors)
+    downs = {down for down, _ in contents.pairs.values()}
+    rank = _rank([tensor for tensor in header.tensors if tensor.name in downs])
+    words = _trigger_words(header.metadata)
+    return Adapter(file.stem, size, rank, contents.layers, words, contents.problem, contents.kind)
 
 
 def _rank(down: list[Tensor]) -> int | None:

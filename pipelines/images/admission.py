@@ -66,11 +66,13 @@ class Admission:
         return 0 < sharing < self._limits.of(shape)
 
     def is_busy(self, resident: Resident, row: Row) -> bool:
-        """Adapters that requests name are state of the weights: only runs with the same ones go together. Runs of a
-        checkpoint whose components take turns on the device go one after another: two would need two of them at once,
-        or move them at every turn. So do those that warmup has found to disturb each other."""
+        """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
+        together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
+        two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""
         runtime = resident.checkpoint.runtime
         if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
             return resident.ref_count > 0
-        state = weights_state(row.job)
-        return any(run.resident is resident and weights_state(run.row.job) != state for run in self._runs)
+        others = [weights_state(run.row.job) for run in self._runs if run.resident is resident]
+        if any(other != weights_state(row.job) for other in others):
+            return True
+        return bool(others) and resident.checkpoint.is_outdated(row.job.sampling, row.job.controls)

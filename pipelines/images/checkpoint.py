@@ -1,8 +1,7 @@
 """A loaded checkpoint: its components, and the pipelines, schedulers and adapters of its runs."""
 
-import contextlib
 import inspect
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,12 +9,12 @@ import torch
 
 from pipelines.catalog.call_signature import announce, takes_guidance, takes_negative_prompt
 from pipelines.catalog.checkpoint_files import (
-    CheckpointError,
     fullest_device_bytes,
 )
 from pipelines.catalog.conditioning import MODES, Task
 from pipelines.device.staged_copy import move_modules
 from pipelines.images import runtime_options
+from pipelines.images.adapters import Adapters
 from pipelines.images.compilation import raise_recompile_limit
 from pipelines.images.controls import Controls, takes_adapter
 from pipelines.images.families import UnsupportedTask, controlnet_class
@@ -30,7 +29,6 @@ from pipelines.images.step_caches import StepCaches
 from pipelines.protocol.images import (
     CheckpointSpec,
     ControlInput,
-    Lora,
     Picture,
     Runtime,
     Sampling,
@@ -38,7 +36,6 @@ from pipelines.protocol.images import (
 )
 from pipelines.protocol.messages import Abilities, ControlledWith
 
-READ_BYTES = 2**20
 BLANK = Picture(1, 1, "RGB", bytes(3))
 
 
@@ -65,7 +62,7 @@ class Checkpoint:
     merger: ForwardMerger | None = None  # of the denoiser, if runs share its forward passes
     split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
     encoders_device: torch.device | None = None  # of text encoders, if it is another one
-    adapter_versions: dict[str, int] = field(default_factory=dict)  # of loaded files on request: mtime in ns
+    adapters: Adapters = field(default_factory=Adapters)  # that requests have named
 
     def pipeline(
         self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
@@ -159,50 +156,39 @@ class Checkpoint:
         """Before a run has the device: read the requested adapters' files, which `begin_run` then finds in the page
         cache. Files that are not there or can't be read are left to it.
         """
-        loras = runtime_options.requested_adapters(self.spec.runtime, sampling.loras).values()
-        for path in [*(lora.path for lora in loras), *self.controls.adapter_files(controls)]:
-            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
-                while file.read(READ_BYTES):
-                    pass
+        self.adapters.read(runtime_options.requested_adapters(self.spec.runtime, sampling.loras))
+        self.controls.read(controls)
 
     @property
     def part_sizes(self) -> Sizes:
         """Bytes of each component but the denoiser: those that other checkpoints may share."""
         return sizes_of(part for part in self.components.values() if part is not self.denoiser)
 
-    def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
+    def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> dict[str, Any]:
         """Before a run, on its thread: reset its step caches, and activate the catalog's adapters and the requested
-        ones."""
+        ones. Returns what was found of their files: JSON. Raises UnsupportedTask and SpoiledWeights."""
         runtime = self.spec.runtime
         if runtime.compile:
             raise_recompile_limit()
         if self.step_caches is not None:
             self.step_caches.begin_run()
         if self.spec.controls:
-            self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls)
+            held = bool(self.adapters.drawing)
+            self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
+        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
         if runtime.lora_folder is None:
-            return
-        pipeline = self.pipeline(None, sampling)
+            return found
         requested = runtime_options.requested_adapters(runtime, sampling.loras)
-        active = runtime_options.catalog_adapters(runtime) | requested
-        loaded = {name for names in pipeline.get_list_adapters().values() for name in names}
-        if unused := sorted(loaded - active.keys()):  # nothing else would free them
-            pipeline.delete_adapters(unused)
-        for name in requested.keys() - loaded:
-            _load_named(pipeline, requested[name], name)
-            self.adapter_versions[name] = requested[name].path.stat().st_mtime_ns
-        if active:
-            pipeline.set_adapters(list(active), [lora.weight for lora in active.values()])
-        self.prompts.set_adapters(self._encoders_adapters(pipeline, active))
+        always = runtime_options.catalog_adapters(runtime)
+        pipeline = self.pipeline(None, sampling)
+        hashes = self.adapters.activate(pipeline, always, requested)
+        self.prompts.set_adapters(self.adapters.of_encoders(pipeline, always | requested))
+        return found | ({"adapters": hashes} if hashes else {})
 
-    def _encoders_adapters(self, pipeline: Any, active: Mapping[str, Lora]) -> Hashable:
-        """Those that change the embeddings of prompts, by name, weight and version of the file."""
-        parts = pipeline.get_list_adapters()
-        names = {
-            name for part, names in parts.items() if getattr(pipeline, part) is not self.denoiser for name in names
-        }
-        changing = ((name, lora) for name, lora in active.items() if name in names)
-        return tuple((name, lora.weight, self.adapter_versions.get(name)) for name, lora in changing)
+    def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
+        """Whether what a run draws with has another file by now than what is in the weights."""
+        requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
+        return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
 
     def move(self, device: torch.device) -> None:
         """Move the weights to another device, in place. Kept prompts are dropped."""
@@ -213,11 +199,3 @@ class Checkpoint:
         move_modules([*(part for part in parts if part not in elsewhere), *self.controls.modules], device)
         if self.encoders_device is not None:
             move_modules(elsewhere, self.encoders_device if device == self.device else device)
-
-
-def _load_named(pipeline: Any, lora: Lora, name: str) -> None:
-    """Load a requested adapter. Raises UnsupportedTask."""
-    try:
-        runtime_options.load_lora(pipeline, lora, name)
-    except CheckpointError as error:
-        raise UnsupportedTask(f"the adapter '{lora.path.stem}' does not fit it", "loras") from error

@@ -22,6 +22,7 @@ from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import check_loaded
 from pipelines.images.families import UnsupportedTask
+from pipelines.images.file_versions import FileHashes, FileVersion
 from pipelines.images.finish import to_image
 from pipelines.images.parts import unlisted
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput
@@ -60,7 +61,9 @@ class Controls:
     encoders: Mapping[Path, tuple[torch.nn.Module, Any]] = field(default_factory=dict)  # with their image processors
     bytes: int = 0  # on the device
     notes: tuple[str, ...] = ()  # on their files, for the operator
-    _active: tuple[str, ...] = ()  # IP-Adapters in the denoiser
+    hashes: FileHashes = field(default_factory=FileHashes)
+    _net_hashes: Mapping[Path, str] = field(default_factory=dict)
+    _active: tuple[tuple[str, FileVersion | None], ...] = ()  # IP-Adapters in the denoiser, and their files
     _plain: PlainDenoiser | None = None  # while there are some
 
     @property
@@ -85,7 +88,7 @@ class Controls:
             modules = modules[:1]  # it takes several maps at once
         parts: dict[str, Any] = {"controlnet": modules[0] if len(modules) == 1 else modules} if modules else {}
         if self._active:
-            parts["image_encoder"], parts["feature_extractor"] = self._encoder(self._active[0])
+            parts["image_encoder"], parts["feature_extractor"] = self._encoder(self._active[0][0])
         return parts
 
     def _encoder(self, name: str) -> tuple[torch.nn.Module, Any]:
@@ -120,23 +123,53 @@ class Controls:
     def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
         return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]
 
-    def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput]) -> None:
-        """Before a run: put its IP-Adapters into the denoiser, and take out others. Raises UnsupportedTask."""
+    def read(self, inputs: Sequence[ControlInput]) -> None:
+        """Before a run has the device: read the IP-Adapters that it will load."""
+        for active in self._wanted(self.of_kind("ip-adapter", inputs)):
+            if active not in self._active and active[1] is not None:
+                self.hashes.read(active[1])
+
+    def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
+        """Whether an IP-Adapter in the denoiser has another file by now."""
+        wanted = self._wanted(self.of_kind("ip-adapter", inputs))
+        return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
+
+    def _wanted(self, adapters: Sequence[ControlInput]) -> tuple[tuple[str, FileVersion | None], ...]:
+        return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
+
+    def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
+        """The hashes of what a run draws with, by name: the files as they were read."""
+        versions = dict(self._active)
+        found = {}
+        for each in inputs:
+            control = self.by_name[each.name]
+            version = versions.get(each.name)
+            known = self.hashes.find(version) if version is not None else self._net_hashes.get(control.path)
+            if known is not None:
+                found[each.name] = known
+        return found
+
+    def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
+        """Before a run: put its IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw
+        with those of these names: they stay, whatever their files are by now. Raises UnsupportedTask."""
         adapters = self.of_kind("ip-adapter", inputs)
-        names = tuple(each.name for each in adapters)
-        if names != self._active:
+        wanted = self._wanted(adapters)
+        if wanted != self._active and not (held and self.is_outdated(inputs)):
             self.deactivate(denoiser)
-            if names:
+            if wanted:
                 self._plain = PlainDenoiser.of(denoiser)
-                self._active = names
+                self._active = wanted
                 try:
                     self._load(pipeline, adapters)
                 except Exception as error:  # the library raises anything for an adapter of another model
                     self.deactivate(denoiser)
                     if is_out_of_memory(error) or is_device_error(error):
                         raise
-                    raise UnsupportedTask(f"the IP-Adapter '{names[0]}' does not fit it", "controls") from error
-        if names:
+                    raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' does not fit it", "controls") from error
+                if self._wanted(adapters) != wanted:
+                    self.deactivate(denoiser)
+                    raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' is being replaced: try again", "controls")
+        if wanted:
             strengths = [each.strength for each in adapters]
             pipeline.set_ip_adapter_scale(strengths if len(strengths) > 1 else strengths[0])
 
@@ -182,7 +215,11 @@ def load_controls(
             encoders[control.image_encoder] = (encoder, processor)
             notes += of_encoder
     by_name = {control.name: control for control in spec.controls}
-    controls = Controls(by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize), tuple(notes))
+    hashes = FileHashes()
+    controls = Controls(
+        by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize), tuple(notes), hashes,
+        {path: hashes.of_folder(path) for path in nets},
+    )  # fmt: skip
     move_modules(controls.modules, device)
     return controls
 

@@ -21,6 +21,7 @@ from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence, launch_mark
 from pipelines.device.openmp import release_openmp_threads, run_and_release
+from pipelines.images.adapters import SpoiledWeights
 from pipelines.images.admission import MAX_RUNS, Admission
 from pipelines.images.batching import TRIAL, EngineJob, Row, start_order
 from pipelines.images.checkpoint import Checkpoint
@@ -78,7 +79,8 @@ class ImageEngine:
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()
-        self._warmup = Warmup(device, self.submit, self._speeds, ProbeRecords(probes) if probes is not None else None)
+        records = ProbeRecords(probes) if probes is not None else None
+        self._warmup = Warmup(device, self.submit, self._residency.find, self._speeds, records)
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
@@ -149,7 +151,8 @@ class ImageEngine:
         abilities = await self._warmup.run(spec, resident, files)
         if not abilities.at_once:
             self._one_by_one.add(weights_key(spec))
-        return replace(abilities, unit_s=self._speeds.unit_s(spec), notes=checkpoint.notes)
+        partial = (f"the adapter {fit.name}: {fit}" for fit in abilities.adapter_fits if not fit.is_whole)
+        return replace(abilities, unit_s=self._speeds.unit_s(spec), notes=(*checkpoint.notes, *partial))
 
     def retain(self, specs: Iterable[CheckpointSpec]) -> None:
         """The catalog names exactly these checkpoints: evict the others once no job needs them."""
@@ -269,7 +272,7 @@ class ImageEngine:
             self._record_speed(run)
             run.resident.warmed_up = True
             self._encode(run.row, future.result())
-        elif isinstance(error, Preempted):
+        elif isinstance(error, Preempted | SpoiledWeights):
             self._wait_again(run.row)
         elif not isinstance(error, Cancelled):
             self._recover(run, error)

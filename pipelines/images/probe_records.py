@@ -22,7 +22,7 @@ import torch
 
 import pipelines
 from pipelines.protocol.images import CheckpointSpec, Runtime
-from pipelines.protocol.messages import Abilities, Withdrawn
+from pipelines.protocol.messages import Abilities, AdapterFit, Withdrawn
 
 # What draws, or computes a part of it where it is installed
 LIBRARIES: Final = (
@@ -115,6 +115,10 @@ def _to_abilities(record: dict[str, Any]) -> Abilities:
         name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
     }
     values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
+    values["adapter_fits"] = tuple(
+        AdapterFit(name, kind, layers, of, tuple(left_out))
+        for name, kind, layers, of, left_out in values["adapter_fits"]
+    )
     found = Abilities(**values)
     for name in ("unit_s", "negative_prompt_above"):
         if (number := getattr(found, name)) is not None and not math.isfinite(number):

@@ -32,7 +32,6 @@ from pipelines.protocol.messages import Abilities, Withdrawn
 A_PROMPT: Final = "a prompt"
 AT_ONCE: Final = "two pictures at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
-MAX_ADAPTERS: Final = 16  # that are tried: each is loaded
 Pictures = tuple[EncodedImage, ...]
 
 
@@ -70,7 +69,7 @@ class Prober:
         abilities = await self._try_two_passes(abilities, short)
         abilities = await self._try_two(abilities, small.job, small.pictures[0])
         abilities = await self._try_two_edits(abilities, probe, small.job, short)
-        abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
+        abilities = await self._try_schedulers(abilities, short)
         steps = small.job.sampling.steps
         return await ControlProber(
             self.spec, self._pictures, small.pictures, small.job, lambda way: self.jobs.with_way(way, steps)
@@ -242,23 +241,6 @@ class Prober:
                 without = {"unfit_schedulers": (*abilities.unfit_schedulers, name)}
                 abilities = _withdraw(abilities, Probe(f"the scheduler {name}", job, without), drawn)
         return abilities
-
-    async def _try_adapters(self, abilities: Abilities, job: ImageJob) -> Abilities:
-        """Each adapter that requests may name. Raises CheckpointError if there are some and none fits."""
-        folder = self.spec.runtime.lora_folder
-        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
-        failures: dict[str, str] = {}
-        for file in files[:MAX_ADAPTERS]:
-            drawn = await self.draw(replace(job, sampling=replace(job.sampling, loras=((file.stem, 1.0),))))
-            if isinstance(drawn, str):
-                failures[file.stem] = drawn
-        if files and len(failures) == len(files):
-            name, reason = next(iter(failures.items()))
-            raise CheckpointError(
-                f"runtime.lora_folder: no adapter in {folder} fits {self.spec.path}: {name}: {reason}"
-            )
-        withdrawn = (*abilities.withdrawn, *(Withdrawn(f"the adapter {name}", why) for name, why in failures.items()))
-        return replace(abilities, unfit_adapters=tuple(failures), withdrawn=withdrawn)
 
 
 def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:

@@ -46,7 +46,7 @@ class PromptCache:
             pipeline.encode_prompt = partial(self._encode, pipeline, pipeline.encode_prompt)
 
     def set_adapters(self, active: Hashable) -> None:
-        """The adapters that change what the encoders compute from now on, with their weights and versions."""
+        """The adapters that change what the encoders compute from now on, with their weights and hashes."""
         self._adapters = active
 
     def clear(self) -> None:

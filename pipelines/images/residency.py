@@ -6,7 +6,7 @@ Decisions are made on the event loop; weights move on a loader thread, one check
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -19,13 +19,14 @@ from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.openmp import run_and_release
 from pipelines.images import runtime_options
 from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.file_versions import FileVersion
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.merging import Sharing
 from pipelines.images.parallel.group import Group
 from pipelines.images.previews import PreviewMap
 from pipelines.images.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
 from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.messages import ResidentCheckpoint, Residents
+from pipelines.protocol.messages import AdapterFit, ResidentCheckpoint, Residents
 
 HOST = torch.device("cpu")
 IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
@@ -79,7 +80,8 @@ class Residency:
     def find(self, spec: CheckpointSpec) -> Resident | None:
         """The checkpoint, if it is on the device and ready."""
         resident = self._residents.get(weights_key(spec))
-        return resident if resident and resident.on_device and weights_key(spec) not in self._loading else None
+        ready = resident and resident.on_device and not resident.checkpoint.adapters.spoiled
+        return resident if ready and weights_key(spec) not in self._loading else None
 
     def acquire(self, resident: Resident) -> None:
         """A run starts with it: it is not evicted until `release`."""
@@ -148,7 +150,7 @@ class Residency:
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
         loop = asyncio.get_running_loop()
         async with self._load_lock:
-            on_host = self._residents.get(key)
+            on_host, known = self._without_spoiled(key)
             size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
             dtype = compute_dtype(spec.runtime.dtype, self._device)
             shared = await loop.run_in_executor(self._loader, self._shared.find, spec, dtype, self._device)
@@ -162,9 +164,21 @@ class Residency:
             resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
             del shared  # it was held while others were evicted
             resident.used_at = time.monotonic()
+            resident.checkpoint.adapters.known.update(known)
             self._residents[key] = resident
             self._announce()
         return resident
+
+    def _without_spoiled(self, key: WeightsKey) -> tuple[Resident | None, Mapping[FileVersion, AdapterFit | str]]:
+        """What is in memory of these weights, unless an adapter has spoiled them: those are dropped, and what is known
+        of adapters is kept. Raises InsufficientMemory while a run uses them."""
+        resident = self._residents.get(key)
+        if resident is None or not resident.checkpoint.adapters.spoiled:
+            return resident, {}
+        if resident.ref_count:
+            raise InsufficientMemory
+        self._drop(key)
+        return None, resident.checkpoint.adapters.known
 
     def _estimate(self, spec: CheckpointSpec) -> int:
         runtime, _ = runtime_options.resolve(spec, self._device, self._budget[True], self._group.size)

@@ -55,13 +55,18 @@ class Run:
 
     def execute(self) -> Pixels:
         """The picture. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
-        device = self.resident.checkpoint.device
-        self.resident.checkpoint.read_adapters(self.row.job.sampling, self.row.job.controls)
+        checkpoint, job = self.resident.checkpoint, self.row.job
+        device = checkpoint.device
+        checkpoint.read_adapters(job.sampling, job.controls)
         with self._scheduler.acquire(self.turn):
             self._check_cancelled()
-            self.resident.checkpoint.begin_run(self.row.job.sampling, self.row.job.controls)
-            self._callbacks.on_start(self)
-            finish = watch_device(device, self._draw)
+            self.row.found |= checkpoint.begin_run(job.sampling, job.controls)
+            checkpoint.adapters.drawing.add(self)
+            try:
+                self._callbacks.on_start(self)
+                finish = watch_device(device, self._draw)
+            finally:
+                checkpoint.adapters.drawing.discard(self)
         self._callbacks.on_drawn(self)
         watch_device(device, self._scheduler.await_launched, self.turn)
         return watch_device(device, finish)

@@ -16,6 +16,7 @@ from pipelines.catalog.checkpoint_files import (
 from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
 from pipelines.device.memory import compute_dtype, free_memory
 from pipelines.device.staged_copy import move_modules
+from pipelines.images.adapter_loading import load_adapter
 from pipelines.images.compilation import compile_denoiser, fuse_projections
 from pipelines.images.fp8 import has_products, quantize_linears
 from pipelines.images.parallel.choice import choose_parallel
@@ -110,7 +111,7 @@ def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) 
 def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:
     for name, lora in adapters.items():
         try:
-            load_lora(pipeline, lora, name)
+            load_adapter(pipeline, lora.path, name)
         except CheckpointError as error:
             raise CheckpointError(f"runtime.loras: {lora.path}: {error}") from error
     if adapters:
@@ -130,27 +131,6 @@ def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> 
     return {
         f"requested-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras
     }
-
-
-def load_lora(pipeline: Any, lora: Lora, name: str) -> None:
-    """Load an adapter without activating it. Raises CheckpointError with the reason alone."""
-    if not hasattr(pipeline, "load_lora_weights"):
-        raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
-    if not lora.path.is_file():
-        raise CheckpointError("there is no such file")
-    try:
-        pipeline.load_lora_weights(
-            str(lora.path.parent), weight_name=lora.path.name, adapter_name=name, local_files_only=True
-        )
-    except Exception as error:  # the libraries raise anything for an adapter of another model
-        raise CheckpointError(f"it does not fit this checkpoint: {_last_line(error)}") from error
-    if not any(name in names for names in pipeline.get_list_adapters().values()):
-        raise CheckpointError("it does not fit this checkpoint: no layer of it is in there")
-
-
-def _last_line(error: Exception) -> str:
-    """Of a text with a line for every layer."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
 def _cache(denoiser: Any, cache: StepCache) -> None:

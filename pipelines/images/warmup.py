@@ -7,6 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.estimate import Speeds, Timing, unit_s_at
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
+from pipelines.images.adapter_probes import AdapterProber
 from pipelines.images.batching import TRIAL
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.looks import InvalidPicture
@@ -29,6 +31,7 @@ TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
 SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
 
 Submit = Callable[[ImageJob], AsyncGenerator[Event, None]]
+Find = Callable[[CheckpointSpec], Resident | None]
 AbilitiesKey = tuple[Hashable, ...]  # what they follow from; first the WeightsKey
 
 
@@ -41,13 +44,20 @@ class _Found:
 
 
 class Warmup:
-    """The engine's, on its event loop. `submit` draws; without `records` nothing is kept."""
+    """The engine's, on its event loop. `submit` draws, `find` gives what is in memory; without `records` nothing is
+    kept."""
 
     def __init__(
-        self, device: torch.device, submit: Submit, speeds: Speeds, records: ProbeRecords | None = None
+        self,
+        device: torch.device,
+        submit: Submit,
+        find: Find,
+        speeds: Speeds,
+        records: ProbeRecords | None = None,
     ) -> None:
         self._device = device
         self._submit = submit
+        self._find = find
         self._speeds = speeds
         self._records = records
         self._found: dict[AbilitiesKey, _Found] = {}
@@ -112,6 +122,7 @@ class Warmup:
         self._timings[weights_key(prober.spec)] = []
         native = self._warms_native(resident)
         found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
+        found = await self._try_adapters(prober, found)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
             found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
         again = prober.jobs.first(found, native=True)
@@ -122,6 +133,21 @@ class Warmup:
         if (unit_s := unit_s_at(timings, picture)) is not None:
             self._speeds.begin_with(prober.spec, unit_s, guessed=True)
         return replace(found, unit_s=self._speeds.unit_s(prober.spec))
+
+    async def _try_adapters(self, prober: Prober, found: Abilities) -> Abilities:
+        """Those of the folder. One that leaves the weights changed has them loaded anew."""
+        first = prober.jobs.first(found, native=False)
+        if first is None:
+            return found
+
+        def refuse(file: Path, reason: str) -> None:
+            if (resident := self._find(prober.spec)) is not None:
+                resident.checkpoint.adapters.refuse(file, reason)
+
+        found = await AdapterProber(prober.spec, prober.draw, first.job, refuse).find(found)
+        resident = self._find(prober.spec)
+        fits = resident.checkpoint.adapters.fits if resident is not None else ()
+        return replace(found, adapter_fits=tuple(each for each in fits if each.name not in found.unfit_adapters))
 
     async def _write(self, subject: Subject, found: Abilities) -> None:
         if self._records is not None:

@@ -108,6 +108,25 @@ class Withdrawn(NamedTuple):
         return f"{self.what}: {self.why}"
 
 
+class AdapterFit(NamedTuple):
+    """How much of an adapter a checkpoint takes."""
+
+    name: str
+    kind: str  # LoRA or LoKr
+    layers: int  # that the model has too
+    of: int
+    left_out: tuple[str, ...] = ()  # what else is in the file and changes nothing here
+
+    @property
+    def is_whole(self) -> bool:
+        return self.layers == self.of and not self.left_out
+
+    def __str__(self) -> str:
+        count = f"{self.layers} layers" if self.layers == self.of else f"{self.layers} of {self.of} layers"
+        left_out = f", without {', '.join(self.left_out)}" if self.left_out else ""
+        return f"{self.kind}, {count}{left_out}"
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What a loaded image checkpoint has shown that it can do, and its measured speed."""
@@ -125,6 +144,7 @@ class Abilities:
     any_ratio: bool = True  # draws other shapes than squares
     at_once: bool = True  # two of its pictures at once are what each is alone; else they come one after another
     unfit_adapters: tuple[str, ...] = ()  # of lora_folder
+    adapter_fits: tuple[AdapterFit, ...] = ()  # of those that were tried
     unfit_schedulers: tuple[str, ...] = ()  # of those that requests may choose
     unfit_controls: tuple[str, ...] = ()
     controlnets_with: tuple[ControlledWith, ...] = ()  # what ControlNets work with

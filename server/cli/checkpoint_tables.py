@@ -20,19 +20,27 @@ Shape = TypeVar("Shape", bound=Answer)
 
 def adapters_table(settings: Settings) -> Table:
     """From the running server, else from the disk, which does not know what fits."""
-    table = Table("Model", "Adapter", "Size", "Rank", "Trigger words", "Fits", title="LoRA adapters")
+    table = Table("Model", "Adapter", "Kind", "Size", "Rank", "Trigger words", "Fits", title="Adapters")
     for card in _adapter_cards(settings):
-        fits = card.problem or {True: "yes", False: "no", None: "not tried"}[card.fits]
         words, rank = ", ".join(card.trigger_words), "" if card.rank is None else str(card.rank)
-        add_row(table, card.model, card.name, _size(card.bytes), rank, words, fits)
+        add_row(table, card.model, card.name, card.kind, _size(card.bytes), rank, words, _fit(card))
     return table
+
+
+def _fit(card: AdapterCard) -> str:
+    """Such as "yes, 64 layers", "LoRA, 48 of 64 layers" or why it does not fit."""
+    if card.problem or card.reason:
+        return card.problem or str(card.reason)
+    if card.fits:
+        return f"yes, {card.fitting_layers} layers"
+    return "not tried" if card.fits is None else "no"
 
 
 def _adapter_cards(settings: Settings) -> list[AdapterCard]:
     if (listed := _from_server(settings, "/admin/checkpoints/adapters", AdapterList)) is not None:
         return listed.data
     found = CheckpointManager(settings.model_configs, settings.weights).adapters()
-    return [adapter_card(model, adapter, fits=None) for model, adapters in found.items() for adapter in adapters]
+    return [adapter_card(model, adapter) for model, adapters in found.items() for adapter in adapters]
 
 
 def _from_server(settings: Settings, route: str, shape: type[Shape]) -> Shape | None:

@@ -85,17 +85,9 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
     """What their files say, and what warmup found."""
     found = await asyncio.to_thread(services.checkpoints.adapters)
     models = services.catalog.current.models
-    unfit = {
-        name: known.unfit_adapters
-        for name, model in models.items()
-        if (known := services.image_engine.abilities(model.checkpoint)) is not None
-    }
+    known = {name: services.image_engine.abilities(model.checkpoint) for name, model in models.items()}
     return AdapterList(
-        data=[
-            adapter_card(name, adapter, fits=adapter.name not in unfit[name] if name in unfit else None)
-            for name, adapters in found.items()
-            for adapter in adapters
-        ]
+        data=[adapter_card(name, adapter, known.get(name)) for name, adapters in found.items() for adapter in adapters]
     )
 
 

@@ -3,20 +3,27 @@
 from pipelines.catalog.adapters import Adapter
 from pipelines.catalog.inspection import Inspection
 from pipelines.catalog.suggestion import Suggestion
+from pipelines.protocol.messages import Abilities
 from server.schemas.checkpoints import AdapterCard, CheckpointFindings, PartReport, SuggestedNoise, SuggestedValue
 
 
-def adapter_card(model: str, adapter: Adapter, *, fits: bool | None) -> AdapterCard:
-    """As the route and the command show it."""
+def adapter_card(model: str, adapter: Adapter, abilities: Abilities | None = None) -> AdapterCard:
+    """As the route and the command show it; `abilities` are what the server has found of the model."""
+    fits, withdrawn = (abilities.adapter_fits, abilities.withdrawn) if abilities is not None else ((), ())
+    fit = next((each for each in fits if each.name == adapter.name), None)
+    unfit = next((each.why for each in withdrawn if each.what == f"the adapter {adapter.name}"), None)
     return AdapterCard(
         model=model,
         name=adapter.name,
+        kind=adapter.kind,
         bytes=adapter.bytes,
         rank=adapter.rank,
         layers=adapter.layers,
         trigger_words=list(adapter.trigger_words),
         problem=adapter.problem,
-        fits=fits,
+        fits=False if unfit else True if fit else None,
+        fitting_layers=fit.layers if fit else None,
+        reason=str(fit) if fit and not fit.is_whole else unfit,
     )
 
 

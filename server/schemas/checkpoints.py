@@ -174,16 +174,20 @@ class Removal(Answer):
 
 
 class AdapterCard(Answer):
-    """A LoRA adapter that requests may name. `fits` is null where the server has not tried it."""
+    """An adapter that requests may name. `fits` is null where the server has not tried it; `fitting_layers` are those
+    of its `layers` that the model has, and `reason` says what does not fit, or what of the file changes nothing."""
 
     model: str
     name: str
+    kind: str
     bytes: int
     rank: int | None
     layers: int
     trigger_words: list[str]
     problem: str | None
     fits: bool | None
+    fitting_layers: int | None
+    reason: str | None
 
 
 class AdapterList(Answer):

@@ -1,6 +1,7 @@
 """ControlNets and IP-Adapters: what they change, beside whom they are drawn, and what warmup says of them."""
 
 import asyncio
+import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,6 +110,32 @@ async def test_a_picture_without_an_ip_adapter_is_what_it_was_before_one(
     for event, pictures in zip(events, (alone[0], alone[2], alone[3], alone[1]), strict=True):
         assert difference(event, pictures) <= 2
     assert difference(events[1], alone[3]) > 2, "the strength changes nothing"
+
+
+async def test_a_replaced_ip_adapter_is_read_at_once_and_hashes_are_told(
+    controlled: Callable[[str], CheckpointSpec], tmp_path: Path
+) -> None:
+    spec = controlled("sd15")
+    denoiser = load_checkpoint(spec, CPU).denoiser
+    edges, _, style = spec.controls
+    file = tmp_path / "style.safetensors"
+    spec = replace(spec, controls=(edges, replace(style, path=file)))
+    engine = ImageEngine(CPU)
+    pictures, found = [], []
+    for seed in (3, 4, 3):
+        make_ip_adapter(denoiser, file, seed)
+        event = await last_event(engine, controlled_job(spec, "edges", "style", seed=1))
+        assert isinstance(event, Finished), event
+        pictures.append(event.images[0].data)
+        found.append(event.found["controls"])
+        assert found[-1]["style"] == sha256(file)
+    assert found[0]["edges"] == sha256(edges.path / "diffusion_pytorch_model.safetensors")
+    assert found[0] == found[2] != found[1]
+    assert pictures[0] == pictures[2] != pictures[1]
+
+
+def sha256(file: Path) -> str:
+    return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 async def drawn_in_any_order(engine: ImageEngine, jobs: list[ImageJob]) -> list[object]:

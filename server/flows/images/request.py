@@ -128,7 +128,9 @@ def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilit
         )
         raise BadRequest(message, param="strength", code="decimal_below_min_value")
     if unfit := [name for name in request.sampling.loras if name in abilities.unfit_adapters]:
-        message = f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out."
+        message = (
+            f"The adapter '{unfit[0]}' does not fit model `{model.name}`: leave it out.{_why(unfit[0], abilities)}"
+        )
         raise BadRequest(message, param="loras", code="unsupported_value")
     if request.mask is not None and not abilities.mask:
         message = f"Model `{model.name}` takes no mask: leave it out."
@@ -157,6 +159,12 @@ def unused_fields(
         return []
     abilities = abilities_of(model.drawn_with(len(request.references)).checkpoint)
     return ["prompt"] if abilities is not None and not abilities.prompt else []
+
+
+def _why(adapter: str, abilities: Abilities) -> str:
+    """The reason that warmup found."""
+    reasons = (each.why for each in abilities.withdrawn if each.what == f"the adapter {adapter}")
+    return next((f" The reason: {why}." for why in reasons), "")
 
 
 def offered_loras(model: ImageModel, abilities: Abilities | None) -> list[str]:

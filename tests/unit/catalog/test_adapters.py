@@ -1,6 +1,7 @@
 """What is read from the headers of LoRA adapters."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,38 @@ def test_what_is_no_adapter_is_said(tmp_path: Path) -> None:
     assert read_adapter(tmp_path / "model.safetensors").problem == "no LoRA layers are in it"
     (tmp_path / "broken.safetensors").write_bytes(b"x")
     assert "or a broken one" in (read_adapter(tmp_path / "broken.safetensors").problem or "")
+
+
+def names(*layers: str, parts: Iterable[str]) -> list[str]:
+    return [f"{layer}.{part}" for layer in layers for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "kind", "layers", "problem"),
+    [
+        (names("a", "b", parts=("lokr_w1", "lokr_w2_a", "lokr_w2_b", "alpha")), "LoKr", 2, None),
+        (names("a", parts=("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")), "LoHa", 1, "a LoHa adapter: "),
+        (names("a", parts=("oft_blocks", "alpha")), "OFT", 1, "an OFT adapter: "),
+        (names("a", parts=("diff", "diff_b")), "full-weight", 2, "a full-weight adapter: "),
+        (names("a", parts=("lora_A.weight", "lora_B.weight", "dora_scale")), "DoRA", 1, "a DoRA adapter (dora_scale)"),
+        (names("a", parts=("lora_A.weight", "lora_B.weight", "lora_magnitude_vector")), "LoRA", 1, None),
+        (names("a", parts=("lora_down.weight", "lora_up.weight", "diff_b")), "LoRA", 2, None),
+        (
+            [*names("a", parts=("lora_A.weight", "lora_B.weight")), "blocks.0.norm_q.weight", "blocks.1.norm_q.weight"],
+            "LoRA", 1, "it replaces weights of the model (norm_q): a control LoRA",
+        ),
+        (
+            [*names("a", parts=("lora_A.weight", "lora_B.weight")), "double_blocks.0.img_attn.norm.key_norm.scale"],
+            "LoRA", 1, "it replaces weights of the model (key_norm): a control LoRA",
+        ),
+        ([*names("a", parts=("lora_A.weight", "lora_B.weight")), "bundle_emb.x.clip_l"], "LoRA", 1, None),
+    ],
+)  # fmt: skip
+def test_kinds_and_what_can_not_be_drawn_are_told(
+    tmp_path: Path, tensors: list[str], kind: str, layers: int, problem: str | None
+) -> None:
+    save_file(dict.fromkeys(tensors, LAYER), tmp_path / "style.safetensors")
+    adapter = read_adapter(tmp_path / "style.safetensors")
+    assert (adapter.kind, adapter.layers) == (kind, layers)
+    assert (adapter.problem or "").startswith(problem or "")
+    assert (adapter.problem is None) == (problem is None)

@@ -15,7 +15,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import in_own_steps, partial, plan_picture
 from pipelines.images.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
 from pipelines.images.probes import Prober
-from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob, Runtime
+from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
 from pipelines.protocol.messages import Abilities
 
 SPEC = CheckpointSpec("x", Path("x"), None, "beta", "native", 16)
@@ -180,18 +180,6 @@ async def test_schedulers_are_tried_and_named() -> None:
     found = await find(Engine(lambda job: "no" if job.sampling.scheduler == "BScheduler" else None), spec=spec)
     assert found.unfit_schedulers == ("BScheduler",)
     assert str(found.withdrawn[0]) == "the scheduler BScheduler: no"
-
-
-async def test_adapters_are_tried_and_named(tmp_path: Path) -> None:
-    spec = replace(SPEC, runtime=Runtime(lora_folder=tmp_path))
-    assert await find(Engine(), spec=spec) == FOUND  # an empty folder
-    for name in ("good", "bad"):
-        (tmp_path / f"{name}.safetensors").touch()
-    found = await find(Engine(lambda job: "no layer" if job.sampling.loras[:1] == (("bad", 1.0),) else None), spec=spec)
-    assert found.unfit_adapters == ("bad",)
-    assert str(found.withdrawn[0]) == "the adapter bad: no layer"
-    with pytest.raises(CheckpointError, match=r"no adapter in .* fits x: bad: no layer"):
-        await find(Engine(lambda job: "no layer" if job.sampling.loras else None), spec=spec)
 
 
 BLANK: dict[str, tuple[Any, dict[str, Any], str]] = {

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.catalog.images import Catalog, ImageModel, load_catalog
 from pipelines.protocol.images import Picture, Runtime
-from pipelines.protocol.messages import Abilities
+from pipelines.protocol.messages import Abilities, Withdrawn
 from server.errors import BadRequest
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.references import DecodedPicture, Reference
@@ -43,6 +43,8 @@ def beta() -> ImageModel:
         ({"negative_prompt_above": 100.0}, DULL, "negative_prompt", "at a guidance above 100, and this is"),
         ({"guidance": False}, {"sampling": SamplingOptions(guidance=3.0)}, "guidance", "without guidance"),
         ({"unfit_adapters": ("a",)}, {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", "does not fit model"),
+        ({"unfit_adapters": ("a",), "withdrawn": (Withdrawn("the adapter a", "a LoKr adapter"),)},
+         {"sampling": SamplingOptions(loras={"a": 1.0})}, "loras", r"leave it out\. The reason: a LoKr adapter\."),
         ({"any_steps": False}, {"sampling": SamplingOptions(steps=17)}, "steps", "steps only: leave 'steps' out"),
     ],
 )  # fmt: skip

@@ -1,0 +1,72 @@
+"""The weights of a model beneath its adapters, digested, so that what an adapter leaves behind is seen."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+WHOLE: Final = 2**16  # bytes up to which a tensor is digested as it is
+INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
+
+
+def base_modules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """A module and all in it, by their names without adapters: a layer with adapters is the one beneath."""
+    if isinstance(module, BaseTunerLayer):
+        yield from base_modules(module.get_base_layer(), prefix)
+        return
+    yield prefix, module
+    for name, child in module.named_children():
+        yield from base_modules(child, f"{prefix}.{name}" if prefix else name)
+
+
+def base_state(components: Mapping[str, torch.nn.Module]) -> dict[str, str]:
+    """A digest of each module by its component and name: its class, and its weights' names, shapes and numbers.
+
+    Sums of their bits over rows and over columns stand for large tensors: the device computes them, and little is
+    copied from it.
+    """
+    return {
+        f"{component}.{name}": _digest(each)
+        for component, module in components.items()
+        for name, each in base_modules(module)
+    }
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The last names of modules that differ, each once."""
+    differing = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return list(dict.fromkeys(name.rsplit(".", 1)[-1] for name in differing))
+
+
+def _digest(module: torch.nn.Module) -> str:
+    digest = hashlib.blake2b(type(module).__name__.encode(), digest_size=16)
+    for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+        for part in _parts(tensor):
+            digest.update(f"{name} {part.dtype} {tuple(part.shape)}".encode())
+            for numbers in _numbers(part):
+                digest.update(numbers.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that a quantized one consists of; a plain one itself."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    else:
+        yield tensor.detach().as_subclass(torch.Tensor)
+
+
+def _numbers(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Integers that stand for it. None of one without data."""
+    if tensor.is_meta or tensor.element_size() not in INTEGERS:
+        return
+    bits = tensor.view(INTEGERS[tensor.element_size()])
+    if bits.nbytes <= WHOLE:
+        yield bits
+    else:
+        rows = bits.flatten(1) if bits.dim() > 1 else bits.unsqueeze(0)
+        yield rows.sum(0, dtype=torch.int64)
+        yield rows.sum(1, dtype=torch.int64)

@@ -1,0 +1,62 @@
+"""Files by what they hold: a version tells one from another of its name without reading it, a hash from any other."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+READ_BYTES: Final = 2**20
+
+
+class FileVersion(NamedTuple):
+    """Equal while nobody writes to the file or puts another in its place."""
+
+    path: Path
+    device: int
+    inode: int
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def find(cls, path: Path) -> "FileVersion | None":
+        """As it is now; None if it can't be found."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@dataclass(slots=True)
+class FileHashes:
+    """The SHA-256 of files by their versions, as "sha256:" and hexadecimal digits. Used by several threads."""
+
+    known: dict[FileVersion, str] = field(default_factory=dict)
+
+    def find(self, version: FileVersion) -> str | None:
+        """The hash of this version, from memory or from the disk; None if the file is another now."""
+        return self.known.get(version) or self.read(version)
+
+    def read(self, version: FileVersion) -> str | None:
+        """Read the file whole, so that the page cache has it, and keep its hash if it is this version still."""
+        digest = hashlib.sha256()
+        try:
+            with version.path.open("rb", buffering=0) as file:
+                while part := file.read(READ_BYTES):
+                    digest.update(part)
+        except OSError:
+            return None
+        if FileVersion.find(version.path) != version:
+            return None
+        self.known[version] = f"sha256:{digest.hexdigest()}"
+        return self.known[version]
+
+    def of_folder(self, folder: Path) -> str:
+        """The hash of its weights: of the file, or of the hashes of several. Those that change meanwhile count as
+        nothing."""
+        versions = [FileVersion.find(file) for file in sorted(folder.glob("*.safetensors"))]
+        hashes = [self.read(version) or "" for version in versions if version is not None]
+        if len(hashes) == 1:
+            return hashes[0]
+        return f"sha256:{hashlib.sha256(' '.join(hashes).encode()).hexdigest()}"

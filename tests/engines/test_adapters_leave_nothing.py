@@ -1,0 +1,256 @@
+"""After the last adapter a checkpoint is bit for bit what it was, whatever was in the folder; a file that is replaced
+under its name is another adapter."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipelines.images.base_state import base_modules
+from pipelines.images.batching import Row
+from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.engine import ImageEngine
+from pipelines.images.families import UnsupportedTask
+from pipelines.images.loading import load_checkpoint
+from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.previews import PreviewMap
+from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
+from tests.support.image_jobs import image_job
+from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save
+from tests.support.tiny_families import FAMILIES, NEED_TORCHVISION, make_family
+
+CPU = torch.device("cpu")
+NIGHTLY = {"flux2", "glm-image", "hidream", "qwen-edit", "qwen-edit-plus", "kontext", "sana", "sana-sprint", "pixart"}
+
+
+def family_spec(name: str, folder: Path) -> CheckpointSpec:
+    """A tiny checkpoint, whose adapters are in loras/ beside it."""
+    made = make_family(name, folder / name)
+    (folder / "loras").mkdir()
+    return CheckpointSpec(
+        name=name, path=made, config=None, family="alpha", conditioning="img2img", max_references=1,
+        native_area_px=64 * 64, max_area_px=96 * 96, sampling=SamplingDefaults(guidance=2.0),
+        runtime=Runtime(lora_folder=folder / "loras"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def flux(tmp_path: Path) -> CheckpointSpec:
+    return family_spec("flux", tmp_path)
+
+
+def folder_of(spec: CheckpointSpec) -> Path:
+    assert spec.runtime.lora_folder is not None
+    return spec.runtime.lora_folder
+
+
+def digest(checkpoint: Checkpoint) -> str:
+    """Of all weights of all components, by the names that they have without adapters."""
+    found = hashlib.sha256()
+    for part, module in sorted(checkpoint.components.items()):
+        if isinstance(module, torch.nn.Module):
+            for name, each in base_modules(module):
+                for own, tensor in (*each.named_parameters(recurse=False), *each.named_buffers(recurse=False)):
+                    found.update(f"{part}.{name}.{own} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def draw(checkpoint: Checkpoint, **fields: Any) -> np.ndarray[Any, Any]:
+    job = image_job(checkpoint.spec, **fields)
+    checkpoint.begin_run(job.sampling)
+    return PicturePipeline(checkpoint, Row(job, 0, 0.0), lambda _: None, PreviewMap()).generate()
+
+
+def adapter_of(checkpoint: Checkpoint, seed: int = 1) -> Tensors:
+    """An adapter of the denoiser and, where the class takes one, of the first text encoder."""
+    tensors, _ = random_pairs(layers_of(checkpoint.denoiser), naming_of(checkpoint.spec.name, "diffusers"), seed)
+    if "text_encoder" in checkpoint.pipeline_class._lora_loadable_modules:
+        encoder = layers_of(checkpoint.components["text_encoder"], ("q_proj", "k_proj", "v_proj", "out_proj"))
+        tensors |= random_pairs(encoder, Naming("text_encoder.", PEFT, alpha=False), seed)[0]
+    return tensors
+
+
+def control_lora(checkpoint: Checkpoint) -> Tensors:
+    """As FLUX.1-Canny-dev-lora: it reads a picture beside the latents."""
+    embedder = checkpoint.denoiser.x_embedder
+    random = torch.Generator().manual_seed(9)
+    down, up = (torch.randn(s, generator=random) for s in ((4, 2 * embedder.in_features), (embedder.out_features, 4)))
+    wide = {"transformer.x_embedder.lora_A.weight": down, "transformer.x_embedder.lora_B.weight": up}
+    return adapter_of(checkpoint) | wide
+
+
+def norm_lora(checkpoint: Checkpoint) -> Tensors:
+    norms = {
+        f"transformer.{name}": weight.detach() + 1
+        for name, weight in checkpoint.denoiser.named_parameters()
+        if "norm_q" in name
+    }
+    return adapter_of(checkpoint) | norms
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in FAMILIES]
+)
+def test_the_base_is_what_it_was_after_the_last_adapter(name: str, tmp_path: Path) -> None:
+    if name in NEED_TORCHVISION:
+        pytest.importorskip("torchvision")
+    checkpoint = load_checkpoint(family_spec(name, tmp_path), CPU)
+    if not hasattr(checkpoint.pipeline_class, "load_lora_weights"):
+        pytest.skip(f"{checkpoint.pipeline_class.__name__} takes no adapters")
+    folder = folder_of(checkpoint.spec)
+    for number in (1, 2):
+        save(adapter_of(checkpoint, number), folder / f"style-{number}.safetensors")
+    before = digest(checkpoint)
+    for loras in (("style-1",), ("style-1", "style-2"), ("style-2",), ()):
+        checkpoint.begin_run(image_job(checkpoint.spec, loras=tuple((each, 0.7) for each in loras)).sampling)
+    after = digest(checkpoint)
+    print(f"{name:18} {checkpoint.pipeline_class.__name__:34} {before} {after}")
+    assert after == before
+    assert not checkpoint.pipeline().get_list_adapters()
+
+
+@pytest.mark.parametrize(
+    ("odd", "make"), [("a-control", control_lora), ("z-control", control_lora), ("a-norm", norm_lora)]
+)
+def test_an_odd_adapter_harms_no_other(flux: CheckpointSpec, odd: str, make: Callable[[Checkpoint], Tensors]) -> None:
+    """Whichever of them comes first by name."""
+    checkpoint = load_checkpoint(flux, CPU)
+    save(adapter_of(checkpoint), folder_of(flux) / "plain.safetensors")
+    save(make(checkpoint), folder_of(flux) / f"{odd}.safetensors")
+    before, base, styled = digest(checkpoint), draw(checkpoint), draw(checkpoint, loras=(("plain", 1.0),))
+    with pytest.raises(UnsupportedTask, match=r"replaces weights of the model \((x_embedder|norm_q)\)"):
+        draw(checkpoint, loras=((odd, 1.0),))
+    assert np.array_equal(draw(checkpoint), base)
+    assert np.array_equal(draw(checkpoint, loras=(("plain", 1.0),)), styled)
+    assert not np.array_equal(base, styled)
+    draw(checkpoint)
+    assert digest(checkpoint) == before
+
+
+async def test_warmup_withdraws_an_odd_adapter_alone(flux: CheckpointSpec) -> None:
+    made = load_checkpoint(flux, CPU)
+    save(control_lora(made), folder_of(flux) / "a.safetensors")
+    save(adapter_of(made), folder_of(flux) / "b.safetensors")
+    save({name: torch.zeros_like(each) for name, each in adapter_of(made).items()}, folder_of(flux) / "c.safetensors")
+    found = await ImageEngine(CPU).prepare(flux)
+    assert found.unfit_adapters == ("a", "c")
+    assert [str(each) for each in found.withdrawn if "adapter" in each.what] == [
+        "the adapter a: it replaces weights of the model (x_embedder): a control LoRA needs a control picture",
+        "the adapter c: it changes nothing",
+    ]
+    assert [str(fit) for fit in found.adapter_fits if fit.name == "b"] == [f"LoRA, {len(adapter_of(made)) // 2} layers"]
+
+
+async def last(engine: ImageEngine, spec: CheckpointSpec, **fields: Any) -> Finished | Failed:
+    ended = [event async for event in engine.submit(image_job(spec, **fields))][-1]
+    assert isinstance(ended, Finished | Failed)
+    return ended
+
+
+async def test_weights_that_an_adapter_has_changed_unforeseen_are_loaded_anew(
+    flux: CheckpointSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that writes over a weight while it loads is what no check of names can know."""
+    made = load_checkpoint(flux, CPU)
+    save(adapter_of(made), folder_of(flux) / "style.safetensors")
+    save(adapter_of(made, 2), folder_of(flux) / "good.safetensors")
+    original = made.pipeline_class.load_lora_weights
+    harm = [True]
+
+    def harmful(self: Any, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        if harm[0]:
+            self.transformer.proj_out.bias.data += 1
+
+    monkeypatch.setattr(made.pipeline_class, "load_lora_weights", harmful)
+    engine = ImageEngine(CPU)
+    base = await last(engine, flux)
+    failed = await last(engine, flux, loras=(("style", 1.0),))
+    assert isinstance(base, Finished)
+    assert isinstance(failed, Failed)
+    assert "replaces weights of the model (proj_out)" in failed.message
+    again = await last(engine, flux)
+    assert isinstance(again, Finished)
+    assert again.images[0].data == base.images[0].data
+    harm[0] = False
+    assert isinstance(await last(engine, flux, loras=(("good", 1.0),)), Finished)
+    refused = await last(engine, flux, loras=(("style", 1.0),))
+    assert isinstance(refused, Failed), "what is known of a file outlives the weights"
+    assert "replaces weights" in refused.message
+
+
+async def test_a_replaced_file_is_read_at_once_and_has_another_hash(flux: CheckpointSpec) -> None:
+    made = load_checkpoint(flux, CPU)
+    file = folder_of(flux) / "style.safetensors"
+    loras = (("style", 1.0),)
+    engine = ImageEngine(CPU)
+    pictures, hashes = [], []
+    for number in (1, 2, 1):
+        save(adapter_of(made, number), file)
+        for _ in range(2):
+            drawn = await last(engine, flux, loras=loras)
+            assert isinstance(drawn, Finished), drawn
+            pictures.append(drawn.images[0].data)
+            hashes.append(drawn.found["adapters"]["style"])
+        assert hashes[-1] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    assert hashes[0] == hashes[1] == hashes[4] == hashes[5] != hashes[2] == hashes[3]
+    assert pictures[0] == pictures[1]
+    assert pictures[2] == pictures[3]
+    assert pictures[0] != pictures[2]
+    before = hashes[0]
+    os.utime(file, ns=(1, 1))
+    touched = await last(engine, flux, loras=loras)
+    assert isinstance(touched, Finished)
+    assert touched.found["adapters"] == {"style": before}
+    plain = await last(engine, flux)
+    assert isinstance(plain, Finished)
+    assert "adapters" not in plain.found
+
+
+async def test_pictures_under_way_are_finished_with_the_file_that_they_began_with(flux: CheckpointSpec) -> None:
+    """All pictures of a job that has begun, and none of one that comes after the file."""
+    made = load_checkpoint(flux, CPU)
+    file = folder_of(flux) / "style.safetensors"
+    save(adapter_of(made, 1), file)
+    loras = (("style", 1.0),)
+    engine = ImageEngine(CPU)
+    alone = await last(engine, flux, loras=loras, steps=4)
+    events = engine.submit(image_job(flux, loras=loras, steps=4))
+    async for event in events:
+        if type(event).__name__ == "Progress":
+            save(adapter_of(made, 2), file)
+            after = image_job(flux, id="after", loras=loras, steps=4)
+            later = [each async for each in engine.submit(after)][-1]
+            break
+    *_, first = [event async for event in events]
+    assert isinstance(alone, Finished)
+    assert isinstance(first, Finished)
+    assert isinstance(later, Finished)
+    assert first.images[0].data == alone.images[0].data
+    assert first.found == alone.found
+    assert later.images[0].data != alone.images[0].data
+    assert later.found["adapters"]["style"] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+
+
+async def test_adapters_that_were_not_tried_are_checked_when_a_call_names_them(flux: CheckpointSpec) -> None:
+    made = load_checkpoint(flux, CPU)
+    save(adapter_of(made), folder_of(flux) / "plain.safetensors")
+    engine = ImageEngine(CPU)
+    await engine.prepare(flux)
+    base = await last(engine, flux)
+    save(norm_lora(made), folder_of(flux) / "new.safetensors")
+    failed = await last(engine, flux, loras=(("new", 1.0),))
+    assert isinstance(failed, Failed)
+    assert failed.param == "loras"
+    assert "the adapter 'new' does not fit it: it replaces weights of the model (norm_q)" in failed.message
+    again = await last(engine, flux)
+    assert isinstance(base, Finished)
+    assert isinstance(again, Finished)
+    assert again.images[0].data == base.images[0].data
+    assert isinstance(await last(engine, flux, loras=(("plain", 1.0),)), Finished)
