@@ -241,7 +241,8 @@ def test_the_commands_print_what_they_found(
     alpha = folders[0] / "alpha-image-2.toml"
     alpha.write_text(alpha.read_text().replace("[runtime]\n", '[runtime]\nlora_folder = "loras"\n'))
     (folders[1] / "loras").mkdir()
-    save_file({"a.lora_A.weight": np.zeros((16, 4))}, folders[1] / "loras" / "ink.safetensors")
+    pair = {"a.lora_A.weight": np.zeros((16, 4)), "a.lora_B.weight": np.zeros((4, 16))}
+    save_file(pair, folders[1] / "loras" / "ink.safetensors")
     capsys.readouterr()
     assert run(monkeypatch, folders, "adapters") == 0
     assert re.search(r"alpha-image-2-count.*ink.*16.*not tried", capsys.readouterr().out)
