@@ -9,7 +9,9 @@ WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of names such 
 DISTILLED: Final = re.compile(r"\b(lightning|turbo|schnell|lcm|tcd|dmd|hyper(?= (sd|sdxl|flux|\d+ steps?)\b))\b")
 STEPS: Final = re.compile(r"\b(\d{1,2}) ?steps?\b")
 PREDICTS_V: Final = re.compile(r"\bv ?pred(iction)?\b")
-CONSISTENT: Final = frozenset({"lcm", "dmd", "tcd"})  # trained to jump to the end of the schedule from any step
+CONSISTENT: Final = {  # trained to jump to the end of the schedule from any step, by schedulers that do so
+    "lcm": "LCMScheduler", "dmd": "LCMScheduler", "tcd": "TCDScheduler",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class NamedAfter:
     distilled: str | None = None  # the word that says so
     steps: int | None = None
     predicts_v: bool = False
+
+    @property
+    def scheduler(self) -> str | None:
+        """The scheduler that it was distilled for, if that is another than most models have."""
+        return CONSISTENT.get(self.distilled or "")
 
     @property
     def found(self) -> str:

@@ -14,7 +14,7 @@ from pipelines.catalog.checkpoint_files import read_config
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card
-from pipelines.catalog.said_by_names import CONSISTENT, NamedAfter, read_name
+from pipelines.catalog.said_by_names import NamedAfter, read_name
 from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
 
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
@@ -87,7 +87,9 @@ def suggest(inspection: Inspection, source: PipelineSource | None = None) -> Sug
 
 
 def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
-    """What the file says, and what its name suggests beside that."""
+    """What a single file says, and what its name suggests beside that. A folder has a scheduler's config of its own."""
+    if inspection.path.is_dir():
+        return Noise()
     said, named = inspection.said, _named(inspection)
     scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
     own = said.scheduler or str(scheduler.get("_class_name", ""))
@@ -97,17 +99,13 @@ def _noise(inspection: Inspection, source: PipelineSource) -> Noise:
     by_name: dict[str, Scalar] = {}
     if named.predicts_v and config.get("prediction_type", scheduler.get("prediction_type", "epsilon")) == "epsilon":
         by_name["prediction_type"] = "v_prediction"
-    if named.distilled is not None and spacing != "trailing":
+    if named.distilled is not None and named.scheduler is None and spacing != "trailing":
         by_name["timestep_spacing"] = "trailing"
     by_name = {key: value for key, value in by_name.items() if key in keys}
-    consistent = "timestep_spacing" in keys and named.distilled in CONSISTENT and "original_inference_steps" not in keys
-    if consistent:
-        by_name.pop("timestep_spacing", None)
-    if by_name or consistent:
+    follows = named.scheduler if "timestep_spacing" in keys and own != named.scheduler else None
+    if by_name or follows:
         found.append(named.found)
-    return Noise(
-        "LCMScheduler" if consistent else said.scheduler, tuple(sorted((by_name | config).items())), "; ".join(found)
-    )
+    return Noise(said.scheduler or follows, tuple(sorted((by_name | config).items())), "; ".join(found))
 
 
 def _steps(inspection: Inspection, few: str | None) -> Value:

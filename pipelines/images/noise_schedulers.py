@@ -46,6 +46,8 @@ def follow_file(pipeline: Any, spec: CheckpointSpec, said: Said) -> tuple[str, .
         wanted = SamplingDefaults(scheduler=said.scheduler, scheduler_config=said.config)
         pipeline.register_modules(scheduler=new_scheduler(pipeline.scheduler, wanted))
         return (said.note,)
+    if spec.path.is_dir():
+        return ()
     used = {**pipeline.scheduler.config, **dict(spec.sampling.scheduler_config)}
     if read_name(spec.path.stem).predicts_v and used.get("prediction_type") == "epsilon":
         return (f"its name says v prediction, and it is drawn as epsilon; else set {KEY}.prediction_type",)

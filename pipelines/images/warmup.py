@@ -218,7 +218,7 @@ def _reason(error: BaseException, event: Failed) -> str:
     """Why a trial failed: our own errors are whole sentences, others need their class."""
     if isinstance(error, InvalidPicture):
         return str(error)
-    if isinstance(error, UnsupportedTask):
+    if isinstance(error, UnsupportedTask | CheckpointError):
         cause = error.__cause__
         return str(cause if isinstance(cause, CheckpointError) else error)  # such as why an adapter does not fit
     return event.detail.strip().splitlines()[-1] if event.detail.strip() else event.message

@@ -243,6 +243,17 @@ def test_another_scheduler_must_be_able_to_follow_the_checkpoint(
         new_scheduler(original, SamplingDefaults(scheduler=scheduler))
 
 
+async def test_a_scheduler_that_requests_may_choose_is_withdrawn_with_the_reason(
+    whole: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file = with_marks(whole[0], tmp_path / "noob.safetensors", {"v_pred": EMPTY, "ztsnr": EMPTY})
+    able, unable = "DPMSolverMultistepScheduler", "PNDMScheduler"
+    found = await ImageEngine(CPU).prepare(replace(spec_of(file, config=whole[1]), schedulers=(able, unable)))
+    assert found.unfit_schedulers == (unable,)
+    reason = "sampling.scheduler: PNDMScheduler has no rescale_betas_zero_snr = True, as the checkpoint needs"
+    assert [str(each) for each in found.withdrawn] == [f"the scheduler {unable}: {reason}"]
+
+
 async def test_what_was_tried_with_another_scheduler_config_is_tried_anew(whole: tuple[Path, Path]) -> None:
     engine = ImageEngine(CPU)
     plain = spec_of(whole[1])

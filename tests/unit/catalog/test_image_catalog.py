@@ -214,6 +214,7 @@ def test_a_model_of_another_server_is_no_checkpoint_here(configs: Path) -> None:
     [
         ("[upstream]", 'checkpoint = "x"\n[upstream]', "line 4: checkpoint: belongs to a checkpoint"),
         ("[sampling]", "[runtime]\ncompile = true\n[sampling]", "runtime: belongs to a checkpoint"),
+        ("[sampling]", "[sampling]\nscheduler_config = { rho = 7 }", "scheduler_config: belongs to a checkpoint"),
         ("[upstream]", 'conditioning = "img2img"\n[upstream]', "takes no `strength`"),
         ('supports = ["text", "guidance"]', "", "upstream.supports: missing"),
         ('"sglang"', '"darkroom"', "upstream.supports: leave it out"),

@@ -195,6 +195,9 @@ def test_names_suggest_and_say_that_they_do(
     assert (found.steps.value, found.guidance.value) == (steps, guidance)
     assert (found.noise.scheduler, dict(found.noise.config)) == (scheduler, config)
     assert found.noise.found.endswith("check it") == bool(scheduler or config)
+    renamed = suggest(inspect_checkpoint(folder.rename(tmp_path / name)))
+    assert (renamed.steps.value, renamed.noise.config) == (steps, ()), "a folder has a scheduler of its own"
+    folder = (tmp_path / name).rename(folder)
     if steps < 50:
         (folder / "README.md").write_text("pipe(prompt, num_inference_steps=30, guidance_scale=7.0)")
         again = suggest(inspect_checkpoint(tmp_path / f"{name}.safetensors", folder))
