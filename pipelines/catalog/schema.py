@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import ServerUrl, Strict
-from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Parallel, Quantize
+from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, LongPrompt, Offload, Parallel, Quantize
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
@@ -57,6 +57,7 @@ class SamplingTable(Strict):
     scheduler: str | None = None
     shift: Annotated[float, Field(gt=0)] | None = None
     refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    long_prompt: LongPrompt = "tell"
 
 
 class LoraTable(Strict):

@@ -20,6 +20,7 @@ from pipelines.images import runtime_options
 from pipelines.images.compilation import raise_recompile_limit
 from pipelines.images.controls import Controls, takes_adapter
 from pipelines.images.families import UnsupportedTask, controlnet_class
+from pipelines.images.long_prompts import offered as long_prompts_offered
 from pipelines.images.merging import ForwardMerger
 from pipelines.images.parallel.encoders import on_device, text_encoders
 from pipelines.images.parallel.group import SharedDenoiser
@@ -122,7 +123,8 @@ class Checkpoint:
             negative_prompt=takes_negative_prompt(accepted, self.config),
             guidance=takes_guidance(accepted, self.config, self.denoiser.config),
         )
-        return self._with_controls(announced)
+        long_prompts = long_prompts_offered(self.pipeline_class, self.components)
+        return self._with_controls(replace(announced, long_prompts=long_prompts))
 
     def _with_controls(self, announced: Abilities) -> Abilities:
         """What its classes announce of its controls."""

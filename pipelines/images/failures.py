@@ -5,6 +5,7 @@ import traceback
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.families import UnsupportedTask
+from pipelines.images.prompt_reading import PromptTooLong
 from pipelines.images.safety_checker import BlockedPicture
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
@@ -21,6 +22,11 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             return Failed("timed_out", f"The job ran past its time limit of {limit}; nothing was charged.")
         case UnsupportedTask():
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
+        case PromptTooLong():
+            message = (
+                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt' with another value than 'refuse'."
+            )
+            return Failed("prompt_too_long", message, detail, error.field)
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)

@@ -36,6 +36,7 @@ from pipelines.images.merging import ForwardMerger, Sharing
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
+from pipelines.images.prompt_reading import watch
 from pipelines.images.safety_checker import safety_note
 from pipelines.images.shared_parts import SharedParts
 from pipelines.images.single_files import load_denoiser
@@ -83,6 +84,7 @@ def load_checkpoint(
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
+    watch(pipeline.components, denoiser)
     notes = chosen + runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None
     if runtime.gpus > 1 and encoders_device is None:

@@ -13,6 +13,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipelines.images import long_prompts
+from pipelines.images.prompt_reading import Reading, current_reader
+
 BUDGET_BYTES: Final = 256 * 2**20  # for each checkpoint; a prompt takes 4 to 16 MB in the large ones
 Scalar = str | int | float | bool | None
 PLAIN: Final = (str, int, float, bool)  # attributes of pipelines that change what an encoder computes
@@ -28,7 +31,7 @@ class PromptCache:
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget_bytes = budget_bytes
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Any, tuple[Reading, ...]]] = OrderedDict()
         self._adapters: Hashable = ()
         self._encoders: dict[type[Any], EncoderCode] = {}
         self._lock = threading.Lock()  # runs on several threads encode
@@ -54,31 +57,40 @@ class PromptCache:
             return sum(map(_bytes, self._entries.values()))
 
     def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`pipeline.encode_prompt`, with the same arguments and the same result."""
+        """`pipeline.encode_prompt`, with the same arguments and the same result, but for a long prompt that is read in
+        windows. The call's reader is told what was read, now or when the embeddings were kept."""
         call = inspect.signature(original).bind(*args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
         if any(value is not None for name, value in arguments.items() if "embeds" in name):
             return original(*args, **kwargs)  # the caller has encoded it
+        reader = current_reader()
+        encode = partial(long_prompts.encode, pipeline, reader, partial(original, **arguments), arguments)
         try:
             kind = type(pipeline)
             code = self._encoders.get(kind) or self._encoders.setdefault(kind, EncoderCode.of(kind))
-            key = code.on(pipeline), self._adapters, _key(arguments)
+            key = code.on(pipeline), self._adapters, reader.mode == "chunk", _key(arguments)
         except Unkeyable:
-            return original(*args, **kwargs)
-        return _copy(self._kept(key, partial(original, **arguments)))
+            result, readings = encode()
+        else:
+            result, readings = self._kept(key, encode)
+        reader.add(readings)
+        return _copy(result)
 
-    def _kept(self, key: Hashable, encode: Callable[[], Any]) -> Any:
+    def _kept(
+        self, key: Hashable, encode: Callable[[], tuple[Any, tuple[Reading, ...]]]
+    ) -> tuple[Any, tuple[Reading, ...]]:
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        result = _copy(encode())  # a copy of its own: some are views of much larger tensors
+        result, readings = encode()
+        entry = _copy(result), readings  # a copy of its own: some are views of much larger tensors
         with self._lock:
-            self._entries[key] = result
+            self._entries[key] = entry
             while sum(map(_bytes, self._entries.values())) > self._budget_bytes:
                 self._entries.popitem(last=False)
-        return result
+        return entry
 
 
 def _key(value: Any) -> Hashable:

@@ -19,6 +19,7 @@ Quantize = Literal["none", "fp8", "float8", "int8", "int4", "nf4"]
 Batch = Literal["merged", "exact"]
 Parallel = Literal["auto", "context", "tensor", "encoders"]
 ControlKind = Literal["controlnet", "ip-adapter"]
+LongPrompt = Literal["refuse", "tell", "chunk"]  # what becomes of a prompt that no text encoder reads whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class SamplingDefaults:
     scheduler: str | None = None  # a diffusers scheduler class; None keeps the checkpoint's own
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
     refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K picture
+    long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
         """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
@@ -255,6 +257,7 @@ FailureCode = Literal[
     "unsupported",
     "context_length_exceeded",
     "invalid_value",
+    "prompt_too_long",
 ]
 
 
