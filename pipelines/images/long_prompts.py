@@ -47,11 +47,11 @@ def encode(
     length = arguments.get("max_sequence_length")
     in_windows = reader.mode == "chunk" and takes_windows(type(pipeline), pipeline.components)
 
-    def room_of(result: Any) -> int | None:
+    def is_cut(result: Any) -> bool:
         """Some classes tokenize more than they keep of the embeddings."""
-        return length if length in {tensor.shape[1] for tensor in _sequences(result)} else None
+        return length in {tensor.shape[1] for tensor in _sequences(result)}
 
-    return reader.gather(lambda: _joined(reader.in_windows(run)) if in_windows else run(), room_of)
+    return reader.gather(lambda: _joined(reader.in_windows(run)) if in_windows else run(), length, is_cut)
 
 
 def _sequences(result: Any) -> list[torch.Tensor]:

@@ -17,6 +17,7 @@ from pipelines.protocol.messages import Abilities, ControlledWith, Withdrawn
 
 MIN_SIDE: Final = 4  # in multiples of multiple_px
 PROMPT: Final = "a red house on green grass under a blue sky"
+LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
 TWO_PASSES: Final = "a second pass"
 REFERENCE: Final = "a reference"
 MASK: Final = "a mask"
@@ -68,6 +69,7 @@ class Prober:
                     abilities = _withdraw(abilities, other, drawn)
         abilities = await self._try_guidance(abilities, small.job, reference)
         abilities = await self._try_two_passes(abilities, short)
+        abilities = await self._try_long_prompt(abilities, short)
         abilities = await self._try_two(abilities, small.job, reference[0])
         abilities = await self._try_two_edits(abilities, small, short)
         abilities = await self._try_adapters(await self._try_schedulers(abilities, short), short)
@@ -119,6 +121,17 @@ class Prober:
         probe = Probe(TWO_PASSES, self._two_passes(abilities, job), {"second_pass": False})
         drawn = await self.draw(probe.job) if abilities.second_pass else ()
         return _withdraw(abilities, probe, drawn) if isinstance(drawn, str) else abilities
+
+    async def _try_long_prompt(self, abilities: Abilities, job: ImageJob) -> Abilities:
+        """One that is longer than any class reads: in windows, or up to the longest that the class lets through, which
+        the denoiser need not take."""
+        if "chunk" not in abilities.long_prompts:
+            return abilities
+        long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
+        drawn = await self.draw(long)
+        if not isinstance(drawn, str):
+            return abilities
+        return _withdraw(abilities, Probe("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), drawn)
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the

@@ -40,12 +40,11 @@ class Reading:
     cut_at: int | None = None  # the character of the text where the part begins that was not read, if it is known
     windows: int = 1
 
-    def numbers(self) -> dict[str, int | None]:
+    def numbers(self) -> dict[str, int]:
         """As JSON, without what says nothing."""
-        told = {"used": self.used, "of": self.of}
-        if self.cut:
-            told |= {"cut": self.cut, "cut_at": self.cut_at}
-        return told | ({"windows": self.windows} if self.windows > 1 else {})
+        told = {"of": self.of, "cut": self.cut or None, "cut_at": self.cut_at}
+        told["windows"] = self.windows if self.windows > 1 else None
+        return {"used": self.used, **{name: value for name, value in told.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +121,15 @@ class PromptReader:
         self._read += [(reading, None) for reading in readings]
 
     def gather(
-        self, encode: Callable[[], Any], room_of: Callable[[Any], int | None]
+        self, encode: Callable[[], Any], length: int | None, is_cut: Callable[[Any], bool]
     ) -> tuple[Any, tuple[Reading, ...]]:
-        """What `encode` gives, and what was read for it. `room_of` the result: the tokens to which it was cut later."""
+        """What `encode` gives, and what was read for it. `length`: the most tokens of the result, by which some classes
+        cut what they have tokenized; `is_cut` says whether the result may be."""
         before, self._read = self._read, []
         try:
             result = encode()
-            room = room_of(result)
-            return result, tuple(_sliced(reading, measure, room) for reading, measure in self._read)
+            readings = [_within(reading, measure, length, is_cut(result)) for reading, measure in self._read]
+            return result, tuple(readings)
         finally:
             self._read = before
 
@@ -272,11 +272,13 @@ def _window(encoder: Encoder, texts: Sequence[str], window: int, limit: int, opt
     )
 
 
-def _sliced(reading: Reading, measure: Measure | None, room: int | None) -> Reading:
+def _within(reading: Reading, measure: Measure | None, length: int | None, may_be_cut: bool) -> Reading:
     """With what was cut off the embeddings, where that is more than what the tokenizer cut."""
-    if room is None or measure is None or reading.used <= room:
+    if length is None or reading.of is None or measure is None:
         return reading
-    return measure.cut_to(reading, room)
+    if reading.used <= length:
+        return replace(reading, of=min(reading.of, length))
+    return measure.cut_to(reading, length) if may_be_cut else reading
 
 
 def _best(found: Mapping[str, Reading]) -> Reading:
