@@ -34,6 +34,11 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "Retry-After": ("integer", "Seconds after which to send the request again, at most 120."),
     "x-darkroom-job": ("string", "The id of this call, for GET /v1/images/jobs/{job_id}."),
     "x-darkroom-ignored": ("string", "Fields of the request that had no effect, separated by commas."),
+    "x-darkroom-truncated": (
+        "string",
+        'What of the prompts no text encoder read, as `prompt: 14 of 89 tokens, from "..."`. A stream\'s last events, '
+        "and answers that began before that was known, have it in `parameters` alone.",
+    ),
     "Idempotency-Replayed": ("string", "`true` if this is the answer of an earlier request."),
     "Location": ("string", "Where the state of the call is."),
     "Preference-Applied": ("string", "`respond-async`."),

@@ -16,6 +16,7 @@ from server.errors import BadRequest, UnsupportedMedia
 from server.flows.call_recording import describe_body
 from server.flows.fingerprint import fingerprint
 from server.flows.images.controls import ControlRequest
+from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.images.request import ImageRequest
 from server.flows.references import Reference
 from server.http import examples
@@ -89,7 +90,7 @@ CREATES_PICTURES: dict[str, Any] = {
     "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
     "others": {202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND}},
     "parameters": [IDEMPOTENCY_KEY, KEEPALIVE, PREFER],
-    "headers": ["x-darkroom-job", *CREATE_HEADERS],
+    "headers": ["x-darkroom-job", "x-darkroom-truncated", *CREATE_HEADERS],
 }
 
 
@@ -195,7 +196,8 @@ async def _answer(
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
-    headers = services.limiter.headers(key) | ignored_header(ignored)
+    prompts = {"prompt": body.prompt, "negative_prompt": body.negative_prompt}
+    headers = services.limiter.headers(key) | ignored_header([*ignored, *foreign_syntax(prompts)])
     if image_request.in_background:
         return BackgroundCallResponse(call, partial(services.image_jobs.describe, key), headers)
     return ImageCallResponse(

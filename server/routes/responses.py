@@ -28,6 +28,7 @@ from server.http.deps import (
     public_base,
     query_flag,
     read_retry_info,
+    truncated_header,
     wants_keepalive,
 )
 from server.http.openapi import (
@@ -258,7 +259,9 @@ async def _answer(
         return await _json(response.object(), headers)
     if keepalive:
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
-    return Response(await _body(response), media_type="application/json", headers=headers)
+    body_sent = await _body(response)
+    headers |= truncated_header("; ".join(item["truncated"] for item in response.output if item.get("truncated")))
+    return Response(body_sent, media_type="application/json", headers=headers)
 
 
 async def _body(response: ActiveResponse) -> bytes:

@@ -225,6 +225,8 @@ def build_job(
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise:
         used["strength"] = None
+    if abilities is not None and not abilities.long_prompts:  # another server's, which does not tell
+        used["long_prompt"] = None
     return ImageJob(
         id=call_id,
         checkpoint=model.checkpoint,
