@@ -6,25 +6,20 @@ from typing import Any
 
 from PIL import Image
 
-from pipelines.images.long_prompts import longest
-from pipelines.protocol.images import ImageJob, LongPrompt
+from pipelines.protocol.images import ImageJob
 
 
-def max_sequence_length(pipeline: Any, long_prompt: LongPrompt) -> dict[str, int]:
-    """The length that prompts are padded to: less than the default if the only tokenizer has a smaller limit, and the
-    class's longest if all of a long prompt is to be read.
+def max_sequence_length(pipeline: Any) -> dict[str, int]:
+    """The length that prompts are padded to: less than the default if the only tokenizer has a smaller limit.
 
     Pipelines of the FLUX.2 family attend to the padding, which costs time. FLUX.2 [dev] has a processor for a
     tokenizer, which has no limit of its own.
     """
     lengths = inspect.signature(pipeline.__call__).parameters.get("max_sequence_length")
-    if lengths is None or not isinstance(lengths.default, int):
-        return {}
-    most = longest(type(pipeline)) if long_prompt == "chunk" else None
     limit = getattr(getattr(pipeline, "tokenizer", None), "model_max_length", None)
-    if limit is None or hasattr(pipeline, "tokenizer_2"):
-        return {} if most is None else {"max_sequence_length": most}
-    return {"max_sequence_length": min(most or lengths.default, limit)}
+    if lengths is None or not isinstance(lengths.default, int) or limit is None or hasattr(pipeline, "tokenizer_2"):
+        return {}
+    return {"max_sequence_length": min(lengths.default, limit)}
 
 
 def references(accepted: Mapping[str, Any], first: Image.Image, others: Sequence[Image.Image]) -> Any:

@@ -24,7 +24,8 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
         case PromptTooLong():
             message = (
-                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt' with another value than 'refuse'."
+                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for a picture of what fits; "
+                "the model's `long_prompts` in /v1/models say what else it can do."
             )
             return Failed("prompt_too_long", message, detail, error.field)
         case CheckpointError():

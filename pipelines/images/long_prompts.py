@@ -8,12 +8,13 @@ longest prompt that their own check of inputs lets through.
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
 from transformers import CLIPTokenizer, PreTrainedTokenizerBase
 
-from pipelines.images.prompt_reading import PromptReader, Reading
+from pipelines.images.prompt_reading import PromptReader, Reading, loses_text
 from pipelines.protocol.images import LongPrompt
 
 BOUND: Final = re.compile(r"max_sequence_length\s*>\s*(\d+)")  # in diffusers' checks of inputs
@@ -40,18 +41,29 @@ def longest(pipeline_class: type[Any]) -> int | None:
 
 
 def encode(
-    pipeline: Any, reader: PromptReader, run: Callable[[], Any], arguments: Mapping[str, Any]
+    pipeline: Any, reader: PromptReader, original: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> tuple[Any, tuple[Reading, ...]]:
-    """What `run`, the pipeline's `encode_prompt` with these arguments, gives for all of the prompt, or for as much of
-    it as is read; and how much that is."""
-    length = arguments.get("max_sequence_length")
-    in_windows = reader.mode == "chunk" and takes_windows(type(pipeline), pipeline.components)
+    """What `original`, the pipeline's `encode_prompt`, gives with these arguments, and how much of the prompts it read.
+    One that fits is encoded as without `chunk`."""
+    kind, length = type(pipeline), arguments.get("max_sequence_length")
+    run = partial(original, **arguments)
+    if reader.mode == "chunk" and takes_windows(kind, pipeline.components):
+        return reader.gather(lambda: _joined(reader.in_windows(run)), None, _never)
+    result, readings = reader.gather(run, length, partial(_has_length, length))
+    most = longest(kind) if reader.mode == "chunk" and loses_text(readings) else None
+    if most is None or length is None or most <= length:
+        return result, readings
+    longer = partial(original, **{**arguments, "max_sequence_length": most})
+    return reader.gather(longer, most, partial(_has_length, most))
 
-    def is_cut(result: Any) -> bool:
-        """Some classes tokenize more than they keep of the embeddings."""
-        return length in {tensor.shape[1] for tensor in _sequences(result)}
 
-    return reader.gather(lambda: _joined(reader.in_windows(run)) if in_windows else run(), length, is_cut)
+def _never(_: Any) -> bool:
+    return False
+
+
+def _has_length(length: int | None, result: Any) -> bool:
+    """Whether embeddings may have been cut: some classes tokenize more than they keep."""
+    return length in {tensor.shape[1] for tensor in _sequences(result)}
 
 
 def _sequences(result: Any) -> list[torch.Tensor]:

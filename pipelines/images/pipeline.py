@@ -224,7 +224,7 @@ class PicturePipeline:
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
             OWN_SIZES: False,
-            **max_sequence_length(pipeline, self._long_prompt),
+            **max_sequence_length(pipeline),
             **guidance(accepted, self.job),
             **observer.callback(accepted),
             **images,

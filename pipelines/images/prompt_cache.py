@@ -65,7 +65,7 @@ class PromptCache:
         if any(value is not None for name, value in arguments.items() if "embeds" in name):
             return original(*args, **kwargs)  # the caller has encoded it
         reader = current_reader()
-        encode = partial(long_prompts.encode, pipeline, reader, partial(original, **arguments), arguments)
+        encode = partial(long_prompts.encode, pipeline, reader, original, arguments)
         try:
             kind = type(pipeline)
             code = self._encoders.get(kind) or self._encoders.setdefault(kind, EncoderCode.of(kind))

@@ -108,12 +108,15 @@ class PromptReader:
     def found(self) -> dict[str, Any]:
         """For the answer: `prompt_tokens` and `negative_prompt_tokens`, of the encoder that reads most. Where encoders
         differ, `encoders` has the numbers of each: what one cuts off is lost only if all do."""
-        return {f"{field}_tokens": _told(found) for field in self._prompts if (found := self._by_encoder(field))}
+        readings = [reading for reading, _ in self._read]
+        told = {field: _by_encoder(readings, text) for field, text in self._prompts.items()}
+        return {f"{field}_tokens": _told(found) for field, found in told.items() if found}
 
     def require_whole(self) -> None:
         """Before the first forward pass of the denoiser. Raises PromptTooLong where a cut prompt is to be refused."""
-        for field in self._prompts if self.mode == "refuse" else ():
-            if (found := self._by_encoder(field)) and (most := _best(found)).cut:
+        readings = [reading for reading, _ in self._read]
+        for field, text in self._prompts.items() if self.mode == "refuse" else ():
+            if (found := _by_encoder(readings, text)) and (most := _best(found)).cut:
                 raise PromptTooLong(field, most.used + most.cut, most.used)
 
     def add(self, readings: Sequence[Reading]) -> None:
@@ -195,15 +198,6 @@ class PromptReader:
             return text
         return place.head + place.prompt[: measure.kept(limit)] + place.tail
 
-    def _by_encoder(self, field: str) -> dict[str, Reading]:
-        """Each encoder's reading of a prompt: where it tokenizes it more than once, the one with a limit counts."""
-        found: dict[str, Reading] = {}
-        for reading, _ in self._read:
-            if reading.text == self._prompts[field]:
-                before = found.get(reading.encoder, reading)
-                found[reading.encoder] = max(before, reading, key=lambda each: (each.of is not None, each.cut))
-        return found
-
     @contextmanager
     def _own_call(self) -> Iterator[None]:
         outer, self._inside = self._inside, True
@@ -279,6 +273,21 @@ def _within(reading: Reading, measure: Measure | None, length: int | None, may_b
     if reading.used <= length:
         return replace(reading, of=min(reading.of, length))
     return measure.cut_to(reading, length) if may_be_cut else reading
+
+
+def loses_text(readings: Sequence[Reading]) -> bool:
+    """Whether there is a text of which every encoder cuts something off."""
+    return any(_best(_by_encoder(readings, text)).cut for text in {reading.text for reading in readings})
+
+
+def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
+    """Each encoder's reading of a text: where it tokenizes it more than once, the one with a limit counts."""
+    found: dict[str, Reading] = {}
+    for reading in readings:
+        if reading.text == text:
+            before = found.get(reading.encoder, reading)
+            found[reading.encoder] = max(before, reading, key=lambda each: (each.of is not None, each.cut))
+    return found
 
 
 def _best(found: Mapping[str, Reading]) -> Reading:

@@ -1,4 +1,4 @@
-"""What of a prompt had no effect, for a header: an end that no text encoder read, and syntax of other programs. Pure."""
+"""What of a prompt had no effect, for a header: an end that no text encoder read, and syntax of other programs."""
 
 import json
 import re
