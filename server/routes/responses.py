@@ -259,9 +259,10 @@ async def _answer(
         return await _json(response.object(), headers)
     if keepalive:
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
-    body_sent = await _body(response)
-    headers |= truncated_header("; ".join(item["truncated"] for item in response.output if item.get("truncated")))
-    return Response(body_sent, media_type="application/json", headers=headers)
+    content = await _body(response)
+    cuts = dict.fromkeys(item["truncated"] for item in response.output if item.get("truncated"))
+    headers |= truncated_header("; ".join(cuts))
+    return Response(content, media_type="application/json", headers=headers)
 
 
 async def _body(response: ActiveResponse) -> bytes:

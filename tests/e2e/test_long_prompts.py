@@ -12,7 +12,7 @@ from PIL import Image
 from tests.support.harness import Server, charges
 
 ALPHA, BETA = "alpha-image-2-count", "beta-3-pro-image-count"
-BODY = "a red boat on calm water under a clear blue sky with small white clouds and soft warm light " * 8
+BODY = "a red boat on calm water under a clear blue sky with small white clouds and soft warm light " * 5
 TAILS = ("and a big yellow house on the right", "at night, no boat")
 
 
@@ -73,7 +73,9 @@ def test_it_is_refused_uncharged_where_that_is_asked_for(server: Server) -> None
 
 
 def test_the_head_of_a_long_prompt_is_drawn(server: Server) -> None:
-    (one, raw), (other, _) = (draw(server, f"{head}, {BODY}", BETA) for head in ("a yellow house", "three black trees"))
+    (one, raw), (other, _) = (
+        draw(server, f"{head}, {BODY}{BODY}", BETA) for head in ("a yellow house", "three black trees")
+    )
     assert not np.array_equal(pixels(one), pixels(other))
     assert raw.headers["x-darkroom-truncated"].startswith("prompt: ")
 

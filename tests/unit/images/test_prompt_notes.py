@@ -120,3 +120,17 @@ async def test_a_refused_prompt_is_a_400_that_names_its_field(
     assert (answer.status_code, error["code"], error["param"]) == (400, "prompt_too_long", "prompt")
     unknown = await running.client.post(PATH, json={"prompt": PROMPT, "long_prompt": "split"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "long_prompt")
+
+
+@in_module_loop
+async def test_the_image_tool_tells_it_in_its_item_and_the_header(cutting: InProcess) -> None:
+    cutting.workers.call = ("image_generation", '{"prompt": "a red boat, and a house", "action": "generate"}')
+    tool = {"type": "image_generation", "long_prompt": "tell"}
+    body = {"model": "starter-chat", "input": "draw", "tools": [tool], "tool_choice": {"type": "image_generation"}}
+    answer = await cutting.client.post("/v1/responses", json=body)
+    cutting.workers.call = None
+    said = {item["truncated"] for item in answer.json()["output"] if item["type"] == "image_generation_call"}
+    assert said == {'prompt: 14 of 89 tokens, from "and a house"'}
+    assert answer.headers["x-darkroom-truncated"] in said
+    job = next(each for each in reversed(cutting.workers.jobs) if isinstance(each, ImageJob))
+    assert job.sampling.long_prompt == "tell"
