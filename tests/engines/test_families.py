@@ -64,7 +64,7 @@ TOKENS = {
     **dict.fromkeys(("z-image", "klein", "klein-base"), 493),
     **{"sd3": 255, "lumina2": 92, "cogview4": 1023, "aura-flow": 255, "sana": 298, "sana-sprint": 298},
     **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
-    **{"flux2": 512, "qwen-edit": None, "qwen-edit-plus": None},
+    **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None},
 }
 READ_ALL = {  # in windows, or up to the longest that the class lets through
     *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
