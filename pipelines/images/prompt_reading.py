@@ -175,6 +175,9 @@ class PromptReader:
             tokens = self._pieces.pop((name, prompt))
             used = min(tokens, length)
             self._read.append((Reading(prompt, encoder, used, length, tokens - used), None))
+        for index, (reading, measure) in enumerate(self._read):  # it had one piece
+            if reading.encoder == encoder and reading.of is None and measure is not None:
+                self._read[index] = measure.cut_to(reading, length), measure
 
     def _fit(self, encoder: Encoder, text: str, limit: int | None, *, special: bool) -> str:
         """The text, whose prompt is cut if it has an end beyond the prompt that would be cut off."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -17,13 +18,15 @@ from pipelines.images.families import UnsupportedTask
 from pipelines.images.loading import load_checkpoint
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
-from pipelines.images.prompt_reading import PromptTooLong
+from pipelines.images.prompt_reading import PromptTooLong, reading, watch
 from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, SamplingDefaults
 from tests.engines.conftest import plain_picture, split_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
+from tests.support.tiny_families.parts import qwen_tokenizer
+from tests.support.tiny_families.qwen import qwen_vl
 
 NATIVE = {"klein", "instruct-pix2pix", "glm-image"}
 SHORT, NEGATIVE = "A red boat", "blurred"
@@ -281,6 +284,21 @@ def test_a_tokenizer_that_cuts_at_the_start_keeps_the_head(spec: Callable[[str],
     with tokens_read(checkpoint) as rows:
         draw(checkpoint, body + "!")
     assert rows[0][-slots:] == tokenizer("<|change|><|scenery|><|left|><|centre|><|right|>")["input_ids"]
+
+
+@pytest.mark.parametrize("text", ["a red boat 'HELLO' on calm water " * 20, "a red boat on calm water " * 40])
+def test_a_class_that_splits_the_prompt_and_cuts_the_pieces_tells_it(text: str) -> None:
+    """LongCat-Image tokenizes what is quoted letter by letter, and cuts the list."""
+    tokenizer = qwen_tokenizer()
+    parts = dict.fromkeys(("scheduler", "vae", "text_processor", "transformer"))
+    pipeline = diffusers.LongCatImagePipeline(tokenizer=tokenizer, text_encoder=qwen_vl(tokenizer), **parts)
+    watch({"tokenizer": tokenizer}, torch.nn.Identity())
+    for prompt in (text, text[:200]):
+        with reading({"prompt": prompt}, "tell") as reader, torch.inference_mode():
+            pipeline._encode_prompt([prompt])
+        told = reader.found()["prompt_tokens"]
+        assert (told["of"], told["used"] + told.get("cut", 0)) == (512, len(prompt.encode()))
+        assert told["used"] == min(512, len(prompt))
 
 
 def test_a_class_without_windows_or_a_longer_prompt_refuses_to_read_all(family: Callable[[str], Checkpoint]) -> None:
