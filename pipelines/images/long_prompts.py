@@ -8,7 +8,8 @@ longest prompt that their own check of inputs lets through.
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -36,7 +37,12 @@ def takes_windows(pipeline_class: type[Any], components: Mapping[str, Any]) -> b
 def longest(pipeline_class: type[Any]) -> int | None:
     """The largest `max_sequence_length` of a class; None if it names no bound."""
     check = getattr(pipeline_class, "check_inputs", None)
-    found = BOUND.search(inspect.getsource(check)) if check is not None else None
+    return _bound(check) if isinstance(check, FunctionType) else None
+
+
+@cache  # reading the source of a method takes a tenth of a second
+def _bound(check: FunctionType) -> int | None:
+    found = BOUND.search(inspect.getsource(check))
     return int(found[1]) if found is not None else None
 
 
