@@ -47,7 +47,7 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "x-ratelimit-reset-requests": ("string", "When all of them are free again, for example `1s` or `6m0s`."),
 }
 RATE_HEADERS = tuple(name for name in RESPONSE_HEADERS if name.startswith("x-ratelimit-"))
-CREATE_HEADERS = ("x-darkroom-ignored", "Idempotency-Replayed", *RATE_HEADERS)
+CREATE_HEADERS = ("x-darkroom-ignored", "x-darkroom-truncated", "Idempotency-Replayed", *RATE_HEADERS)
 
 ERRORS: dict[int, tuple[type[ApiError], str]] = {
     400: (BadRequest, "A value is invalid; `param` names it."),

@@ -90,7 +90,7 @@ CREATES_PICTURES: dict[str, Any] = {
     "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
     "others": {202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND}},
     "parameters": [IDEMPOTENCY_KEY, KEEPALIVE, PREFER],
-    "headers": ["x-darkroom-job", "x-darkroom-truncated", *CREATE_HEADERS],
+    "headers": ["x-darkroom-job", *CREATE_HEADERS],
 }
 
 
