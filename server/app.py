@@ -67,6 +67,7 @@ EXPOSED_HEADERS = [
     "request-id",
     "retry-after",
     "x-darkroom-ignored",
+    "x-darkroom-truncated",
     "x-darkroom-job",
     "idempotency-replayed",
     "openai-processing-ms",

@@ -10,7 +10,17 @@ from pydantic_core import PydanticCustomError
 
 from pipelines.catalog.sizes import Tier
 from pipelines.catalog.toml import ServerUrl, Strict
-from pipelines.protocol.images import Batch, Conditioning, Dtype, Enlarge, Offload, Parallel, Quantize, Scalar
+from pipelines.protocol.images import (
+    Batch,
+    Conditioning,
+    Dtype,
+    Enlarge,
+    LongPrompt,
+    Offload,
+    Parallel,
+    Quantize,
+    Scalar,
+)
 from pipelines.protocol.upstream import ImageApi
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
@@ -69,6 +79,7 @@ class SamplingTable(Strict):
     shift: Annotated[float, Field(gt=0)] | None = None
     refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
     scheduler_config: dict[str, SchedulerValue] = Field(default_factory=dict)
+    long_prompt: LongPrompt = "tell"
 
 
 class LoraTable(Strict):

@@ -18,6 +18,7 @@ from pipelines.images.adapters import Adapters
 from pipelines.images.compilation import raise_recompile_limit
 from pipelines.images.controls import Controls, takes_adapter
 from pipelines.images.families import UnsupportedTask, controlnet_class
+from pipelines.images.long_prompts import offered as long_prompts_offered
 from pipelines.images.merging import ForwardMerger
 from pipelines.images.noise_schedulers import new_scheduler
 from pipelines.images.parallel.encoders import on_device, text_encoders
@@ -119,7 +120,8 @@ class Checkpoint:
             negative_prompt=takes_negative_prompt(accepted, self.config),
             guidance=takes_guidance(accepted, self.config, self.denoiser.config),
         )
-        return self._with_controls(replace(announced, prompt="prompt" in accepted))
+        long_prompts = long_prompts_offered(self.pipeline_class, self.components)
+        return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
 
     def _with_controls(self, announced: Abilities) -> Abilities:
         """What its classes announce of its controls."""

@@ -6,6 +6,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.looks import InvalidPicture
+from pipelines.images.prompt_reading import PromptTooLong
 from pipelines.images.safety_checker import BlockedPicture
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
@@ -21,6 +22,12 @@ def to_failed(error: BaseException, job: ImageJob) -> Failed:
             return Failed("timed_out", out_of_time(str(error), job))
         case UnsupportedTask():
             return Failed("unsupported", f"This model's checkpoint can't do that: {error}.", detail, error.param)
+        case PromptTooLong():
+            message = (
+                f"{error}. Nothing was charged. Shorten it, or send 'long_prompt': 'tell' for a picture of what fits; "
+                "the model's `long_prompts` in /v1/models say what else it can do."
+            )
+            return Failed("prompt_too_long", message, detail, error.field)
         case CheckpointError():
             message = f"The checkpoint '{job.checkpoint.name}' can't be used; the server's log says why."
             return Failed("checkpoint_failed", f"{message} Nothing was charged.", detail)

@@ -43,6 +43,7 @@ from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
 from pipelines.images.parts import load_parts, model_classes
+from pipelines.images.prompt_reading import watch
 from pipelines.images.safety_checker import safety_note
 from pipelines.images.shared_parts import SharedParts
 from pipelines.images.single_file_names import check_headers, check_text_encoders
@@ -91,6 +92,7 @@ def load_checkpoint(
     encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
     pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
     denoiser = getattr(pipeline, denoiser_name(index))
+    watch(pipeline.components, denoiser)
     notes = follow_file(pipeline, spec, said) + of_file + chosen + unused
     notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
     split = None

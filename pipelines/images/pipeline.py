@@ -33,13 +33,14 @@ from pipelines.images.finish import (
 from pipelines.images.late_start import LateStart
 from pipelines.images.looks import InvalidPicture
 from pipelines.images.previews import PreviewMap
+from pipelines.images.prompt_reading import reading
 from pipelines.images.reference_sheet import on_sheet
 from pipelines.images.safety_checker import check_flags, ignore_flags
 from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserver
 from pipelines.images.tiling import refine
 from pipelines.images.transfer import ReturnedPicture, Transfer, sum_of, sums_of_decoded
 from pipelines.protocol.finished_picture import to_planned_size
-from pipelines.protocol.images import ImageJob
+from pipelines.protocol.images import ImageJob, LongPrompt
 
 SEED_MODULUS = 2**63
 OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that
@@ -128,6 +129,14 @@ class PicturePipeline:
             raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
         if not abilities.guidance and sampling.guidance != self.job.checkpoint.sampling.guidance:
             raise UnsupportedTask("it draws without guidance", "guidance")
+        if sampling.long_prompt not in abilities.long_prompts:
+            raise UnsupportedTask("it can't read a long prompt in parts", "long_prompt")
+
+    @property
+    def _long_prompt(self) -> LongPrompt:
+        """What becomes of a prompt that is too long; warmup's own is never refused."""
+        asked = self.job.sampling.long_prompt
+        return "tell" if self.row.is_trial and asked == "refuse" else asked
 
     def _first_pass(self, plan: Plan) -> Drawn:
         job, size = self.job, (plan.width, plan.height)
@@ -233,8 +242,14 @@ class PicturePipeline:
             arguments = late.wrap_callback(arguments)
         self.on_call(size)
         sums = sums_of_decoded(pipeline)
-        with torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")):
+        prompts = {"prompt": self.job.prompt, "negative_prompt": sampling.negative_prompt}
+        with (
+            torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")),
+            reading(prompts, self._long_prompt) as reader,
+        ):  # fmt: skip
             output = pipeline(**arguments)
+            reader.require_whole()  # a class may tokenize where nothing watched it before
+            self.row.found |= reader.found()
             check_flags(output)
             latents = observer.last_latents
             picture = ReturnedPicture(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])

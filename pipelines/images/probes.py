@@ -14,6 +14,7 @@ from pipelines.images.looks import NO_CHANGE, NOT_NUMBERS, ONE_COLOUR, differenc
 from pipelines.images.probe_jobs import (
     MASK,
     OTHER_PROMPT,
+    PROMPT,
     REFERENCE,
     TEXT,
     TWO_PASSES,
@@ -30,6 +31,7 @@ from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
 from pipelines.protocol.messages import Abilities, Withdrawn
 
 A_PROMPT: Final = "a prompt"
+LONG_PROMPT: Final = ", and ".join([PROMPT] * 120)  # 1500 tokens or more
 AT_ONCE: Final = "two pictures at once"
 ROUNDING: Final = 4.0  # of 255, the mean by which sharing passes may change a picture in low precision
 Pictures = tuple[EncodedImage, ...]
@@ -67,6 +69,7 @@ class Prober:
         abilities = await self._try_inputs(abilities, probe, small.job, shown)
         abilities = await self._try_guidance(abilities, small)
         abilities = await self._try_two_passes(abilities, short)
+        abilities = await self._try_long_prompt(abilities, short)
         abilities = await self._try_two(abilities, small.job, small.pictures[0])
         abilities = await self._try_two_edits(abilities, probe, small.job, short)
         abilities = await self._try_schedulers(abilities, short)
@@ -203,6 +206,17 @@ class Prober:
         probe = Probe(TWO_PASSES, self.jobs.two_passes(abilities, job), {"second_pass": False})
         shown = await self.look(probe.job)
         return _withdraw(abilities, probe, shown) if isinstance(shown, str) else abilities
+
+    async def _try_long_prompt(self, abilities: Abilities, job: ImageJob) -> Abilities:
+        """One that is longer than any class reads: in windows, or up to the longest that the class lets through, which
+        the denoiser need not take."""
+        if "chunk" not in abilities.long_prompts:
+            return abilities
+        long = replace(job, prompt=LONG_PROMPT, sampling=replace(job.sampling, long_prompt="chunk"))
+        shown = await self.look(long)
+        if not isinstance(shown, str):
+            return abilities
+        return _withdraw(abilities, Probe("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), shown)
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from pipelines.images import long_prompts
+from pipelines.images.prompt_reading import Reading, current_reader
 from pipelines.images.transfer import Transfer, sum_of
 
 BUDGET_BYTES: Final = 256 * 2**20  # for each checkpoint; a prompt takes 4 to 16 MB in the large ones
@@ -61,43 +63,52 @@ class PromptCache:
             return self._sum_bytes()
 
     def _encode(self, pipeline: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`pipeline.encode_prompt`, with the same arguments and the same result."""
+        """`pipeline.encode_prompt`, with the same arguments and the same result, but for a long prompt that is read in
+        windows. The call's reader is told what was read, now or when the embeddings were kept."""
         call = inspect.signature(original).bind(*args, **kwargs)
         call.apply_defaults()
         arguments = call.arguments
         if any(value is not None for name, value in arguments.items() if "embeds" in name):
             return original(*args, **kwargs)  # the caller has encoded it
+        reader = current_reader()
+        encode = partial(long_prompts.encode, pipeline, reader, original, arguments)
         try:
             kind = type(pipeline)
             code = self._encoders.get(kind) or self._encoders.setdefault(kind, EncoderCode.of(kind))
-            key = code.on(pipeline), self._adapters, _key(arguments)
+            key = code.on(pipeline), self._adapters, reader.mode == "chunk", _key(arguments)
         except Unkeyable:
-            return original(*args, **kwargs)
-        return _copy(self._kept(key, partial(original, **arguments)))
+            result, readings = encode()
+        else:
+            kept = self._kept(key, encode)
+            result, readings = kept.embeddings, kept.readings
+        reader.add(readings)
+        return _copy(result)
 
-    def _kept(self, key: Hashable, encode: Callable[[], Any]) -> Any:
+    def _kept(self, key: Hashable, encode: Callable[[], tuple[Any, tuple[Reading, ...]]]) -> "_Kept":
         with self._lock:
             kept = self._entries.get(key)
             if kept is not None and kept.is_finite:
                 self._entries.move_to_end(key)
-                return kept.embeddings
-        result = _copy(encode())  # a copy of its own: some are views of much larger tensors
-        kept = _Kept(result, [Transfer(sum_of(tensor)) for tensor in _tensors(result)])
+                return kept
+        result, readings = encode()
+        embeddings = _copy(result)  # a copy of its own: some are views of much larger tensors
+        kept = _Kept(embeddings, readings, [Transfer(sum_of(tensor)) for tensor in _tensors(embeddings)])
         with self._lock:
             self._entries[key] = kept
             self._entries.move_to_end(key)
             while self._sum_bytes() > self._budget_bytes:
                 self._entries.popitem(last=False)
-        return result
+        return kept
 
     def _sum_bytes(self) -> int:
         return sum(tensor.nbytes for kept in self._entries.values() for tensor in _tensors(kept.embeddings))
 
 
 class _Kept(NamedTuple):
-    """A result of `encode_prompt`, and the sums of its tensors on their way to the host."""
+    """A result of `encode_prompt`, what its encoders read, and the sums of its tensors on their way to the host."""
 
     embeddings: Any
+    readings: tuple[Reading, ...]
     sums: list[Transfer]
 
     @property

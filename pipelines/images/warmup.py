@@ -78,7 +78,7 @@ class Warmup:
             subject = await self._describe(spec, resident, files)
             found = await self._remembered(prober, resident, subject)
             if found is None:
-                found = await self._try(prober, resident)
+                found = replace(await self._try(prober, resident), prompt_tokens=trials.prompt_tokens)
                 if subject is not None and not trials.passing:
                     await self._write(subject, found)
                 else:
@@ -199,6 +199,7 @@ class _Trials:
         self._submit = submit
         self._errors = errors
         self.passing = False  # one failed for a reason of the moment, which the next time need not have
+        self.prompt_tokens: int | None = None  # the most that the first one's prompt may have
 
     async def draw(self, job: ImageJob) -> tuple[EncodedImage, ...] | str:
         """The pictures, or why they fail, in one line."""
@@ -206,6 +207,8 @@ class _Trials:
         async with contextlib.aclosing(self._submit(job)) as events:
             async for event in events:
                 if isinstance(event, Finished):
+                    if self.prompt_tokens is None:
+                        self.prompt_tokens = event.found.get("prompt_tokens", {}).get("of")
                     return event.images
                 if isinstance(event, Failed):
                     error = self._errors.pop(job.id)

@@ -21,6 +21,7 @@ Parallel = Literal["auto", "context", "tensor", "encoders"]
 ControlKind = Literal["controlnet", "ip-adapter"]
 Scalar = str | int | float | bool
 SchedulerConfig = tuple[tuple[str, Scalar], ...]
+LongPrompt = Literal["refuse", "tell", "chunk"]  # what becomes of a prompt that no text encoder reads whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class SamplingDefaults:
     shift: float | None = None  # flow-matching time shift; None keeps the scheduler's own
     refine_strength: float = 0.3  # strength of the second pass of a 2K or 4K picture
     scheduler_config: SchedulerConfig = ()  # over the checkpoint's scheduler_config.json; by key, sorted
+    long_prompt: LongPrompt = "tell"  # "chunk" reads all of it, in windows or up to the longest that a class takes
 
     def resolve(self, steps: int, **overrides: Any) -> "Sampling":
         """The defaults, replaced by what a request sets. Raises TypeError for a name that is not a field."""
@@ -259,6 +261,7 @@ FailureCode = Literal[
     "unsupported",
     "context_length_exceeded",
     "invalid_value",
+    "prompt_too_long",
 ]
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
-from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
+from pipelines.protocol.images import CheckpointSpec, Event, ImageJob, LongPrompt
 
 Job = ImageJob | ChatJob | CountJob | ClassifyJob
 Spec = CheckpointSpec | ChatSpec | ClassifierSpec
@@ -150,6 +150,8 @@ class Abilities:
     controlnets_with: tuple[ControlledWith, ...] = ()  # what ControlNets work with
     controlnets_at_once: int = 0
     ip_adapters_with: tuple[ControlledWith, ...] = ()
+    long_prompts: tuple[LongPrompt, ...] = ("refuse", "tell")  # what it can do with a prompt that is too long
+    prompt_tokens: int | None = None  # of a prompt that it reads whole, if it has a limit
     withdrawn: tuple[Withdrawn, ...] = ()
     unit_s: float | None = None  # device time of a unit of work, measured in warmup (pipelines.catalog.estimate)
 

@@ -16,9 +16,9 @@ from pipelines.protocol.chat import Admitted
 from server.accounts.keys import Key
 from server.errors import ApiError
 from server.flows.chat.any_model import rename_field
-from server.flows.chat.picture import CallAdmitted, PicturedEvent
+from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson, prepend
-from server.http.deps import name_ignored, wants_keepalive
+from server.http.deps import name_ignored, truncated_header, wants_keepalive
 from server.http.sse import SEPARATOR, event, event_stream
 from server.services import Services
 
@@ -87,16 +87,28 @@ async def _respond(
         sent = _sse_events(protocol.to_events(all_events), protocol)
         return event_stream(sent, keepalive_s, headers, comment=protocol.comment)
 
+    cuts: list[str] = []
+
     async def body() -> bytes:
-        return json.dumps(await protocol.to_body(all_events)).encode()
+        return json.dumps(await protocol.to_body(_noting(all_events, cuts))).encode()
 
     if keepalive:
         return KeepAliveJson(body, keepalive_s, headers)
     try:
-        return Response(await body(), media_type="application/json", headers=headers)
+        content = await body()
+        headers |= truncated_header("; ".join(dict.fromkeys(cuts)))
+        return Response(content, media_type="application/json", headers=headers)
     except ApiError as error:
         rename_field(error, protocol.fields)
         raise
+
+
+async def _noting(events: AsyncIterator[PicturedEvent], cuts: list[str]) -> AsyncIterator[PicturedEvent]:
+    """The events, from which what was cut off the pictures' prompts is noted."""
+    async for each in events:
+        if isinstance(each, PictureDelta) and each.truncated:
+            cuts.append(each.truncated)
+        yield each
 
 
 async def _sse_events(events: AsyncIterator[Json], protocol: Protocol) -> AsyncIterator[ServerSentEvent]:

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.backends.storage import Storage
 from server.errors import ApiError, retry_after_header
 from server.flows.images.request import ImageRequest
-from server.flows.images.results import EventKind, image_events, load_answer
+from server.flows.images.results import EventKind, image_events, load_answer, truncated_of
+from server.http.deps import truncated_header
 from server.http.sse import event, event_stream
 from server.schemas.image_jobs import ImageJobState
 from server.state.active_calls import ActiveCall
@@ -64,7 +65,10 @@ class ImageCallResponse(Response):
             await self._call.admission()
             self._call.response_started = True
             return KeepAliveJson(self._json, self._keepalive_s, self._call_headers())
-        return Response(await self._json(), media_type="application/json", headers=self._call_headers())
+        body = await self._json()
+        cut = truncated_of(self._request, await self._call.result())
+        headers = self._call_headers() | truncated_header(cut)
+        return Response(body, media_type="application/json", headers=headers)
 
     async def _json(self) -> bytes:
         answer = await load_answer(self._storage, await self._call.result())

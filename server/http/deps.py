@@ -1,6 +1,5 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
-import re
 from collections.abc import Iterable
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -19,7 +18,6 @@ SESSION_COOKIE = "darkroom-session"
 FORWARDED = "darkroom.forwarded"  # in the ASGI scope of what another gateway has sent: the id of the caller's key
 KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
 KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
-FIELD_NAME = re.compile(r"[\w.\[\]-]+", re.ASCII)
 
 
 def services(request: Request) -> Services:
@@ -135,8 +133,13 @@ def wants_async(request: Request) -> bool:
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
     """Names the fields of a request that had no effect, except names that no header can hold."""
-    named = ", ".join(name for name in fields if FIELD_NAME.fullmatch(name))[:500]
+    named = ", ".join(name for name in fields if name.isascii() and name.isprintable() and "," not in name)[:500]
     return {"x-darkroom-ignored": named} if named else {}
+
+
+def truncated_header(text: str) -> dict[str, str]:
+    """Names what of a call's prompts was not read, if there is any."""
+    return {"x-darkroom-truncated": text} if text else {}
 
 
 def name_ignored(headers: dict[str, str], fields: Iterable[str]) -> dict[str, str]:

@@ -34,6 +34,11 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "Retry-After": ("integer", "Seconds after which to send the request again, at most 120."),
     "x-darkroom-job": ("string", "The id of this call, for GET /v1/images/jobs/{job_id}."),
     "x-darkroom-ignored": ("string", "Fields of the request that had no effect, separated by commas."),
+    "x-darkroom-truncated": (
+        "string",
+        'What of the prompts no text encoder read, as `prompt: 14 of 89 tokens, from "..."`. A stream\'s last events, '
+        "and answers that began before that was known, have it in `parameters` alone.",
+    ),
     "Idempotency-Replayed": ("string", "`true` if this is the answer of an earlier request."),
     "Location": ("string", "Where the state of the call is."),
     "Preference-Applied": ("string", "`respond-async`."),
@@ -42,7 +47,7 @@ RESPONSE_HEADERS = {  # name -> schema type, description
     "x-ratelimit-reset-requests": ("string", "When all of them are free again, for example `1s` or `6m0s`."),
 }
 RATE_HEADERS = tuple(name for name in RESPONSE_HEADERS if name.startswith("x-ratelimit-"))
-CREATE_HEADERS = ("x-darkroom-ignored", "Idempotency-Replayed", *RATE_HEADERS)
+CREATE_HEADERS = ("x-darkroom-ignored", "x-darkroom-truncated", "Idempotency-Replayed", *RATE_HEADERS)
 
 ERRORS: dict[int, tuple[type[ApiError], str]] = {
     400: (BadRequest, "A value is invalid; `param` names it."),

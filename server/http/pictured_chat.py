@@ -19,6 +19,7 @@ from server.flows.chat.completion import CompletionHead, chunks, collect
 from server.flows.chat.parse import custom_names
 from server.flows.chat.picture import PicturedEvent
 from server.flows.fingerprint import fingerprint
+from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.models import find_chat_model, find_image_model
 from server.flows.pictured_chat.conversation import read_conversation
 from server.flows.pictured_chat.image_call import OPTIONS, request_fingerprint, to_image_request
@@ -109,7 +110,8 @@ async def _by_image_model(
     draw = services.pictured_chat.draw
     events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
     protocol = call.write(CompletionHead.of_call(model.name), image.n)
-    headers = ignored_header([*call.ignored, *drawing.unread])
+    prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
+    headers = ignored_header([*call.ignored, *drawing.unread, *foreign_syntax(prompts)])
     return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
 
 

@@ -52,7 +52,7 @@ BODY = json_body(GenerateBody, examples.GENERATE)
 PICTURE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
 GENERATES: dict[str, Any] = {
     "body": BODY,
-    "headers": ["x-darkroom-ignored", *RATE_HEADERS],
+    "headers": ["x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS],
     "others": errors_as(GeminiError, (*RUN_ERRORS, 409, 422)),
 }
 

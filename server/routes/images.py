@@ -16,6 +16,7 @@ from server.errors import BadRequest, UnsupportedMedia
 from server.flows.call_recording import describe_body
 from server.flows.fingerprint import fingerprint
 from server.flows.images.controls import ControlRequest
+from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.images.request import ImageRequest, unused_fields
 from server.flows.references import Reference
 from server.http import examples
@@ -196,6 +197,7 @@ async def _answer(
     call = await services.image_calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
     unused = unused_fields(image_request, services.catalog.current, services.image_engine.abilities)
+    unused += foreign_syntax({"prompt": body.prompt, "negative_prompt": body.negative_prompt})
     headers = services.limiter.headers(key) | ignored_header([*ignored, *unused])
     if image_request.in_background:
         return BackgroundCallResponse(call, partial(services.image_jobs.describe, key), headers)

@@ -99,6 +99,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         steps=model.steps,
         supports=supports,
         negative_prompt_above=abilities.negative_prompt_above if abilities is not None else None,
+        long_prompts=list(abilities.long_prompts) if abilities is not None else [],
         adapters=offered_loras(model, abilities),
         schedulers=offered_schedulers(model, abilities),
         controls=[_control_card(control, abilities) for control in offered_controls(model, abilities)],
@@ -106,6 +107,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         limits=ImageLimits(
             max_n=services.settings.max_n,
             max_prompt_characters=MAX_PROMPT,
+            prompt_tokens=abilities.prompt_tokens if abilities is not None else None,
             max_references=max_references,
             max_steps=MAX_STEPS,
             min_area_px=MIN_AREA_PX[model.tier],

@@ -28,6 +28,7 @@ from server.http.deps import (
     public_base,
     query_flag,
     read_retry_info,
+    truncated_header,
     wants_keepalive,
 )
 from server.http.openapi import (
@@ -258,7 +259,10 @@ async def _answer(
         return await _json(response.object(), headers)
     if keepalive:
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
-    return Response(await _body(response), media_type="application/json", headers=headers)
+    content = await _body(response)
+    cuts = dict.fromkeys(item["truncated"] for item in response.output if item.get("truncated"))
+    headers |= truncated_header("; ".join(cuts))
+    return Response(content, media_type="application/json", headers=headers)
 
 
 async def _body(response: ActiveResponse) -> bytes:

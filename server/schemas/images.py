@@ -129,6 +129,7 @@ class SamplingOptions(BaseModel):
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     scheduler: Annotated[str, Field(max_length=100)] | None = None
+    long_prompt: Literal["refuse", "tell", "chunk"] | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
 
 

@@ -15,10 +15,12 @@ class Architecture(Answer):
 
 
 class ImageLimits(Answer):
-    """The bounds of a request. Areas and sides are of the finished picture; sides are multiples of `side_multiple`."""
+    """The bounds of a request. `prompt_tokens` is how many the checkpoint reads of a prompt, null until it is loaded or
+    if it has no limit. Areas and sides are of the finished picture; sides are multiples of `side_multiple`."""
 
     max_n: int
     max_prompt_characters: int
+    prompt_tokens: int | None
     max_references: int
     max_steps: int
     min_area_px: int
@@ -60,6 +62,7 @@ class ModelCard(Answer):
     steps: int
     supports: list[str]
     negative_prompt_above: float | None
+    long_prompts: list[Literal["refuse", "tell", "chunk"]]
     adapters: list[str]
     schedulers: list[str]
     controls: list[ControlCard]

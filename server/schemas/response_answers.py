@@ -102,6 +102,7 @@ class ImageCall(TypedDict):
     output_format: NotRequired[str]
     action: NotRequired[Literal["generate", "edit"]]
     url: NotRequired[str]
+    truncated: NotRequired[str]
     error: NotRequired[ErrorDetail]
 
 

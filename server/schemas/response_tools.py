@@ -81,7 +81,8 @@ class Mask(LenientModel):
 
 
 class ImageTool(LenientModel):
-    """The image tool. Unset fields are the image model's defaults. `seed` is an extension of this server."""
+    """The image tool. Unset fields are the image model's defaults. `seed` and `long_prompt` are extensions of this
+    server."""
 
     type: Literal["image_generation"]
     model: str | None = None
@@ -97,6 +98,7 @@ class ImageTool(LenientModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    long_prompt: Literal["refuse", "tell", "chunk"] | None = None
 
 
 Tool = Annotated[FunctionTool | CustomTool | NamespaceTool | ImageTool, Field(discriminator="type")]

@@ -57,6 +57,20 @@ YES_OR_NO = {True: "yes", False: "no"}
 DRAWN_APART = {"hidream"}  # its rows differ in a shared pass, which the engine finds at the first one
 GUIDED_ABOVE_0 = {"z-image"}  # the others compute a negative prompt's part of a step at a guidance above 1 only
 ONE_BY_ONE = {"glm-image"}  # its tokens are drawn by torch's global generator, which all runs share
+# Tokens of a prompt, without special ones and those of a template, by its tokenizer here
+TOKENS = {
+    **dict.fromkeys(("sd15", "sd15-inpaint", "instruct-pix2pix", "lcm"), 75),
+    **dict.fromkeys(("sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner"), 75),
+    **dict.fromkeys(("flux", "flux-schnell", "flux-fill", "kontext", "chroma"), 511),
+    **dict.fromkeys(("z-image", "klein", "klein-base"), 493),
+    **{"sd3": 255, "lumina2": 92, "cogview4": 1023, "aura-flow": 255, "sana": 298, "sana-sprint": 298},
+    **{"pixart": 299, "hidream": 128, "qwen-image": 512, "glm-image": None},
+    **{"flux2": 326, "qwen-edit": None, "qwen-edit-plus": None},
+}
+READ_ALL = {  # in windows, or up to the longest that the class lets through
+    *("sd15", "sd15-inpaint", "lcm", "sdxl", "sdxl-turbo", "sdxl-inpaint", "sdxl-refiner", "sd3", "flux"),
+    *("flux-schnell", "flux-fill", "kontext", "chroma", "qwen-image", "qwen-edit", "qwen-edit-plus"),
+}
 WITHDRAWN = {
     "chroma": "a mask: AttributeError: 'FrozenDict' object has no attribute 'guidance_embeds'",
     "sana-sprint": "another number of steps: ValueError: Intermediate timesteps for SCM is not supported",
@@ -100,8 +114,9 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     found = await engine.prepare(spec)
     above = float(name not in GUIDED_ABOVE_0) if found.negative_prompt else None
     at_once = name not in ONE_BY_ONE
+    prompts = Abilities(*expected).long_prompts if name not in READ_ALL else ("refuse", "tell", "chunk")
     assert replace(found, unit_s=None, withdrawn=()) == Abilities(
-        *expected, negative_prompt_above=above, at_once=at_once
+        *expected, negative_prompt_above=above, at_once=at_once, prompt_tokens=TOKENS[name], long_prompts=prompts
     )
     assert WITHDRAWN.get(name, "") in "; ".join(map(str, found.withdrawn))
     inputs = {} if found.text else {"references": (plain_picture(),)}

@@ -22,7 +22,10 @@ CARD = {
     "supports": ["text", "image", "mask", "negative_prompt", "guidance", "steps"],
     "negative_prompt_above": 1,
     "max_references": 4,
+    "long_prompts": ["refuse", "tell", "chunk"],
+    "limits": {"prompt_tokens": 75},
 }
+TOKENS = {"prompt_tokens": {"used": 75, "of": 75, "cut": 14, "cut_at": 4}}
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ def stream(seen: Seen, *, cut_after: int | None = None, wait: asyncio.Event | No
         for i in range(n)
         for number in range(int(seen.fields.get("partial_images", 0)))
     ]
-    events += [{"type": "image_generation.completed", "image_index": i, "b64_json": picture} for i in range(n)]
+    completed = {"type": "image_generation.completed", "b64_json": picture, "parameters": TOKENS}
+    events += [{**completed, "image_index": i} for i in range(n)]
 
     async def send() -> AsyncIterator[str]:
         yield ": keep-alive\n\n"

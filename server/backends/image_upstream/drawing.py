@@ -5,6 +5,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import structlog
@@ -16,7 +17,7 @@ from pipelines.protocol.upstream import ImageUpstream
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
 from server.backends.image_upstream.answers import UpstreamError
-from server.backends.image_upstream.exchange import Files, OnBegun, OnPreview, cancel, send
+from server.backends.image_upstream.exchange import Answered, Files, OnBegun, OnPreview, cancel, send
 from server.backends.image_upstream.png import to_png
 from server.backends.image_upstream.requests import SEED_MODULUS, ImageExchange, exchanges_of
 from server.backends.upstream import UpstreamClient
@@ -38,6 +39,7 @@ class _Seen:
     tell: Tell
     previews: set[tuple[int, int]] = field(default_factory=set)
     pictures: int = 0
+    found: dict[str, Any] = field(default_factory=dict)  # for the answer's parameters
 
     def report(self) -> None:
         """Progress in steps, of which the other server tells nothing: previews are evenly spread over them."""
@@ -74,22 +76,22 @@ class UpstreamDrawing:
                 raise errors.exceptions[0] from None
         drawn = [image for task in tasks for image in task.result()]
         run_s = time.monotonic() - began
-        return Finished(tuple(drawn), run_s, run_s / work_units(job))
+        return Finished(tuple(drawn), run_s, run_s / work_units(job), found=seen.found)
 
     async def _draw(
         self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
     ) -> Sequence[EncodedImage]:
         job, images = seen.job, []
-        for i, data in enumerate(await self._send(exchange, upstream, files, seen)):
+        answered = await self._send(exchange, upstream, files, seen)
+        seen.found |= answered.found
+        for i, data in enumerate(answered.pictures):
             seed = (job.seed + exchange.first + i) % SEED_MODULUS
             images.append(await self._finish(job, upstream, data, seed))
             seen.pictures += 1
             seen.report()
         return images
 
-    async def _send(
-        self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen
-    ) -> Sequence[bytes]:
+    async def _send(self, exchange: ImageExchange, upstream: ImageUpstream, files: Files, seen: _Seen) -> Answered:
         """Another Darkroom finds by its Idempotency-Key what it began, so a connection that breaks costs no picture,
         and draws none twice. Others are asked once."""
 
@@ -113,7 +115,7 @@ class UpstreamDrawing:
         job_id: str,
         on_preview: OnPreview,
         on_begun: OnBegun,
-    ) -> Sequence[bytes]:
+    ) -> Answered:
         began = False
         for delay_s in (*RETRY_DELAYS_S, None):
             try:

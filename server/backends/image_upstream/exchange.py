@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import httpx
 from pydantic_core import from_json, to_json
@@ -23,8 +23,16 @@ MAX_ERROR_BYTES = 256 * 1024
 JOB_HEADER = "x-darkroom-job"
 CONFLICT, UNAVAILABLE = 409, 503
 Json = dict[str, Any]
+TOKENS: Final = ("prompt_tokens", "negative_prompt_tokens")  # what of the prompts was read
 OnPreview = Callable[[int, int, bytes], Awaitable[None]]  # picture of the request, number of its preview, the file
 OnBegun = Callable[[str], None]  # with the id of another Darkroom's call
+
+
+class Answered(NamedTuple):
+    """The pictures of one request, in order, and what another Darkroom says of how its prompts were read."""
+
+    pictures: Sequence[bytes]
+    found: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,8 @@ async def send(
     files: Files,
     on_preview: OnPreview,
     on_begun: OnBegun,
-) -> Sequence[bytes]:
-    """The pictures of one request, in order. Raises UpstreamError.
+) -> Answered:
+    """The pictures of one request. Raises UpstreamError.
 
     Cancelling it closes the connection, by which a server knows that nobody waits any more. Another Darkroom goes on
     all the same, since the request has an Idempotency-Key: see `cancel`.
@@ -63,7 +71,7 @@ async def send(
         if response.headers.get("content-type", "").startswith("text/event-stream"):
             return await _from_stream(upstream, response, exchange.count, limit, on_preview)
         body = await asyncio.to_thread(_parse, upstream, await _read(upstream, response, limit))
-        return await asyncio.to_thread(_pictures, upstream, body, exchange.count)
+        return Answered(await asyncio.to_thread(_pictures, upstream, body, exchange.count), {})
 
 
 async def cancel(
@@ -135,9 +143,10 @@ async def _refusal(upstream: ImageUpstream, response: httpx.Response) -> Upstrea
 
 async def _from_stream(
     upstream: ImageUpstream, response: httpx.Response, count: int, limit: int, on_preview: OnPreview
-) -> Sequence[bytes]:
+) -> Answered:
     """Another Darkroom's stream: previews, then each finished picture."""
     pictures: dict[int, bytes] = {}
+    found: Json = {}
     async for line in _lines(upstream, response, limit):
         if not line.startswith(b"data:"):
             continue  # a comment that keeps the connection alive, or the event's name, which the data have too
@@ -150,10 +159,22 @@ async def _from_stream(
             await on_preview(index, event.get("partial_image_index", 0), data)
         elif kind.endswith(".completed"):
             pictures[index] = data
+            found = _found(event.get("parameters"))
     if sorted(pictures) != list(range(count)):
         failed = Failed("upstream_failed", f"The server behind model `{upstream.model}` ended its stream early.")
         raise UpstreamError(failed, cut=True)
-    return [pictures[index] for index in range(count)]
+    return Answered([pictures[index] for index in range(count)], found)
+
+
+def _found(parameters: object) -> Json:
+    """The token counts among an answer's parameters, as far as they are ones."""
+    told = parameters if isinstance(parameters, dict) else {}
+    counts = {name: _numbers(told[name]) for name in TOKENS if isinstance(told.get(name), dict)}
+    return {name: numbers for name, numbers in counts.items() if "used" in numbers}
+
+
+def _numbers(counts: Json) -> Json:
+    return {name: number for name, number in counts.items() if type(number) is int and number >= 0}
 
 
 def _pictures(upstream: ImageUpstream, body: Json, count: int) -> Sequence[bytes]:

@@ -23,7 +23,19 @@ OUR_NAMES = {  # the other servers' fields -> ours, for their errors
     "images": "image",
     "image[]": "image",
 }
-OUR_FIELDS = {"prompt", "n", "size", "seed", "steps", "guidance", "strength", "negative_prompt", "image", "mask"}
+OUR_FIELDS = {
+    "prompt",
+    "long_prompt",
+    "n",
+    "size",
+    "seed",
+    "steps",
+    "guidance",
+    "strength",
+    "negative_prompt",
+    "image",
+    "mask",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,7 @@ def abilities_of(upstream: ImageUpstream, max_references: int) -> Abilities:
         negative_prompt="negative_prompt" in supports,
         guidance="guidance" in supports,
         any_steps="steps" in supports,
+        long_prompts=(),
     )
 
 
@@ -64,6 +77,8 @@ def abilities_of_card(card: Mapping[str, Any]) -> Abilities:
         guidance="guidance" in supports,
         any_steps="steps" in supports,
         negative_prompt_above=None if above is None else float(above),
+        long_prompts=tuple(card.get("long_prompts", ())),
+        prompt_tokens=card.get("limits", {}).get("prompt_tokens"),
     )
 
 
@@ -104,6 +119,8 @@ def _of_darkroom(job: ImageJob, abilities: Abilities) -> dict[str, Any]:
         fields["steps"] = job.sampling.steps
     if abilities.guidance:
         fields["guidance"] = job.sampling.guidance
+    if abilities.long_prompts:
+        fields["long_prompt"] = job.sampling.long_prompt
     if not task_of(job).starts_from_noise:
         fields["strength"] = job.sampling.strength
     return fields

@@ -9,6 +9,7 @@ import { Easel, maskOf } from "../parts/easel.js";
 import { JobCard } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
+import { PromptField } from "../parts/prompt.js";
 import { jobs, startJob } from "../state/jobs.js";
 import { can, findModel, imageModels, models } from "../state/models.js";
 
@@ -83,7 +84,7 @@ export default function Edit({ title }) {
     <div class="two">
       <form class="form" onSubmit=${submit}>
         <label for="image">${t("Image")}<input id="image" type="file" accept="image/png,image/jpeg,image/webp" onChange=${choose} /></label>
-        <${Field} as="textarea" id="prompt" rows="3" required label=${t("What it shall become")} value=${values.prompt} onInput=${set("prompt")} />
+        <${PromptField} rows="3" model=${model} label=${t("What it shall become")} value=${values.prompt} onInput=${set("prompt")} />
         <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setValues({ ...values, model: id })} />
         <div class="row">
           <${Field} id="seed" type="number" min="0" label=${t("Seed")} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />

@@ -6,6 +6,7 @@ import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js"
 import { JobCard } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
+import { PromptField } from "../parts/prompt.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
@@ -62,7 +63,7 @@ function Form({ onSubmit, work }) {
   };
   const choices = imageModels(models.get()).map((each) => [each.id, `${each.id} · ${each.tier}`]);
   return html`<form class="form" ref=${form} onSubmit=${submit} onKeyDown=${keys}>
-    <${Field} as="textarea" id="prompt" label=${t("Prompt")} rows="4" required maxlength=${model.limits.max_prompt_characters}
+    <${PromptField} label=${t("Prompt")} rows="4" model=${model}
       placeholder=${t("a red boat at sunset")} value=${values.prompt} onInput=${set("prompt")} hint=${t("Ctrl+Enter generates.")} />
     <${Select} id="model" label=${t("Model")} options=${choices} value=${model.id} onChange=${(id) => setDraft({ model: id })} />
     <${Ratios} model=${model} value=${values.size} />

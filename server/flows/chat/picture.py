@@ -15,13 +15,15 @@ class CallAdmitted(Admitted):
 
 @dataclass(frozen=True, slots=True)
 class PictureDelta:
-    """A whole picture of a choice, as base64. `link`: the URL by which the choice's text names it, if it does."""
+    """A whole picture of a choice, as base64. `link`: the URL by which the choice's text names it, if it does.
+    `truncated`: what of its prompt was not read."""
 
     choice: int
     data: str
     media_type: str
     index: int = 0  # among the pictures of its choice
     link: str | None = None
+    truncated: str = ""
 
     @property
     def data_uri(self) -> str:

@@ -302,6 +302,8 @@ def _to_api_error(event: Failed, job: ImageJob) -> ApiError:
         return BadRequest(event.message, param=param, code="unsupported_parameter")
     if event.code == "invalid_picture":
         return InvalidPicture(event.message, event.param)
+    if event.code == "prompt_too_long":
+        return BadRequest(event.message, param=event.param, code=event.code)
     if event.code in {"upstream_rejected", "moderation_blocked"}:
         code = event.code if event.code == "moderation_blocked" else None
         return BadImageRequest(event.message, param=event.param, code=code)

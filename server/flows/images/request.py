@@ -117,6 +117,12 @@ def _check_guidance(request: ImageRequest, model: ImageModel, abilities: Abiliti
 
 def _check_abilities(request: ImageRequest, model: ImageModel, abilities: Abilities) -> None:
     _check_guidance(request, model, abilities)
+    long_prompt = request.sampling.long_prompt
+    if long_prompt is not None and long_prompt not in abilities.long_prompts:
+        values = " or ".join(f"'{value}'" for value in abilities.long_prompts)
+        use = f"use {values}" if values else "leave it out"
+        message = f"Model `{model.name}` can't read a long prompt with '{long_prompt}': {use}."
+        raise BadRequest(message, param="long_prompt", code="unsupported_value")
     if request.sampling.steps not in {None, model.steps} and not abilities.any_steps:
         message = f"Model `{model.name}` draws in {model.steps} steps only: leave 'steps' out."
         raise BadRequest(message, param="steps", code="unsupported_value")
@@ -239,6 +245,8 @@ def build_job(
     used = {name: getattr(sampling, name) for name in SamplingOptions.model_fields} | {"loras": dict(sampling.loras)}
     if request.task(model).starts_from_noise:
         used["strength"] = None
+    if abilities is not None and not abilities.long_prompts:  # another server's, which does not tell
+        used["long_prompt"] = None
     return ImageJob(
         id=call_id,
         checkpoint=model.checkpoint,

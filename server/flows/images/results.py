@@ -14,6 +14,7 @@ from server.accounts.ledger import StoredResult
 from server.accounts.results import Origin, write_origins
 from server.backends.storage import NAME, Storage
 from server.errors import NotFound
+from server.flows.images.prompt_notes import truncated
 from server.flows.images.request import ImageRequest
 from server.flows.references import Source
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
@@ -70,6 +71,12 @@ def build_result(
     )
     pictures = {result.name: image.data for image, result in zip(images, stored, strict=True)}
     return ImageResult(job.id, answer, tuple(pictures), format_, pictures)
+
+
+def truncated_of(request: ImageRequest, result: ImageResult) -> str:
+    """What of the call's prompts no text encoder read, in words; "" if they read all."""
+    parameters = result.answer.parameters
+    return truncated(parameters, {"prompt": request.prompt, "negative_prompt": parameters.get("negative_prompt")})
 
 
 def origins_write(

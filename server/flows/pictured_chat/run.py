@@ -21,7 +21,7 @@ from server.errors import Overloaded, ReplayedError
 from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
-from server.flows.images.results import load_answer
+from server.flows.images.results import load_answer, truncated_of
 from server.flows.responses.create import ResponseCreator
 from server.flows.retries import RetryInfo
 from server.schemas.chat_messages import custom_arguments
@@ -56,10 +56,10 @@ class PicturedChat:
             yield CallAdmitted(0, job=call.call.id, replayed=call.replayed)
             result = await call.result()
             answer = await load_answer(self._storage, result)
-            media_type = f"image/{answer.output_format}"
+            media_type, cut = f"image/{answer.output_format}", truncated_of(request, result)
             for index, item in enumerate(answer.data):
                 link = result.answer.data[index].url if self._links else None
-                yield PictureDelta(index, item.b64_json or "", media_type, link=link)
+                yield PictureDelta(index, item.b64_json or "", media_type, link=link, truncated=cut)
                 yield ChoiceFinished(index, "stop")
             yield ChatFinished(ChatUsage(answer.usage.input_tokens, answer.usage.output_tokens), 0.0)
 
@@ -96,7 +96,8 @@ def _events(event: Json, pictures: int, links: bool) -> Iterator[PicturedEvent]:
                 yield ToolCallDelta(0, index, custom_arguments(item["input"]), item["call_id"], item["name"])
             if item["type"] == "image_generation_call" and item["result"]:
                 link = item["url"] if links else None
-                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures, link)
+                cut = item.get("truncated", "")
+                yield PictureDelta(0, item["result"], f"image/{item['output_format']}", pictures, link, cut)
 
 
 def _end(response: ActiveResponse) -> FinishReason:

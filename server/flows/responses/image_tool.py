@@ -19,11 +19,12 @@ from server.errors import ApiError, BadRequest
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
-from server.flows.images.results import read_picture
+from server.flows.images.results import read_picture, truncated_of
 from server.flows.references import Reference
 from server.flows.responses.context import IMAGE_TOOL_SUCCESS
 from server.flows.responses.plan import ImagePlan
 from server.flows.responses.stream_events import ToolCall
+from server.schemas.images import SamplingOptions
 from server.schemas.response_object import Json, image_item
 from server.schemas.response_tools import ImageTool
 from server.state.active_calls import ActiveCall
@@ -188,6 +189,7 @@ def request_from_tool(
         stream=partial_images > 0,
         partial_images=partial_images,
         seed=tool.seed,
+        sampling=SamplingOptions(long_prompt=tool.long_prompt),
     )
 
 
@@ -217,6 +219,7 @@ def _item(call: ToolCall, arguments: ToolArguments, request: ImageRequest, resul
         "output_format": answer.output_format,
         "action": "edit" if request.references else "generate",
         "url": answer.data[0].url,
+        **({"truncated": cut} if (cut := truncated_of(request, result)) else {}),
     }
     return image_item(call.item_id, "completed", details)
 

@@ -25,6 +25,9 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await page.keyboard.press("Control+Enter");
   await cards(page).waitFor();
   await eventually(async () => assert.match(await page.locator("figcaption").textContent(), /a red boat at sunset.*beta-2.5-flash-image-count · 1536x1024/));
+  await eventually(async () => assert.match(await page.locator("#prompt-hint").textContent(), / \d+ of \d+ tokens\.$/)); // as the server counted
+  await page.locator("#prompt").fill("a small boat ".repeat(100));
+  assert.match(await page.locator("#prompt-hint").textContent(), / About 300 of \d+ tokens: the end may not be read\.$/);
   await cards(page).getByRole("button").press("Enter");
   const shown = page.getByRole("dialog").getByRole("img");
   await shown.evaluate((image) => image.decode());

@@ -35,7 +35,7 @@ MISTAKES = [
     ("guidance = 4.0", 'scheduler_config = "trailing"', "line 8: sampling.scheduler_config: got 'trailing', expected a table"),
     ("guidance = 4.0", "scheduler_config = { sigma_max = [1] }", "line 8: sampling.scheduler_config.sigma_max: got [1], expected text in quotes, a number, true or false"),
     ("guidance = 4.0", "steps = 4", "line 8: sampling.steps: unknown key; it belongs to the top of the file, above the first [table]"),
-    ("guidance = 4.0", "eta = 4.0", "line 8: sampling.eta: unknown key; expected one of guidance, strength, negative_prompt, scheduler, shift, refine_strength, scheduler_config"),
+    ("guidance = 4.0", "eta = 4.0", "line 8: sampling.eta: unknown key; expected one of guidance, strength, negative_prompt, scheduler, shift, refine_strength, scheduler_config, long_prompt"),
     ("[[models]]", "[models]", "line 13: models: got a table, expected a list of tables: write [[models]], in two brackets"),
     ('"1K"', '"1k"', "line 15: models[0].tier: got '1k', expected '1K', '2K' or '4K'"),
     ('"1K"', '"2K"', "line 15: models[0].tier: got '2K', expected '1K' for 'mine' (a name with hd-count is 2K, with 4k-count 4K, any other 1K)"),

@@ -257,6 +257,17 @@ async def test_a_model_says_what_it_supports(app: InProcess) -> None:
     assert (cards["far"]["max_references"], cards["far"]["price"]) == (1, "0.30")
 
 
+async def test_another_darkroom_says_what_it_read_of_a_prompt(app: InProcess, other: ImageServer) -> None:
+    cards = {card["id"]: card for card in (await app.client.get("/v1/models")).json()["data"]}
+    assert (cards["far"]["long_prompts"], cards["far"]["limits"]["prompt_tokens"]) == (CARD["long_prompts"], 75)
+    other.answer = stream
+    drawn = await ask(app, "far", long_prompt="chunk")
+    assert (drawn.json()["parameters"]["long_prompt"], other.seen[-1].fields["long_prompt"]) == ("chunk", "chunk")
+    assert drawn.headers["x-darkroom-truncated"].startswith("prompt: 14 of 89 tokens, from ")
+    refused = await ask(app, "plain", long_prompt="refuse")  # its server does not tell
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "long_prompt")
+
+
 async def test_a_cancelled_call_closes_the_connection(app: InProcess, other: ImageServer) -> None:
     other.gate.clear()
     before = await spent(app)
