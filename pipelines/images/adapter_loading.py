@@ -30,6 +30,7 @@ from pipelines.protocol.messages import AdapterFit
 
 LEAST_SHARE: Final = 0.5  # of an adapter's layers that the model must have
 STRENGTH_TOLERANCE: Final = 0.05  # of the energy: low precision rounds it
+UNFIT: Final = "it does not fit this checkpoint: "
 PEFT_ALONE: Final = (
     "an adapter of peft, whose strength is in adapter_config.json: put that beside it, and call it "
     "adapter_model.safetensors, or save it by diffusers"
@@ -46,16 +47,16 @@ def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
     return {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
 
 
-def load_adapter(pipeline: Any, path: Path, name: str) -> AdapterFit:
-    """Load an adapter without activating it, and say how much of it fits. Raises CheckpointError with the reason
-    alone, and leaves no part of it."""
+def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
+    """Load an adapter without activating it, and say how much of it fits. The strength of one that is `proved` was
+    compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
     if not hasattr(pipeline, "load_lora_weights"):
         raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
     if not path.is_file():
         raise CheckpointError("there is no such file")
     file = read_adapter_file(path)
     try:
-        return _load(pipeline, file, path.stem, name)
+        return _load(pipeline, file, path.stem, name, proved=proved)
     except Exception as error:  # the libraries raise anything for an adapter of another model
         pipeline.delete_adapters([name])
         if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):
@@ -68,23 +69,23 @@ def _reason(pipeline: Any, file: AdapterFile, error: Exception) -> str:
         return "a LoKr adapter: this class takes LoRA alone"
     if not file.strength_known:
         return PEFT_ALONE
-    return f"it does not fit this checkpoint: {_last_line(error)}"
+    return f"{UNFIT}{_last_line(error)}"
 
 
-def _load(pipeline: Any, file: AdapterFile, stem: str, name: str) -> AdapterFit:
+def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: bool) -> AdapterFit:
     total = file.contents.layers
-    fitting = _read(pipeline, file, name).fitting(name)
+    fitting = _read(pipeline, file, name, proved=proved).fitting(name)
     if fitting < LEAST_SHARE * total:
-        raise CheckpointError(f"it does not fit this checkpoint: {fitting} of its {total} layers are in there")
+        raise CheckpointError(f"{UNFIT}{fitting} of its {total} layers are in there")
     others = (f"{count} {kind} layers" for kind, count in file.contents.others.items())
     return AdapterFit(stem, file.contents.kind, fitting, total, (*others, *file.contents.unused))
 
 
-def _read(pipeline: Any, file: AdapterFile, name: str) -> "_Reading":
+def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Reading":
     """The first way of naming the layers of which diffusers makes something. Raises what it raises at the first."""
     failed: Exception | None = None
     for weights in _namings(file, by_own_names(file, _layers(pipeline))):
-        reading = _Reading(pipeline, weights)
+        reading = _Reading(pipeline, weights, proved=proved)
         try:
             reading.load(name)
         except Exception as error:
@@ -113,9 +114,10 @@ def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
 class _Reading:
     """One adapter's weights on their way into a pipeline, which converts their names (`lora_state_dict`)."""
 
-    def __init__(self, pipeline: Any, weights: Weights) -> None:
+    def __init__(self, pipeline: Any, weights: Weights, *, proved: bool) -> None:
         self._pipeline = pipeline
         self._weights = weights
+        self._proved = proved
         self._contents = sort_contents(weights)
         self.converted: Contents | None = None
         self._energy = 0.0  # of what the pipeline has made of the weights
@@ -142,8 +144,9 @@ class _Reading:
         for layer in contents.kronecker - layers.keys():  # diffusers would fuse the model's projections for some
             state = {name: weight for name, weight in state.items() if not name.startswith(f"{layer}.lokr_")}
         self.converted = sort_contents(state)
-        self._energy = energy(state, self.converted)
-        self._check_conversion(lambda marks: convert(marks, **options))
+        if not self._proved:
+            self._energy = energy(state, self.converted)
+            self._check_conversion(lambda marks: convert(marks, **options))
         return (state, *result[1:]) if isinstance(result, tuple) else state
 
     def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
@@ -161,7 +164,7 @@ class _Reading:
         if self.converted is None or not loaded:
             return 0
         found = len(loaded)
-        if self.converted.pairs:
+        if self.converted.pairs and not self._proved:
             strength = sum(
                 pair_energy(each.lora_A[name].weight.detach(), each.lora_B[name].weight.detach())
                 * each.scaling[name] ** 2

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipelines.catalog.adapters import replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.adapter_loading import adapted_components, load_adapter
+from pipelines.images.adapter_loading import UNFIT, adapted_components, load_adapter
 from pipelines.images.base_state import base_state, changed
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.file_versions import FileHashes, FileVersion
@@ -82,7 +82,8 @@ class Adapters:
             try:
                 self._load(pipeline, requested[name].path, name)
             except CheckpointError as error:
-                message = f"the adapter '{requested[name].path.stem}' does not fit it: {error}"
+                why = str(error).removeprefix(UNFIT)
+                message = f"the adapter '{requested[name].path.stem}' does not fit it: {why}"
                 raise UnsupportedTask(message, "loras") from error
         active = {**always, **requested}
         if active:
@@ -115,7 +116,7 @@ class Adapters:
         if isinstance(known, str):
             raise CheckpointError(known)
         if known is not None:
-            load_adapter(pipeline, version.path, name)
+            load_adapter(pipeline, version.path, name, proved=True)
             return
         components = adapted_components(pipeline)
         before = base_state(components)
