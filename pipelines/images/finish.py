@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from pipelines.catalog.plan import Plan
 from pipelines.images.previews import LONG_SIDE_PX
 from pipelines.protocol.images import ImageJob, Picture
 
@@ -16,12 +17,40 @@ def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image.crop((left, top, left + size[0], top + size[1]))
 
 
+def to_drawn_size(image: Image.Image, plan: Plan) -> Image.Image:
+    """A picture of the finished size at the size that is drawn, so that every pixel comes back to its place: with its
+    edges continued where `center_crop` cuts them off, or scaled where what is drawn is scaled back."""
+    size = (plan.width, plan.height)
+    if plan.finish != "crop":
+        return image.resize(size, _method(image))
+    left, top = (size[0] - image.width) // 2, (size[1] - image.height) // 2
+    sides = [(top, size[1] - image.height - top), (left, size[0] - image.width - left), (0, 0)]
+    pixels = np.asarray(image)
+    return Image.fromarray(np.pad(pixels, sides[: pixels.ndim], mode="edge"))
+
+
 def composite(image: Image.Image, job: ImageJob) -> Image.Image:
-    """Restore the reference's pixels outside the mask: the autoencoder changes them even where nothing is painted."""
+    """Restore the reference's pixels outside the mask: the autoencoder changes them even where nothing is painted.
+    Where the mask is between black and white, both are blended."""
     if job.mask is None:
         return image
-    original = ImageOps.fit(to_image(job.references[0]), image.size, Image.Resampling.LANCZOS)
-    return Image.composite(image, original, fit_mask(job.mask, image.size))
+    original, mask = (fit_picture(to_image(each), job) for each in (job.references[0], job.mask))
+    return Image.composite(image, original, mask)
+
+
+def fit_picture(image: Image.Image, job: ImageJob) -> Image.Image:
+    """A reference, a mask or a map at the finished size, cut to its shape: the same pixels if it has that size."""
+    return ImageOps.fit(image, (job.width_px, job.height_px), _method(image))
+
+
+def _method(image: Image.Image) -> Image.Resampling:
+    """A mask must not ring: what it leaves out stays as it was."""
+    return Image.Resampling.BILINEAR if image.mode == "L" else Image.Resampling.LANCZOS
+
+
+def whole_paint(mask: Image.Image) -> Image.Image:
+    """White wherever a mask paints at all: pipelines divide at one half, and what is blended must have been painted."""
+    return mask.point([0] + [255] * 255)
 
 
 def to_image(picture: Picture) -> Image.Image:
@@ -29,19 +58,15 @@ def to_image(picture: Picture) -> Image.Image:
     return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data)
 
 
-def align_reference(reference: Image.Image, job: ImageJob, size: tuple[int, int]) -> Image.Image:
-    """A reference of the picture's aspect ratio, resized to the size that is drawn, so that the two align.
+def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
+    """A reference of the picture's aspect ratio at the size that is drawn, so that the two align.
 
     A pipeline with native references crops other sizes to its multiple, which shifts the content.
     """
-    ratio = (reference.width * job.height_px) / (reference.height * job.width_px)
+    size = (job.width_px, job.height_px)
+    ratio = (reference.width * size[1]) / (reference.height * size[0])
     same_aspect = abs(ratio - 1) < ASPECT_TOLERANCE
-    return reference.resize(size, Image.Resampling.LANCZOS) if same_aspect else reference
-
-
-def fit_mask(mask: Picture, size: tuple[int, int]) -> Image.Image:
-    """The mask, scaled and cut as its reference is."""
-    return ImageOps.fit(to_image(mask), size, Image.Resampling.NEAREST)
+    return to_drawn_size(reference.resize(size, Image.Resampling.LANCZOS), plan) if same_aspect else reference
 
 
 def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
