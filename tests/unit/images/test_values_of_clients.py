@@ -239,7 +239,8 @@ async def test_a_seed_of_minus_one_is_random(running: InProcess, send: str) -> N
             answer = await running.client.post(PATH, json={"model": BETA, "prompt": "a boat", "seed": -1})
         elif send == "form":
             files = {"image": ("a.png", png(), "image/png")}
-            answer = await running.client.post(EDITS, data={"model": BETA, "prompt": "a boat", "seed": "-1"}, files=files)
+            data = {"model": BETA, "prompt": "a boat", "seed": "-1"}
+            answer = await running.client.post(EDITS, data=data, files=files)
         else:
             tool = {"type": "image_generation", "model": BETA, "seed": -1}
             body = {"model": "gpt-4o", "input": "a boat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
