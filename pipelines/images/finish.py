@@ -17,14 +17,21 @@ def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return image.crop((left, top, left + size[0], top + size[1]))
 
 
-def to_drawn_size(image: Image.Image, plan: Plan) -> Image.Image:
-    """A picture of the finished size at the size that is drawn, so that every pixel comes back to its place: with its
-    edges continued where `center_crop` cuts them off, or scaled where what is drawn is scaled back."""
-    size = (plan.width, plan.height)
-    if plan.finish != "crop":
-        return image.resize(size, _method(image))
-    left, top = (size[0] - image.width) // 2, (size[1] - image.height) // 2
-    sides = [(top, size[1] - image.height - top), (left, size[0] - image.width - left), (0, 0)]
+def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
+    """A reference, a mask or a map, cut to the picture's shape, at the size that is drawn, so that every pixel comes
+    back to its place: with the edges continued where `center_crop` cuts, or scaled where what is drawn is scaled back.
+    """
+    if plan.finish == "crop":
+        return _continue_edges(fit_picture(image, job), plan)
+    scale = min(image.width / job.width_px, image.height / job.height_px)
+    wide, high = job.width_px * scale, job.height_px * scale
+    left, top = (image.width - wide) / 2, (image.height - high) / 2
+    return image.resize((plan.width, plan.height), _method(image), box=(left, top, left + wide, top + high))
+
+
+def _continue_edges(image: Image.Image, plan: Plan) -> Image.Image:
+    left, top = (plan.width - image.width) // 2, (plan.height - image.height) // 2
+    sides = [(top, plan.height - image.height - top), (left, plan.width - image.width - left), (0, 0)]
     pixels = np.asarray(image)
     return Image.fromarray(np.pad(pixels, sides[: pixels.ndim], mode="edge"))
 
@@ -63,10 +70,12 @@ def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.
 
     A pipeline with native references crops other sizes to its multiple, which shifts the content.
     """
-    size = (job.width_px, job.height_px)
-    ratio = (reference.width * size[1]) / (reference.height * size[0])
-    same_aspect = abs(ratio - 1) < ASPECT_TOLERANCE
-    return to_drawn_size(reference.resize(size, Image.Resampling.LANCZOS), plan) if same_aspect else reference
+    ratio = (reference.width * job.height_px) / (reference.height * job.width_px)
+    if abs(ratio - 1) >= ASPECT_TOLERANCE:
+        return reference
+    if plan.finish == "crop":
+        return _continue_edges(reference.resize((job.width_px, job.height_px), Image.Resampling.LANCZOS), plan)
+    return reference.resize((plan.width, plan.height), Image.Resampling.LANCZOS)
 
 
 def thumbnail(image: Image.Image) -> NDArray[np.uint8]:

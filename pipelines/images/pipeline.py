@@ -25,7 +25,6 @@ from pipelines.images.finish import (
     align_reference,
     center_crop,
     composite,
-    fit_picture,
     thumbnail,
     to_drawn_size,
     to_image,
@@ -139,7 +138,7 @@ class PicturePipeline:
                     aligned = align_reference(first, job, plan)
                     first = aligned if aligned.size == size else self._bounded(Task.NATIVE, first)
                 else:  # it draws in the size of the reference
-                    first = to_drawn_size(fit_picture(first, job), plan)
+                    first = to_drawn_size(first, job, plan)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
                 images = references(accepted, first, others)
                 return self._call(Task.NATIVE, seed, size, observer, image=images)
@@ -162,7 +161,7 @@ class PicturePipeline:
 
     def _at_drawn_size(self, picture: Picture) -> Image.Image:
         """A reference, a mask or a map, each pixel where the finished picture has it."""
-        return to_drawn_size(fit_picture(to_image(picture), self.job), self.plan)
+        return to_drawn_size(to_image(picture), self.job, self.plan)
 
     def _bounded(self, task: Task, reference: Image.Image) -> Image.Image:
         """A reference of another shape than the picture, at the native area where the task's call has no bound."""

@@ -121,21 +121,35 @@ def test_what_a_mask_keeps_is_kept_to_the_bit_at_any_size(
 
 
 @pytest.mark.parametrize("finish", ["resize", "refine"])
-def test_a_picture_that_is_scaled_to_be_drawn_is_scaled_back_to_its_place(finish: Any) -> None:
+def test_a_picture_that_is_scaled_to_be_drawn_is_scaled_back_to_its_place(
+    finish: Any, loaded: Callable[[str], Checkpoint]
+) -> None:
     """The sides that are drawn are multiples, so they have not quite the shape of the picture."""
+    job = image_job(loaded("sd").spec, width_px=1001, height_px=501)
     marks = Image.new("RGB", (1001, 501))
     for left in (10, 480, 940):
         marks.paste("white", (left, 240, left + 50, 260))
-    back = np.asarray(to_drawn_size(marks, Plan(352, 160, finish)).resize(marks.size, Image.Resampling.LANCZOS))[250]
+    back = np.asarray(to_drawn_size(marks, job, Plan(352, 160, finish)).resize(marks.size, Image.Resampling.LANCZOS))[
+        250
+    ]
     for left in (10, 480, 940):
         bright = np.flatnonzero(back[left - 9 : left + 59, 0] > 127) + left - 9
         assert abs(int(bright[0]) - left) <= 1
         assert abs(int(bright[-1]) - (left + 49)) <= 1
 
 
-def test_the_margin_continues_the_edges() -> None:
+def test_a_large_reference_of_a_small_picture_is_scaled_once(loaded: Callable[[str], Checkpoint]) -> None:
+    """A small picture is drawn larger: its reference must not lose what fits into that."""
+    lines = Image.fromarray(np.tile(np.array([0, 255], np.uint8).repeat(2), (128, 64)))
+    job = image_job(loaded("sd").spec, width_px=64, height_px=32)
+    drawn = to_drawn_size(lines, job, Plan(256, 128, "resize"))
+    assert drawn.tobytes() == lines.tobytes()
+
+
+def test_the_margin_continues_the_edges(loaded: Callable[[str], Checkpoint]) -> None:
+    job = image_job(loaded("sd").spec, width_px=5, height_px=3)
     image = Image.fromarray(as_array(noise((5, 3))))
-    padded = to_drawn_size(image, Plan(16, 8, "crop"))
+    padded = to_drawn_size(image, job, Plan(16, 8, "crop"))
     assert center_crop(padded, image.size).tobytes() == image.tobytes()
     assert padded.getpixel((0, 0)) == image.getpixel((0, 0))
     assert padded.getpixel((15, 7)) == image.getpixel((4, 2))

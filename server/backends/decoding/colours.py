@@ -17,6 +17,7 @@ GRAY_MODES = ("1", "L", "LA", "I;16")
 DEVICE_CLASSES = {"mntr", "scnr", "prtr", "spac"}  # of profiles for the colours of pictures
 PROFILE_COPIES: Final = 6  # of a profile's bytes, while LittleCMS reads its tables
 TABLE_BYTES: Final = 4_000_000  # of a transform of four inks
+MAX_OPERATIONS = 100  # of a multi-process element, or segments of its curve
 PROBE_LEVELS = bytes(range(0, 256, 15))
 COLOR_SPACE, ADOBE_RGB = 0xA001, 2  # of EXIF: not of its standard, but written by cameras
 INTEROPERABILITY_INDEX, OPTIONAL_COLOURS = 1, "R03"  # DCF's name for Adobe RGB
@@ -82,7 +83,7 @@ def conversion_bytes(profile: bytes | None) -> int:
 def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
     """The conversion of a picture with this profile. None where it would change nothing, and for a profile that is
     broken or of other colours than the picture's: viewers show the picture without it."""
-    if profile is None:
+    if profile is None or _is_endless(profile):
         return None
     try:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
@@ -96,6 +97,17 @@ def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
     except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
         return None
     return conversion if _changes_colours(conversion) else None
+
+
+def _is_endless(profile: bytes) -> bool:
+    """Whether it chains so many operations that a table of them would take long to compute. Real ones have ten."""
+    for kind, start, length in ((b"mpet", 12, 4), (b"curf", 8, 2)):
+        position = profile.find(kind)
+        while position >= 0:
+            if int.from_bytes(profile[position + start : position + start + length]) > MAX_OPERATIONS:
+                return True
+            position = profile.find(kind, position + 1)
+    return False
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
