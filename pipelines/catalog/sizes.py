@@ -1,11 +1,12 @@
 """The size of a call's pictures. Pure arithmetic over the preset table.
 
-Every output side is a multiple of 16. A tier is a range of areas; a model draws only in its own tier's range.
+A tier is a range of areas; a model draws only in its own tier's range. Sides that are asked for are multiples of 16;
+a picture that follows a reference has the reference's own, if they are within the tier.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ MIN_AREA_PX: Mapping[Tier, int] = {"1K": MIN_SIDE_PX**2, "2K": 1_850_001, "4K": 
 MAX_SIDE_PX = 3840
 EXTREME_RATIO = 3  # beyond it a side may exceed MAX_SIDE_PX
 RATIO_TOLERANCE = 0.05
+EPSILON = 1e-6  # of rounding; what is found is checked by the rules themselves
 
 # The pixel sizes that the API documents; at another tier than 1K they stand for their ratio.
 LISTED_SIZES = {"1024x1024": "1:1", "1536x1024": "3:2", "1024x1536": "2:3", "1792x1024": "16:9", "1024x1792": "9:16"}
@@ -72,45 +74,71 @@ def _default_size(rules: SizeRules) -> Size:
 
 
 def _from_reference(rules: SizeRules, width: int, height: int) -> Size:
-    """The reference's own size on the grid, scaled into the tier with its ratio kept."""
+    """The reference's own size; of one outside the tier, the size on the grid that is nearest to it there."""
     if not _accepts_ratio(rules, width, height):
         raise SizeError(
             f"The first reference image is {width}x{height}; {_ratios_hint(rules)} Send 'size' to choose one of them."
         )
-    scale = _scale_into_tier(rules.tier, width, height)
-    candidates = _nearest_on_grid(width * scale, height * scale)
-    valid = [s for s in candidates if _problem(rules, s.width_px, s.height_px) is None]
-    if not valid:  # a ratio at the edge of the tolerance, which rounding to the grid exceeds
-        return Size(*rules.presets[_nearest_ratio(rules, width, height)])
-    return min(valid, key=lambda s: abs(s.width_px - width * scale) + abs(s.height_px - height * scale))
+    if _problem(rules, width, height) is None:
+        return Size(width, height)
+    return _nearest_on_grid(rules, width, height)
 
 
 def _scale_into_tier(tier: Tier, width: int, height: int) -> float:
     area = width * height
     low = MIN_AREA_PX[tier] if tier == "1K" else MIN_AREA_PX[tier] * 1.03  # room for rounding to the grid
     if area > MAX_AREA_PX[tier]:
-        return math.sqrt(MAX_AREA_PX[tier] / area)
-    short = max(1.0, MIN_SIDE_PX / min(width, height))
-    return max(math.sqrt(low / area) if area < low else 1.0, short)
+        scale = math.sqrt(MAX_AREA_PX[tier] / area)
+    else:
+        scale = max(math.sqrt(low / area) if area < low else 1.0, MIN_SIDE_PX / min(width, height))
+    longest, shortest = max(width, height), min(width, height)
+    return scale if longest > EXTREME_RATIO * shortest else min(scale, MAX_SIDE_PX / longest)
 
 
-def _nearest_on_grid(width: float, height: float) -> list[Size]:
-    widths = {max(GRID_PX, math.floor(width / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
-    heights = {max(GRID_PX, math.floor(height / GRID_PX + d) * GRID_PX) for d in (0, 0.5, 1)}
-    return [Size(w, h) for w in sorted(widths) for h in sorted(heights)]
+def _nearest_on_grid(rules: SizeRules, width: int, height: int) -> Size:
+    """Of the sizes that may be asked for, the one whose sides differ least from these, scaled into the tier first."""
+    scale = _scale_into_tier(rules.tier, width, height)
+    wide, high = width * scale, height * scale
+    nearest, least = Size(*rules.presets[_nearest_ratio(rules, width, height)]), math.inf
+    widest = max(1 / _ratio_error(ratio, 1, 1) for ratio in rules.presets) * (1 + RATIO_TOLERANCE)
+    for drawn_wide in _outward(wide, MIN_SIDE_PX, math.sqrt(MAX_AREA_PX[rules.tier] * widest)):
+        if abs(drawn_wide - wide) >= least:
+            break
+        for low, most in _heights(rules, drawn_wide):
+            for drawn_high in _outward(high, low, most):
+                difference = abs(drawn_wide - wide) + abs(drawn_high - high)
+                if difference >= least:
+                    break
+                if _problem(rules, drawn_wide, drawn_high) is None:
+                    nearest, least = Size(drawn_wide, drawn_high), difference
+    return nearest
+
+
+def _heights(rules: SizeRules, width: int) -> Iterator[tuple[float, float]]:
+    """From where to where a picture of this width has one of the ratios, and an area of the tier."""
+    least, most = MIN_AREA_PX[rules.tier] / width, MAX_AREA_PX[rules.tier] / width
+    for ratio in rules.presets:
+        exact = _ratio_error(ratio, width, 1)
+        yield max(least, exact / (1 + RATIO_TOLERANCE)), min(most, exact / (1 - RATIO_TOLERANCE))
+
+
+def _outward(side: float, least: float, most: float) -> list[int]:
+    """The multiples of the grid from `least` to `most`, those nearest to `side` first."""
+    first, last = math.ceil(least / GRID_PX - EPSILON), math.floor(most / GRID_PX + EPSILON)
+    return sorted((i * GRID_PX for i in range(first, last + 1)), key=lambda multiple: abs(multiple - side))
 
 
 def _exact_size(rules: SizeRules, width: int, height: int) -> Size:
-    problem = _problem(rules, width, height)
+    off_grid = width % GRID_PX or height % GRID_PX
+    problem = f"both sides must be multiples of {GRID_PX}." if off_grid else _problem(rules, width, height)
     if problem is not None:
-        raise SizeError(f"Invalid size '{width}x{height}': {problem} {_suggestion(rules, width, height)}")
+        nearest = _nearest_on_grid(rules, width, height)
+        raise SizeError(f"Invalid size '{width}x{height}': {problem} The nearest that works: {nearest}.")
     return Size(width, height)
 
 
 def _problem(rules: SizeRules, width: int, height: int) -> str | None:
-    """Why the model does not draw this size; None if it does."""
-    if width % GRID_PX or height % GRID_PX:
-        return f"both sides must be multiples of {GRID_PX}."
+    """Why the model does not draw this size, be it on the grid or not; None if it does."""
     if not _accepts_ratio(rules, width, height):
         return _ratios_hint(rules)
     area, tier = width * height, rules.tier
@@ -123,15 +151,6 @@ def _problem(rules: SizeRules, width: int, height: int) -> str | None:
     if max(width, height) > MAX_SIDE_PX and max(width, height) / min(width, height) <= EXTREME_RATIO:
         return f"the longest edge must be less than or equal to {MAX_SIDE_PX}."
     return None
-
-
-def _suggestion(rules: SizeRules, width: int, height: int) -> str:
-    """The nearest valid sizes: the ratio's preset, and these sides moved onto the grid and into the tier."""
-    sizes = [Size(*rules.presets[_nearest_ratio(rules, width, height)])]
-    if _accepts_ratio(rules, width, height):
-        sizes.insert(0, _from_reference(rules, width, height))
-    names = list(dict.fromkeys(str(size) for size in sizes))
-    return f"The nearest that work: {', '.join(names)}."
 
 
 def _nearest_ratio(rules: SizeRules, width: int, height: int) -> str:

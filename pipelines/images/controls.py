@@ -7,7 +7,7 @@ together. An IP-Adapter adds attention to the denoiser: it is state of the weigh
 import contextlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from PIL import ImageOps
+from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
@@ -25,7 +25,7 @@ from pipelines.images.families import UnsupportedTask
 from pipelines.images.file_versions import FileHashes, FileVersion
 from pipelines.images.finish import to_image
 from pipelines.images.parts import unlisted
-from pipelines.protocol.images import CheckpointSpec, Control, ControlInput
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
@@ -98,10 +98,13 @@ class Controls:
         return self.encoders[folder]
 
     def net_arguments(
-        self, accepted: Mapping[str, Any], nets: Sequence[ControlInput], size: tuple[int, int]
+        self,
+        accepted: Mapping[str, Any],
+        nets: Sequence[ControlInput],
+        at_drawn_size: Callable[[Picture], Image.Image],
     ) -> dict[str, Any]:
         """Of a call with these ControlNets: their maps at the size that is drawn, and how strong they are."""
-        maps = [ImageOps.fit(to_image(each.picture), size) for each in nets]
+        maps = [at_drawn_size(each.picture) for each in nets]
         strengths = [each.strength for each in nets]
         modes = [self.by_name[each.name].mode for each in nets]
         arguments: dict[str, list[Any]] = {

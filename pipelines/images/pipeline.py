@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
@@ -26,9 +26,10 @@ from pipelines.images.finish import (
     align_reference,
     center_crop,
     composite,
-    fit_mask,
     thumbnail,
+    to_drawn_size,
     to_image,
+    whole_paint,
 )
 from pipelines.images.late_start import LateStart
 from pipelines.images.looks import InvalidPicture
@@ -40,7 +41,7 @@ from pipelines.images.step_observer import OnStep, Pixels, PreviewFn, StepObserv
 from pipelines.images.tiling import refine
 from pipelines.images.transfer import ReturnedPicture, Transfer, sum_of, sums_of_decoded
 from pipelines.protocol.finished_picture import to_planned_size
-from pipelines.protocol.images import ImageJob, LongPrompt
+from pipelines.protocol.images import ImageJob, LongPrompt, Picture
 
 SEED_MODULUS = 2**63
 OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that
@@ -149,21 +150,21 @@ class PicturePipeline:
                 pictures = [to_image(reference) for reference in job.references]
                 first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
-                    aligned = align_reference(first, job, size)
+                    aligned = align_reference(first, job, plan)
                     first = aligned if aligned.size == size else self._bounded(Task.NATIVE, first)
                 else:  # it draws in the size of the reference
-                    first = ImageOps.fit(first, size, Image.Resampling.LANCZOS)
+                    first = to_drawn_size(first, job, plan)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
                 images = references(accepted, first, others)
                 return self._call(Task.NATIVE, seed, size, observer, image=images)
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
-                strength = job.sampling.strength
-                return self._call(Task.REDRAW, seed, size, observer, strength, image=self._canvas(size))
+                image = self._at_drawn_size(job.references[0])
+                return self._call(Task.REDRAW, seed, size, observer, job.sampling.strength, image=image)
             case Task.INPAINT:
-                mask = None if job.mask is None else fit_mask(job.mask, size)
-                inputs: dict[str, Any] = {"image": self._canvas(size), "mask_image": mask}
+                mask = None if job.mask is None else whole_paint(self._at_drawn_size(job.mask))
+                inputs: dict[str, Any] = {"image": self._at_drawn_size(job.references[0]), "mask_image": mask}
                 if others := [self._bounded(Task.INPAINT, to_image(other)) for other in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
@@ -173,9 +174,9 @@ class PicturePipeline:
             self.checkpoint.step_caches.end_step()
         self.on_step(preview)
 
-    def _canvas(self, size: tuple[int, int]) -> Image.Image:
-        """The first reference at the size that is drawn."""
-        return ImageOps.fit(to_image(self.job.references[0]), size, Image.Resampling.LANCZOS)
+    def _at_drawn_size(self, picture: Picture) -> Image.Image:
+        """A reference, a mask or a map, each pixel where the finished picture has it."""
+        return to_drawn_size(to_image(picture), self.job, self.plan)
 
     def _bounded(self, task: Task, reference: Image.Image) -> Image.Image:
         """A reference of another shape than the picture, at the native area where the task's call has no bound."""
@@ -213,7 +214,7 @@ class PicturePipeline:
             ignore_flags(pipeline)
         accepted = inspect.signature(pipeline.__call__).parameters
         if nets:
-            images |= controls.net_arguments(accepted, nets, size)
+            images |= controls.net_arguments(accepted, nets, self._at_drawn_size)
         images |= controls.adapter_arguments(accepted, self.job.controls)
         part = None if strength is None else partial(sampling.steps, strength)
         late = None

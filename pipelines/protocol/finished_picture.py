@@ -20,6 +20,7 @@ from pipelines.protocol.images import Encoding
 MAX_CUT = 0.06  # of a side: what rounding both sides to a multiple of 32 px takes of a megapixel at 16:9
 DESCRIPTION = 0x010E  # EXIF ImageDescription, which viewers of JPEG and WebP show
 DESCRIPTION_BYTES = 65_000  # at most: a JPEG has room for 65,533 bytes of EXIF, the frame around it included
+FULL_CHROMA_QUALITY = 90  # from which a JPEG keeps the colour of every pixel, as fine coloured lines need
 PNG_LEVEL = 3  # a third of the time of the default for a few per cent more bytes
 
 
@@ -59,7 +60,8 @@ def encode_file(image: Image.Image, encoding: Encoding, metadata: Mapping[str, A
         exif = Image.Exif()
         exif[DESCRIPTION] = _description(fields)
         lossless = encoding.format == "webp" and encoding.quality == 100
-        image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless)
+        chroma = 0 if encoding.quality >= FULL_CHROMA_QUALITY else -1  # of JPEG: 4:4:4, or the codec's 4:2:0
+        image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless, subsampling=chroma)
     return file.getvalue()
 
 

@@ -181,7 +181,7 @@ class ImageJob:
     n: int
     seed: int
     references: tuple[Picture, ...]
-    mask: Picture | None  # mode "L", the size of the first reference; 255 is repainted, 0 is left as it is
+    mask: Picture | None  # mode "L", the size of the first reference; 255 is repainted, 0 left, between blended
     encoding: Encoding
     metadata: Mapping[str, Any]  # JSON, written into every file; the engine adds each picture's own seed
     time_limit_s: float  # of device time; waiting in the queue does not count

@@ -8,6 +8,7 @@ turn has come, and its turn lasts until it is decoded: few files are in memory, 
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ MAX_FILE_BYTES = 50 * 1024**2
 MAX_FIRST_PX = 8_300_000  # the largest output of any tier
 MAX_OTHER_PX = 1_850_000  # further references only condition; no pipeline reads them larger than this
 TURNS = 8  # files of each kind in memory at once: two are decoded, others are read or wait
+BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]{64,}")
+BASE64_KINDS = {"/9j/": "jpeg", "UklGR": "webp", "R0lGOD": "gif"}  # how such files begin; any other is shown as PNG
 DOWNLOADS_PER_KEY = 4  # a server that answers slowly must not stop the other pictures of the key
 
 
@@ -105,6 +108,7 @@ class ReferenceLoader:
     @asynccontextmanager
     async def in_memory(self, key_id: str, reference: Reference) -> AsyncIterator[bytes]:
         """The file of a reference, which takes one of the key's turns while this is entered. Raises ApiError."""
+        _check_form(reference)
         source = await self._locate(reference.source)
         async with self._turn(key_id, source):
             data = await self._read(reference, source)
@@ -173,6 +177,16 @@ def deleted_from_chain() -> BadRequest:
     """The error of a chain, one of whose pictures was deleted."""
     message = "A picture of this chain has been deleted; begin a new one."
     return BadRequest(message, param="previous_response_id")
+
+
+def _check_form(reference: Reference) -> None:
+    """Raises BadRequest for base64 alone, as some servers take it, with the form that works here."""
+    source = reference.source
+    if not isinstance(source, str) or not BASE64.fullmatch(source[:1000]):
+        return
+    kind = next((kind for start, kind in BASE64_KINDS.items() if source.lstrip().startswith(start)), "png")
+    message = f"{reference.field} is base64 alone: send it as 'data:image/{kind};base64,...'."
+    raise BadRequest(message, param=reference.field, code="invalid_image_url")
 
 
 def _is_data_uri(source: str) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
 from server.errors import BadRequest
@@ -62,6 +62,13 @@ LoraWeight = Annotated[float, Field(ge=-4, le=4)]
 Quality = Literal["low", "medium", "high", "xhigh", "max", "standard", "hd", "auto"]
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 Guidance = Annotated[float, Field(ge=0, le=50)]
+
+
+RANDOM_SEED = -1  # as other image servers and their clients write it
+Seed = Annotated[
+    Annotated[int, Field(ge=RANDOM_SEED, lt=2**63)] | None,
+    AfterValidator(lambda seed: None if seed == RANDOM_SEED else seed),
+]
 
 
 def _as_control(value: object) -> object:
@@ -136,7 +143,7 @@ class SamplingOptions(BaseModel):
 class ImageOptions(SamplingOptions, OpenAIOptions):
     """What both routes share. SDKs send this server's extensions, the seed and the sampling, through `extra_body`."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed = None
     webhook: Annotated[str, Field(max_length=2000)] | None = None  # told of the end, in the background
     num_inference_steps: Steps | None = None
     guidance_scale: Guidance | None = None

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 from server.schemas.chat_tools import FreeText, GrammarText
+from server.schemas.images import Seed
 
 TOOLS = ("function", "custom", "namespace", "image_generation")
 HOSTED = {  # tools of the hosted service -> what this server does not do
@@ -97,7 +98,7 @@ class ImageTool(LenientModel):
     input_image_mask: Mask | None = None
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed = None
     long_prompt: Literal["refuse", "tell", "chunk"] | None = None
 
 

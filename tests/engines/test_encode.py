@@ -20,6 +20,15 @@ def description(data: bytes) -> dict[str, object]:
     return fields
 
 
+@pytest.mark.parametrize(("quality", "keeps_lines"), [(100, True), (90, True), (89, False)])
+def test_a_jpeg_of_high_quality_keeps_the_colour_of_fine_lines(quality: int, keeps_lines: bool) -> None:
+    lines = np.zeros((64, 64, 3), np.uint8)
+    lines[:, ::2], lines[:, 1::2] = (255, 0, 0), (0, 0, 255)
+    file = Image.open(io.BytesIO(encode(lines, Encoding("jpeg", quality), {}, 7).data))
+    error = np.abs(np.asarray(file).astype(int) - lines).mean()
+    assert error < 6 if keeps_lines else error > 40
+
+
 @pytest.mark.parametrize("kind", ["jpeg", "webp"])
 def test_a_prompt_in_any_script_survives(kind: ImageFormat) -> None:
     fields = description(encode(PIXELS, Encoding(kind), {"prompt": "一艘红色的船", "model": ""}, 7).data)

@@ -58,9 +58,15 @@ def pictures(seen: Seen, size: tuple[int, int] | None = None) -> Response:
     return JSONResponse({"created": 1, "data": [{"b64_json": as_base64(draw(seen, size)), "revised_prompt": "x"}]})
 
 
-def stream(seen: Seen, *, cut_after: int | None = None, wait: asyncio.Event | None = None) -> Response:
+def stream(
+    seen: Seen,
+    *,
+    cut_after: int | None = None,
+    wait: asyncio.Event | None = None,
+    size: tuple[int, int] | None = None,
+) -> Response:
     """As another Darkroom streams, or the beginning of it. `wait` is waited for after the first byte."""
-    picture, n = as_base64(draw(seen)), int(seen.fields["n"])
+    picture, n = as_base64(draw(seen, size)), int(seen.fields["n"])
     events = [
         {"type": "image_generation.partial_image", "image_index": i, "partial_image_index": number, "b64_json": picture}
         for i in range(n)

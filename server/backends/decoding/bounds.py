@@ -6,6 +6,7 @@ read one by one. Where the walk here and the decoder's differ, the decoder's lim
 
 import re
 import struct
+import zlib
 from dataclasses import dataclass
 
 from server.backends.decoding.messages import PictureError
@@ -13,6 +14,7 @@ from server.backends.decoding.messages import PictureError
 MAX_SCANS = 100  # encoders write about ten
 MAX_PARTS = 65_536  # chunks, segments or blocks; a PNG of 50 MB in pieces of 1 KB has 50,000
 MAX_METADATA_BYTES = 16 * 1024**2
+MAX_PNG_PROFILE_BYTES = 1024**2  # inflated: Pillow refuses a PNG with a larger one
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PNG_PIXEL_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT")
 JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # in a scan, 0xFF is followed by 0x00 or by a restart marker
@@ -27,6 +29,9 @@ class Facts:
 
     coefficient_bytes: int = 0  # of a JPEG in several scans: all of them, whatever the size that is decoded
     canvas_px: int = 0  # of a WebP, whose decoder has several canvases
+    lossy: bool = False  # a JPEG or a lossy WebP, whose black and white are not quite so
+    cicp: bytes = b""  # of a PNG: its code points for primaries and curve, which Pillow does not read
+    bad_profile: slice | None = None  # of a PNG: the chunk for which Pillow would refuse it
 
 
 def inspect(data: bytes) -> Facts:
@@ -34,8 +39,8 @@ def inspect(data: bytes) -> Facts:
     if data.startswith(b"\xff\xd8"):
         return _inspect_jpeg(data)
     if data.startswith(PNG_SIGNATURE):
-        _walk_png(data)
-    elif data.startswith((b"GIF87a", b"GIF89a")):
+        return _inspect_png(data)
+    if data.startswith((b"GIF87a", b"GIF89a")):
         _walk_gif(data)
     elif data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return _inspect_webp(data)
@@ -82,7 +87,7 @@ def _inspect_jpeg(data: bytes) -> Facts:
                 message = f"The JPEG has more than {MAX_SCANS} scans. Save it again as a baseline JPEG or PNG."
                 raise PictureError(message)
         position += max(2, length)
-    return Facts(coefficient_bytes)
+    return Facts(coefficient_bytes, lossy=True)
 
 
 def _coefficients(frame: bytes) -> tuple[int, int]:
@@ -95,16 +100,34 @@ def _coefficients(frame: bytes) -> tuple[int, int]:
     return components, int(2 * width * height * share)
 
 
-def _walk_png(data: bytes) -> None:
+def _inspect_png(data: bytes) -> Facts:
     count, position, animated, has_pixels = _Count("chunks"), len(PNG_SIGNATURE), False, False
+    cicp, bad_profile = b"", None
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
         animated = animated or kind == b"acTL"
         has_pixels = has_pixels or kind == b"IDAT"
         if kind == b"IEND" or (kind == b"fcTL" and animated and has_pixels):
-            return  # the first frame is all that is read
+            break  # the first frame is all that is read
         count.add(0 if kind in PNG_PIXEL_CHUNKS else length)
+        body = slice(position + 8, position + 8 + length)
+        if kind == b"cICP" and not has_pixels:
+            cicp = data[body]
+        elif kind == b"iCCP" and bad_profile is None and not _inflates(data[body]):
+            bad_profile = slice(position, position + 12 + length)
         position += 12 + length
+    return Facts(cicp=cicp, bad_profile=bad_profile)
+
+
+def _inflates(chunk: bytes) -> bool:
+    """Whether an iCCP chunk has a profile of bounded size."""
+    _, _, rest = chunk.partition(b"\0")
+    try:
+        inflater = zlib.decompressobj()
+        inflater.decompress(rest[1:], MAX_PNG_PROFILE_BYTES)
+    except zlib.error:
+        return False
+    return rest[:1] == b"\0" and not inflater.unconsumed_tail
 
 
 def _walk_gif(data: bytes) -> None:
@@ -125,14 +148,15 @@ def _walk_gif(data: bytes) -> None:
 
 
 def _inspect_webp(data: bytes) -> Facts:
-    count, position, canvas_px = _Count("chunks"), 12, 0
+    count, position, canvas_px, lossy = _Count("chunks"), 12, 0, False
     while position + 8 <= len(data):
         kind, length = struct.unpack_from("<4sI", data, position)
         body = data[position + 8 : position + 18]
         canvas_px = canvas_px or _webp_area(kind, body)
+        lossy = lossy or kind == b"VP8 "
         count.add(length if kind in (b"ICCP", b"EXIF", b"XMP ") else 0)
         position += 8 + length + length % 2
-    return Facts(canvas_px=canvas_px)
+    return Facts(canvas_px=canvas_px, lossy=lossy)
 
 
 def _webp_area(kind: bytes, body: bytes) -> int:

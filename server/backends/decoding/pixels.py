@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from server.backends.decoding.bounds import Facts, inspect
+from server.backends.decoding.colours import (
+    ToSrgb,
+    conversion_bytes,
+    eight_bits,
+    embedded_profile,
+    profile_of_camera,
+    to_srgb,
+)
 from server.backends.decoding.messages import PictureError
 
 MAX_SOURCE_PX = 64_000_000
@@ -22,6 +30,8 @@ SMALL_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # bytes of a pixel in memory;
 WEBP_BYTES_PER_PX = 16  # two canvases, the frame and its copy
 SHRUNK_FIRST_PX = 16_000_000  # above it a whole factor is taken off before anything copies the pixels
 STRIP_PX = 1_000_000
+NOISE_LEVELS = 16  # by which lossy compression moves what was black or white
+SNAPPED = [0 if i < NOISE_LEVELS else 255 if i > 255 - NOISE_LEVELS else i for i in range(256)]
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -53,7 +63,7 @@ class DecodedImage:
 
 
 def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImage:
-    """RGB pixels of the first frame, on white where it is transparent, scaled down to at most max_area_px.
+    """RGB pixels of the first frame in sRGB, on white where it is transparent, scaled down to at most max_area_px.
 
     Raises PictureError, and TooMuchMemory before it decodes what would take more than about max_bytes. Pillow may
     raise anything else for hostile bytes.
@@ -67,12 +77,16 @@ def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImag
         factor = max(1, min(image.width // target[0], image.height // target[1]))
         if image.width * image.height <= SHRUNK_FIRST_PX:
             factor = 1
-        _check_memory(len(data) + _picture_bytes(image, facts, factor, target), max_bytes)
+        profile = embedded_profile(image, facts)
+        needed_bytes = _picture_bytes(image, facts, factor, target) + conversion_bytes(profile)
+        _check_memory(len(data) + needed_bytes, max_bytes)
         image.load()
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-        rgb = _flatten(image, factor)
+        conversion = to_srgb(image, profile or profile_of_camera(image))
+        rgb = _flatten(image, factor, conversion)
         if rgb is not image:
             image.close()
+    rgb.info.clear()  # a profile that no longer holds would be written with the pixels
     if method is not None:
         rgb = rgb.transpose(method)
         width, height, target = (*_turned((width, height), method), _turned(target, method))
@@ -82,10 +96,11 @@ def decode_picture(data: bytes, max_area_px: int, max_bytes: int) -> DecodedImag
 
 
 def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int], max_bytes: int) -> DecodedImage:
-    """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps. Raises as decode_picture does.
+    """The inpainting mask, as "L" pixels of the target size: 255 paints, 0 keeps, what is between blends. Raises as
+    decode_picture does.
 
-    With an alpha channel, alpha 0 is painted, as in OpenAI's API; without one, white is. `original` is the original
-    size of the first reference, which the mask must have.
+    Where alpha differs, alpha 0 is painted, as in OpenAI's API; else white is. Profiles are not applied: a mask is
+    numbers, not colours. `original` is the original size of the first reference, which the mask must have.
     """
     facts = inspect(data)
     with _open_image(data, facts, max_bytes) as image:
@@ -94,17 +109,17 @@ def decode_mask(data: bytes, original: tuple[int, int], target: tuple[int, int],
         _check_memory(len(data) + _frame_bytes(image, facts) + 2 * image.width * image.height, max_bytes)
         image.load()
         method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-        binary = _in_strips(image, "L", 1, _to_paint)
+        mask = _find_painted(image, facts)
         image.close()
     if method is not None:
-        binary = binary.transpose(method)
-    if binary.size != original:
-        raise _wrong_mask_size(binary.size, original)
-    if binary.getextrema()[1] == 0:
+        mask = mask.transpose(method)
+    if mask.size != original:
+        raise _wrong_mask_size(mask.size, original)
+    if mask.getextrema()[1] == 0:
         raise PictureError("The mask leaves nothing to paint: make the part to change transparent, or white.")
-    if binary.size != target:
-        binary = binary.resize(target, Image.Resampling.NEAREST)
-    return DecodedImage(binary, *original)
+    if mask.size != target:
+        mask = mask.resize(target, Image.Resampling.BILINEAR)
+    return DecodedImage(mask, *original)
 
 
 @contextmanager
@@ -114,6 +129,8 @@ def _open_image(data: bytes, facts: Facts, max_bytes: int) -> Iterator[Image.Ima
         raise PictureError("The file is empty.")
     if facts.canvas_px <= MAX_SOURCE_PX:  # else the size is reported below
         _check_memory(len(data) + WEBP_BYTES_PER_PX * facts.canvas_px, max_bytes)  # opening one takes its canvases
+    if facts.bad_profile is not None:
+        data = data[: facts.bad_profile.start] + data[facts.bad_profile.stop :]
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check_area(image.width, image.height)
@@ -160,11 +177,13 @@ def _needs_flattening(image: Image.Image) -> bool:
     return image.mode != "RGB" or "transparency" in image.info
 
 
-def _flatten(image: Image.Image, factor: int) -> Image.Image:
-    """RGB pixels on white, smaller by the factor."""
+def _flatten(image: Image.Image, factor: int, conversion: ToSrgb | None) -> Image.Image:
+    """RGB pixels in sRGB on white, smaller by the factor."""
     if not _needs_flattening(image):
+        if conversion is not None:
+            conversion.apply_in_place(image)
         return image.reduce(factor) if factor > 1 else image
-    return _in_strips(image, "RGB", factor, _to_rgb)
+    return _in_strips(image, "RGB", factor, lambda strip: _to_rgb(strip, conversion))
 
 
 def _in_strips(
@@ -179,22 +198,30 @@ def _in_strips(
     return result
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ALPHA_MODES or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    if image.mode.startswith(("I", "F")):  # 16 bits a channel: Pillow's conversion would clip, not scale
-        image = image.point(lambda value: value / 256).convert("L")
-    return image.convert("RGB")
+def _has_alpha(image: Image.Image) -> bool:
+    """Not for 16 bits of gray with a transparent one: that is metadata that Pillow can't apply."""
+    return image.mode in ALPHA_MODES or ("transparency" in image.info and image.mode != "I;16")
 
 
-def _to_paint(image: Image.Image) -> Image.Image:
-    if image.mode in ALPHA_MODES or "transparency" in image.info:
-        paint = ImageOps.invert(image.convert("RGBA").getchannel("A"))
-    else:
-        paint = image.convert("L")
-    return paint.point([0] * 128 + [255] * 128)
+def _to_rgb(image: Image.Image, conversion: ToSrgb | None = None) -> Image.Image:
+    rgb = eight_bits(image).convert("RGB") if conversion is None else conversion.apply(image)
+    if not _has_alpha(image):
+        return rgb
+    rgb.putalpha(image.convert("RGBA").getchannel("A"))
+    return Image.alpha_composite(Image.new("RGBA", rgb.size, "white"), rgb).convert("RGB")
+
+
+def _find_painted(image: Image.Image, facts: Facts) -> Image.Image:
+    """What a mask paints, 0 to 255, by its content and not by its mode: programs write opaque alpha with pictures in
+    black and white, and encoders drop it. What is transparent everywhere is painted everywhere."""
+    if _has_alpha(image):
+        alpha = _in_strips(image, "L", 1, lambda strip: strip.convert("RGBA").getchannel("A"))
+        least, most = alpha.getextrema()
+        if least != most or most == 0:
+            return ImageOps.invert(alpha)
+        del alpha
+    white = _in_strips(image, "L", 1, lambda strip: eight_bits(strip).convert("RGB").convert("L"))
+    return white.point(SNAPPED) if facts.lossy else white
 
 
 def _turned(size: tuple[int, int], method: Image.Transpose) -> tuple[int, int]:

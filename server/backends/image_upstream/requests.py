@@ -111,8 +111,12 @@ def _common(job: ImageJob, upstream: ImageUpstream, abilities: Abilities) -> dic
 
 
 def _of_darkroom(job: ImageJob, abilities: Abilities) -> dict[str, Any]:
-    """It draws any size of its tier by itself, and streams previews."""
-    fields: dict[str, Any] = {"n": job.n, "size": f"{job.width_px}x{job.height_px}", "stream": True}
+    """It draws any size of its tier by itself, and streams previews. A size off the grid is that of the reference,
+    which it follows where no size is sent."""
+    on_grid = job.width_px % GRID_PX == job.height_px % GRID_PX == 0
+    fields: dict[str, Any] = {"n": job.n, "stream": True}
+    if on_grid or not job.references:
+        fields["size"] = f"{job.width_px}x{job.height_px}"
     if job.previews:
         fields["partial_images"] = job.previews
     if abilities.any_steps:

@@ -1,13 +1,16 @@
 """The size rules, over every model, ratio and tier, and for arbitrary pixels."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipelines.catalog.images import ImageModel, load_catalog
-from pipelines.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, resolve_size
+from pipelines.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, SizeRules, Tier, resolve_size
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CATALOG = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")
@@ -60,16 +63,52 @@ def test_without_size_or_image_it_is_square_or_16_to_9() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 @given(width=st.integers(1, 9000), height=st.integers(1, 9000))
-def test_any_pixels_are_exact_or_refused_with_sizes_that_work(model: ImageModel, width: int, height: int) -> None:
+def test_any_pixels_are_exact_or_refused_with_a_size_that_works(model: ImageModel, width: int, height: int) -> None:
     requested = f"{width}x{height}"
     assume(requested not in LISTED_SIZES)
+    suggested = suggestion(model, requested)
+    assert str(resolve_size(model.sizes, suggested, None)) == suggested
+
+
+def suggestion(model: ImageModel, requested: str) -> str:
+    """The size itself if it is drawn, else what its refusal names."""
     try:
-        assert str(resolve_size(model.sizes, requested, None)) == requested
+        return str(resolve_size(model.sizes, requested, None))
     except SizeError as error:
-        suggestions = str(error).rpartition("that work: ")[2].rstrip(".").split(", ")
-        assert suggestions
-        for suggestion in suggestions:
-            resolve_size(model.sizes, suggestion, None)
+        return str(error).rpartition("The nearest that works: ")[2].rstrip(".")
+
+
+@cache
+def drawn_sizes(tier: Tier, ratios: tuple[str, ...]) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Every size that may be asked for."""
+    sides = np.arange(256, 9000, 16)
+    wide, high = (axis.ravel() for axis in np.meshgrid(sides, sides))
+    shape = np.any([abs(wide / high / _value(ratio) - 1) <= 0.05 for ratio in ratios], axis=0)
+    area = (wide * high >= MIN_AREA_PX[tier]) & (wide * high <= MAX_AREA_PX[tier])
+    length = (np.maximum(wide, high) <= 3840) | (np.maximum(wide, high) > 3 * np.minimum(wide, high))
+    return np.stack([wide, high], axis=1)[shape & area & length]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@given(data=st.data())
+def test_the_size_that_a_refusal_suggests_is_the_nearest(model: ImageModel, data: st.DataObject) -> None:
+    """By the sum of what the sides change, for every size of the tier's area."""
+    least, most = max(MIN_AREA_PX[model.tier], 256**2) * 1.03, MAX_AREA_PX[model.tier]
+    width = data.draw(st.integers(256, int(most / 256)))
+    height = data.draw(st.integers(max(256, -int(-least // width)), max(256, int(most / width))))
+    assume(least <= width * height <= most and f"{width}x{height}" not in LISTED_SIZES)
+    assume(max(width, height) <= 3840 or max(width, height) > 3 * min(width, height))
+    wide, high = (int(side) for side in suggestion(model, f"{width}x{height}").split("x"))
+    differences = np.abs(drawn_sizes(model.tier, (*model.ratios,)) - (width, height)).sum(axis=1)
+    assert abs(wide - width) + abs(high - height) == differences.min()
+
+
+@pytest.mark.parametrize(
+    ("requested", "nearest"),
+    [("512x1104", "496x1104"), ("1000x667", "992x672"), ("4000x4000", "1360x1360"), ("16x16", "256x256")],
+)
+def test_a_suggestion_keeps_the_shape_and_about_the_area(requested: str, nearest: str) -> None:
+    assert suggestion(CATALOG.models["alpha-image-2-count"], requested) == nearest
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -82,7 +121,7 @@ def test_any_input_image_is_followed_into_the_tier_or_refused(model: ImageModel,
         return
     size = resolve_size(model.sizes, None, (width, height))
     area = size.width_px * size.height_px
-    assert size.width_px % 16 == size.height_px % 16 == 0
+    assert (size.width_px, size.height_px) == (width, height) or size.width_px % 16 == size.height_px % 16 == 0
     assert MIN_AREA_PX[model.tier] <= area <= MAX_AREA_PX[model.tier]
     assert abs(size.width_px / size.height_px / (width / height) - 1) < 0.08
 
@@ -92,10 +131,22 @@ def _value(ratio: str) -> float:
     return int(wide) / int(high)
 
 
-@given(side=st.integers(16, 84))
-def test_an_image_already_in_the_tier_and_on_the_grid_keeps_its_size(side: int) -> None:
-    pixels = (side * 16, side * 16)
-    assert str(resolve_size(ALPHA, None, pixels)) == f"{pixels[0]}x{pixels[1]}"
+@pytest.mark.parametrize(
+    ("rules", "pixels"),
+    [
+        (ALPHA, (1000, 667)), (ALPHA, (999, 999)), (ALPHA, (1365, 1024)), (ALPHA, (257, 256)), (ALPHA, (640, 480)),
+        (ALPHA_HD, (1999, 1333)), (ALPHA_4K, (3839, 2159)),
+    ],
+)  # fmt: skip
+def test_an_image_in_the_tier_keeps_its_size_whatever_its_sides(rules: SizeRules, pixels: tuple[int, int]) -> None:
+    assert str(resolve_size(rules, None, pixels)) == f"{pixels[0]}x{pixels[1]}"
+
+
+@pytest.mark.parametrize("pixels", [(3024, 4032), (200, 150), (8000, 4500)])
+def test_an_image_outside_the_tier_is_scaled_into_it(pixels: tuple[int, int]) -> None:
+    size = resolve_size(ALPHA, None, pixels)
+    assert size.width_px % 16 == size.height_px % 16 == 0
+    assert abs(size.width_px / size.height_px * pixels[1] / pixels[0] - 1) < 0.03
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,18 @@ async def test_previews_of_another_darkroom_are_relayed(app: InProcess, other: I
     assert (fields["partial_images"], fields["stream"], fields["steps"], fields["guidance"]) == (2, True, 8, 3.5)
 
 
+@pytest.mark.parametrize(("sides", "sent"), [((1000, 667), None), ((640, 480), "640x480")])
+async def test_another_darkroom_follows_a_reference_to_the_pixel(
+    app: InProcess, other: ImageServer, sides: tuple[int, int], sent: str | None
+) -> None:
+    """A size off the grid can't be asked for, but followed."""
+    other.answer = partial(stream, size=sides)
+    files = {"image": ("a.png", png(*sides, "red"), "image/png")}
+    data = {"model": "far", "prompt": "blue", "response_format": "b64_json"}
+    assert opened(await app.client.post(EDIT, data=data, files=files)).size == sides
+    assert other.seen[0].fields.get("size") == sent
+
+
 async def test_a_stream_that_breaks_is_joined_again_and_charged_once(app: InProcess, other: ImageServer) -> None:
     before = await spent(app)
     conflict = error(409, {"error": {"message": "runs", "type": "invalid_request_error", "code": "conflict"}})

@@ -1,6 +1,7 @@
 """References as text: results, stored pictures, URLs that can't be loaded, and how many files are in memory at once."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -42,6 +43,10 @@ async def references(tmp_path: Path) -> AsyncIterator[ReferenceLoader]:
         ("https://[x", "not a URL that can be read", "invalid_image_url"),
         ("https://elsewhere.test/a.png", "DARKROOM_FETCH", "invalid_image_url"),
         (f"http://localhost:8080/cdn/{NAME}", "has been deleted", "result_not_found"),
+        (base64.b64encode(png()).decode(), "send it as 'data:image/png;base64,...'", "invalid_image_url"),
+        ("/9j/" + "A" * 2_000_000, "send it as 'data:image/jpeg;base64,...'", "invalid_image_url"),
+        ("UklGR" + "ab-_\n" * 40, "send it as 'data:image/webp;base64,...'", "invalid_image_url"),
+        ("R0lGOD" + "lh" * 40 + "==", "send it as 'data:image/gif;base64,...'", "invalid_image_url"),
     ],
 )
 async def test_a_reference_that_can_not_be_loaded_is_a_400_that_names_the_field(

@@ -229,3 +229,41 @@ async def test_a_field_of_a_form_that_is_nested_too_deep_is_refused(running: InP
         form = {"prompt": "blue", "size": "256x256", field: "[" * 100_000}
         refused = await running.client.post(EDITS, data=form, files={"image": png()})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, field), refused.text
+
+
+@pytest.mark.parametrize("send", ["json", "form", "response"])
+async def test_a_seed_of_minus_one_is_random(running: InProcess, send: str) -> None:
+    seeds = set()
+    for _ in range(2):
+        if send == "json":
+            answer = await running.client.post(PATH, json={"model": BETA, "prompt": "a boat", "seed": -1})
+        elif send == "form":
+            files = {"image": ("a.png", png(), "image/png")}
+            data = {"model": BETA, "prompt": "a boat", "seed": "-1"}
+            answer = await running.client.post(EDITS, data=data, files=files)
+        else:
+            tool = {"type": "image_generation", "model": BETA, "seed": -1}
+            body = {"model": "gpt-4o", "input": "a boat", "tools": [tool], "tool_choice": {"type": "image_generation"}}
+            answer = await running.client.post("/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        seeds.add(job(running).seed)
+    assert len(seeds) == 2
+    assert min(seeds) >= 0
+
+
+@pytest.mark.parametrize("seed", [-2, 2**63])
+async def test_other_seeds_out_of_range_are_refused(running: InProcess, seed: int) -> None:
+    answer = await running.client.post(PATH, json={"model": BETA, "prompt": "a boat", "seed": seed})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "seed")
+
+
+@pytest.mark.parametrize("field", ["image", "images", "mask"])
+async def test_base64_alone_is_answered_with_the_form_that_works(running: InProcess, field: str) -> None:
+    body = {"model": BETA, "prompt": "a boat", "image": DATA_URI} | {field: DATA_URI.partition(",")[2] * 3}
+    if field == "images":
+        del body["image"]
+    answer = await running.client.post(PATH, json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert "send it as 'data:image/png;base64,...'" in error["message"]
+    assert error["param"].startswith("mask" if field == "mask" else "image")
