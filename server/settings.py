@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     idempotency_s: float = Field(
         86_400, gt=0, description="How long a call can be found by its Idempotency-Key or id, from its start."
     )
-    lease_s: float = Field(60, gt=0, description="How long a hold lasts after a server stopped renewing it.")
+    lease_s: float = Field(60, gt=0, le=3600, description="How long a hold lasts after a server stopped renewing it.")
     drain_s: float = Field(
         120, ge=0, description="How long running calls may continue after SIGTERM; a second SIGTERM stops them at once."
     )
