@@ -222,27 +222,25 @@ class Overloaded(ServerError):
 class DatabaseBusy(Overloaded):
     """The database is locked, or can't be reached. `reason` is for the operator.
 
-    `began`: its transaction had begun, and was cut off. If the connection broke at its end, it may be committed.
+    `began`: its transaction had begun, and was cut off. If the connection broke at its end, it may be committed, unless
+    it is `undone`: nothing was written.
     """
 
     default_code: ClassVar[str | None] = "database_busy"
     text: ClassVar[str] = "The server's database is busy or out of reach. Please send the request again."
 
-    def __init__(self, reason: str, *, began: bool) -> None:
+    def __init__(self, reason: str, *, began: bool, undone: bool) -> None:
         super().__init__(self.text, 5)
         self.reason = reason
         self.began = began
+        self.undone = undone
 
 
 class DatabaseFailed(DatabaseBusy):
-    """The disk of the database is full or read-only, or its file is damaged. `undone`: nothing was written."""
+    """The disk of the database is full or read-only, or its file is damaged."""
 
     default_code: ClassVar[str | None] = "database_failed"
     text: ClassVar[str] = "The server's database can't be used: its disk is full, read-only or damaged. Try later."
-
-    def __init__(self, reason: str, *, began: bool, undone: bool) -> None:
-        super().__init__(reason, began=began)
-        self.undone = undone
 
 
 class StorageFailed(Overloaded):

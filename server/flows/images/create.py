@@ -161,7 +161,7 @@ class ImageCreator:
         try:
             await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, _all(writes)))
         except Exception as error:
-            running.recorded = isinstance(error, DatabaseBusy) and error.began
+            running.recorded = isinstance(error, DatabaseBusy) and error.began and not error.undone
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
