@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from server.accounts.money import UNITS_PER_CNY, format_money
 from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
+from server.backends.signing import PictureSigner
 from server.backends.storage import Storage
 from server.errors import (
     ApiError,
@@ -86,6 +88,8 @@ class ImageCreator:
         answers_with_bytes: bool,
         time_limit_s: float,
         keep_prompts: bool,
+        marks: bool,
+        signer: PictureSigner | None,
     ) -> None:
         self._catalog = catalog
         self._engine = engine
@@ -104,6 +108,8 @@ class ImageCreator:
         self._answers_with_bytes = answers_with_bytes
         self._time_limit_s = time_limit_s
         self._keep_prompts = keep_prompts
+        self._marks = marks
+        self._signer = signer
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
@@ -120,6 +126,8 @@ class ImageCreator:
         maps = await self._references.load(key.id, [each.picture for each in request.controls])
         abilities = self._engine.abilities(model.checkpoint)
         job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
+        if not self._marks:
+            job = replace(job, encoding=replace(job.encoding, source=None))
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -135,6 +143,8 @@ class ImageCreator:
                 self._crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
+                if self._signer is not None:
+                    finished = await self._signer.signed(finished, job.encoding)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
