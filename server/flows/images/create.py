@@ -36,6 +36,7 @@ from server.errors import (
     QuotaExceeded,
     RateLimited,
     TimedOut,
+    status_label,
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, shape_of
@@ -271,7 +272,7 @@ class ImageCreator:
 
     async def _void(self, model: ImageModel, call: ActiveCall, error: BaseException) -> None:
         """Void the hold, unless there is none: the pictures may have been captured just before."""
-        reason = (error.code if isinstance(error, ApiError) else None) or type(error).__name__
+        reason = error.label if isinstance(error, ApiError) else status_label(500)
         if isinstance(error, asyncio.CancelledError):
             reason = VOID_REASONS[call.cancel_reason]
         if call.recorded:
