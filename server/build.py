@@ -29,6 +29,7 @@ from server.backends.fleet import Fleet
 from server.backends.gateway_link import GatewayLink
 from server.backends.local_storage import LocalStorage
 from server.backends.open_storage import open_storage
+from server.backends.signing import open_signer
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.errors import StartError
@@ -310,6 +311,8 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         answers_with_bytes=base.settings.answers_with_bytes,
         time_limit_s=base.settings.job_time_limit_s,
         keep_prompts=base.settings.keep_prompts,
+        marks=base.settings.mark_pictures,
+        signer=open_signer(base.settings.c2pa_certificate, base.settings.c2pa_key, marks=base.settings.mark_pictures),
     )
 
 

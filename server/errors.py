@@ -12,13 +12,23 @@ ApiError
 """
 
 import math
+import re
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, ClassVar
+
+LABEL = re.compile(r"[a-z][a-z0-9_]{0,59}")
+STATUS_NAMES = {status.value: status.name.lower() for status in HTTPStatus}
 
 
 def retry_after_header(retry_after_s: float) -> str:
     """The value of a Retry-After header, in whole seconds. SDKs give up above 120 s, so that is the maximum."""
     return str(max(1, min(120, math.ceil(retry_after_s))))
+
+
+def status_label(status: int) -> str:
+    """Of an HTTP status in snake case, such as `not_found`."""
+    return STATUS_NAMES.get(status, "error")
 
 
 class StartError(Exception):
@@ -45,6 +55,13 @@ class ApiError(Exception):
         self.param = param
         self.code = code or self.default_code
         self.headers = headers or {}
+
+    @property
+    def label(self) -> str:
+        """What metrics, logs and the database call it: the code, or the status's name where the body has no code, or
+        one that an upstream chose in another style."""
+        code = str(self.code)
+        return code if LABEL.fullmatch(code) else status_label(self.status)
 
     @property
     def triggers_sdk_retry(self) -> bool:
@@ -232,27 +249,25 @@ class Overloaded(ServerError):
 class DatabaseBusy(Overloaded):
     """The database is locked, or can't be reached. `reason` is for the operator.
 
-    `began`: its transaction had begun, and was cut off. If the connection broke at its end, it may be committed.
+    `began`: its transaction had begun, and was cut off. If the connection broke at its end, it may be committed, unless
+    it is `undone`: nothing was written.
     """
 
     default_code: ClassVar[str | None] = "database_busy"
     text: ClassVar[str] = "The server's database is busy or out of reach. Please send the request again."
 
-    def __init__(self, reason: str, *, began: bool) -> None:
+    def __init__(self, reason: str, *, began: bool, undone: bool) -> None:
         super().__init__(self.text, 5)
         self.reason = reason
         self.began = began
+        self.undone = undone
 
 
 class DatabaseFailed(DatabaseBusy):
-    """The disk of the database is full or read-only, or its file is damaged. `undone`: nothing was written."""
+    """The disk of the database is full or read-only, or its file is damaged."""
 
     default_code: ClassVar[str | None] = "database_failed"
     text: ClassVar[str] = "The server's database can't be used: its disk is full, read-only or damaged. Try later."
-
-    def __init__(self, reason: str, *, began: bool, undone: bool) -> None:
-        super().__init__(reason, began=began)
-        self.undone = undone
 
 
 class StorageFailed(Overloaded):

@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     idempotency_s: float = Field(
         86_400, gt=0, description="How long a call can be found by its Idempotency-Key or id, from its start."
     )
-    lease_s: float = Field(60, gt=0, description="How long a hold lasts after a server stopped renewing it.")
+    lease_s: float = Field(60, gt=0, le=3600, description="How long a hold lasts after a server stopped renewing it.")
     drain_s: float = Field(
         120, ge=0, description="How long running calls may continue after SIGTERM; a second SIGTERM stops them at once."
     )
@@ -183,6 +183,13 @@ class Settings(BaseSettings):
         description="Whether prompts and parameters are kept with calls and pictures, for their owner's gallery and "
         "for operators. If not, those that were kept before are removed.",
     )
+    mark_pictures: bool = Field(
+        True, description="Whether files of pictures say in an XMP packet that a model made them."
+    )
+    c2pa_certificate: Path | None = Field(
+        None, description="A PEM file of the certificates that pictures are signed with by C2PA; not signed when unset."
+    )
+    c2pa_key: Path | None = Field(None, description="A PEM file of the certificate's private key.")
     logged_refusals_per_minute: int = Field(
         60, ge=0, description="Refused calls of one key that get a row in the log of calls in a minute."
     )

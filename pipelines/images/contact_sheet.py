@@ -12,6 +12,8 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from pipelines.protocol.provenance import XMP_KEYWORD, xmp_packet
+
 KEYWORD = "proof"  # of the recipe in the PNG's metadata
 MARGIN_PX = 8
 TEXT_PX = 14
@@ -39,6 +41,7 @@ def make_sheet(folder: Path) -> None:
                 sheet.paste(cell, (MARGIN_PX + column * (side + MARGIN_PX), y + LINE_PX))
     info = PngInfo()
     info.add_itxt(KEYWORD, json.dumps(described["recipe"]))
+    info.add_itxt(XMP_KEYWORD, xmp_packet("trainedAlgorithmicMedia"))
     sheet.save(folder / "sheet.png", pnginfo=info)
 
 

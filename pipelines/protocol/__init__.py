@@ -3,6 +3,7 @@
 - images: CheckpointSpec, Sampling, ImageJob, and the events of a job
 - picture_file: a Picture whose pixels wait in a file
 - finished_picture: a drawn picture to its size and into a file, for workers and decoders
+- provenance: the mark of a file that a model made it
 - upstream: other servers that answer in place of a worker
 - chat: ChatSpec, ChatJob, CountJob, and their events
 - classify: ClassifierSpec, ClassifyJob, and its events

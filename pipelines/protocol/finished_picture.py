@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from pipelines.protocol.images import Encoding
+from pipelines.protocol.provenance import XMP_KEYWORD, xmp_packet
 
 MAX_CUT = 0.06  # of a side: what rounding both sides to a multiple of 32 px takes of a megapixel at 16:9
 DESCRIPTION = 0x010E  # EXIF ImageDescription, which viewers of JPEG and WebP show
@@ -48,20 +49,26 @@ def to_planned_size(image: Image.Image, size: tuple[int, int], *, stretched: boo
 
 
 def encode_file(image: Image.Image, encoding: Encoding, metadata: Mapping[str, Any]) -> bytes:
-    """The file's bytes. Empty metadata fields are left out."""
+    """The file's bytes, with the mark of its source. Empty metadata fields are left out."""
     fields = {name: value for name, value in metadata.items() if value not in (None, "", {})}
     file = io.BytesIO()
+    mark = xmp_packet(encoding.source) if encoding.source is not None else ""
     if encoding.format == "png":
         info = PngInfo()
         for name, value in fields.items():
             info.add_itxt(name, value if isinstance(value, str) else json.dumps(value))
+        if mark:
+            info.add_itxt(XMP_KEYWORD, mark)
         image.save(file, "PNG", pnginfo=info, compress_level=PNG_LEVEL)
     else:
         exif = Image.Exif()
         exif[DESCRIPTION] = _description(fields)
         lossless = encoding.format == "webp" and encoding.quality == 100
         chroma = 0 if encoding.quality >= FULL_CHROMA_QUALITY else -1  # of JPEG: 4:4:4, or the codec's 4:2:0
-        image.save(file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless, subsampling=chroma)
+        image.save(
+            file, encoding.format, quality=encoding.quality, exif=exif, lossless=lossless, subsampling=chroma,
+            xmp=mark.encode(),
+        )  # fmt: skip
     return file.getvalue()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from pipelines.protocol.provenance import DigitalSource
 from pipelines.protocol.upstream import ImageUpstream
 
 Conditioning = Literal["img2img", "native"]
@@ -162,10 +163,12 @@ class ControlInput:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The file format. `quality` 0-100 is for jpeg and webp."""
+    """The file format. `quality` 0-100 is for jpeg and webp. `source` is written as the mark of what a model made; None
+    writes none."""
 
     format: ImageFormat = "png"
     quality: int = 100
+    source: DigitalSource | None = "trainedAlgorithmicMedia"
 
 
 @dataclass(frozen=True, slots=True)

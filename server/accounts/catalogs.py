@@ -13,6 +13,7 @@ from sqlalchemy import exists, func, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import Database
+from server.accounts.gateways import lapsed
 from server.accounts.store import Store
 from server.accounts.tables import CatalogRow, GatewayRow
 
@@ -89,7 +90,7 @@ class CatalogStore(Store):
         """Begin to make a change for all gateways. False while another one does."""
         with self._database.write() as session:
             self._lock(session)
-            alive = GatewayRow.lease_until >= self._database.lease_now(session)
+            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             others = exists().where(GatewayRow.changing.is_not(None), GatewayRow.owner != self._owner, alive)
             if session.scalar(select(others)):
                 return False
@@ -104,7 +105,7 @@ class CatalogStore(Store):
     def goes_on(self, change: str) -> bool:
         """Whether a live gateway still makes the change."""
         with self._database.read() as session:
-            alive = GatewayRow.lease_until >= self._database.lease_now(session)
+            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             return bool(session.scalar(select(exists().where(GatewayRow.changing == change, alive))))
 
     def commit(self, version: int, content: CatalogContent, change: str) -> None:

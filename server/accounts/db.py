@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event, func, inspect, make_url, select, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from server.accounts.copies import copy_sqlite
+from server.accounts.db_errors import READ_ONLY, is_failure, sqlstate, translated
 from server.clock import Clock
 from server.errors import DatabaseBusy, DatabaseFailed, StartError
 from server.threads import NotBegun, Threads
@@ -49,16 +50,6 @@ PATIENT_LIMIT_S = 300.0  # a picture that was drawn, or the end of a response, w
 COMMAND_LIMIT_S = 30.0
 MIGRATION_LOCK = 0x6461726B726F6F6D  # any number that no other program's advisory locks have
 ATTEMPT_S = 0.5  # of a wait; then the time is looked at
-SQLITE_FAILURES = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-}
-POSTGRESQL_FAILURES = ("53100", "58", "XX")  # a full disk, errors of the system, corrupted data
-UNDONE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, "53100"}  # nothing of the transaction was written
 CONNECT_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}  # in s and ms, of a host that went away silently
 
 
@@ -78,6 +69,7 @@ class Database:
         self._wait = _Wait()
         self.clock = Clock()  # the database's own, once `lease_now` has asked it
         self._stop_waiting_at = math.inf
+        self.is_read_only = False  # PostgreSQL, when a write was last begun
 
     def migrate(self) -> None:
         """Bring the schema to this version. A SQLite file of an older one is copied first, to go back to. Raises
@@ -124,8 +116,9 @@ class Database:
                 yield session
                 session.commit()
         except (DBAPIError, PoolTimeout) as error:
-            _raise_translated(error, began=began)
-            raise
+            if (busy := translated(error, began=began)) is None:
+                raise
+            raise busy from error
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -135,8 +128,9 @@ class Database:
             with Session(self._readers) as session:
                 yield session
         except (DBAPIError, PoolTimeout) as error:
-            _raise_translated(error, began=False)
-            raise
+            if (busy := translated(error, began=False)) is None:
+                raise
+            raise busy from error
 
     async def in_reader(
         self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
@@ -156,7 +150,7 @@ class Database:
     ) -> Result:
         """As `in_writer`, within PATIENT_LIMIT_S: for what is lost if it is not written, of which there is little.
 
-        It is repeated while the disk is full or read-only.
+        It is repeated while nothing of it was written: the disk is full, or the database read-only.
         """
         return await self._write_within(PATIENT_LIMIT_S, partial(work, *args, **kwargs), patient=True)
 
@@ -188,7 +182,7 @@ class Database:
             while True:
                 try:
                     return work()
-                except DatabaseFailed as error:
+                except DatabaseBusy as error:
                     if not (patient and error.undone) or time.monotonic() >= min(until, self._stop_waiting_at):
                         raise
                 time.sleep(ATTEMPT_S)
@@ -205,7 +199,7 @@ class Database:
             except BaseException as error:
                 session.close()
                 is_late = time.monotonic() >= min(until, self._stop_waiting_at)
-                if is_late or not isinstance(error, OperationalError) or not _is_busy(error):
+                if is_late or not _may_pass(error):
                     raise
             else:
                 return session
@@ -226,8 +220,29 @@ class Database:
         if read_only:
             _use_snapshot_isolation(engine)
         else:
-            _limit_lock_waits(engine)
+            self._begin_writable(engine)
         return engine
+
+    def _begin_writable(self, engine: Engine) -> None:
+        """A connection to a server that was demoted or fenced is dropped: the next one may reach the server in its
+        place. Then readers connect anew, too, and read there what was written."""
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            # PostgreSQL's default is to wait for another transaction's row for ever, and all other writes with it
+            limit = f"set_config('lock_timeout', '{REQUEST_LIMIT_S:g}s', true)"
+            found = connection.exec_driver_sql(f"SELECT {limit}, current_setting('transaction_read_only')").one()
+            was_read_only, self.is_read_only = self.is_read_only, found[1] == "on"
+            if self.is_read_only:
+                connection.invalidate()
+                raise DatabaseBusy("PostgreSQL takes no writes: it is a standby or read-only", began=False, undone=True)
+            if was_read_only:
+                self._readers.dispose()
+
+        @event.listens_for(engine, "handle_error")
+        def drop(context: ExceptionContext) -> None:
+            if sqlstate(context.original_exception) == READ_ONLY:
+                context.is_disconnect = True
 
     def _create_engine(self, connections: int) -> Engine:
         return create_engine(
@@ -265,6 +280,13 @@ def _alembic() -> "Config":
     return config
 
 
+def _may_pass(error: BaseException) -> bool:
+    """Whether a transaction that could not begin may do so soon."""
+    if isinstance(error, DBAPIError):
+        error = translated(error, began=False) or error
+    return isinstance(error, DatabaseBusy) and not isinstance(error, DatabaseFailed)
+
+
 class _Wait(threading.local):
     """Until when the writes of this thread wait to begin, in time.monotonic(); None is COMMAND_LIMIT_S from then."""
 
@@ -275,41 +297,10 @@ async def _run(threads: Threads, limit_s: float, work: Callable[[], Result]) -> 
     try:
         return await threads.run_if_begun_within(limit_s, work)
     except NotBegun as error:
-        raise DatabaseBusy("its other work does not end", began=False) from error
+        raise DatabaseBusy("its other work does not end", began=False, undone=True) from error
     except DatabaseBusy as error:
         log.warning("the database is busy or out of reach", reason=error.reason)
         raise
-
-
-def _raise_translated(error: DBAPIError | PoolTimeout, *, began: bool) -> None:
-    reason = str(error).partition("\n")[0]
-    if isinstance(error, DBAPIError) and (failure := _failure(error.orig)):
-        raise DatabaseFailed(reason, began=began, undone=failure in UNDONE) from error
-    if _is_busy(error):
-        raise DatabaseBusy(reason, began=began) from error
-
-
-def _failure(error: BaseException | None) -> int | str | None:
-    """The code of an error of the disk or of the file on it."""
-    if isinstance(error, sqlite3.Error):
-        code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        return code if code in SQLITE_FAILURES else None
-    state = getattr(error, "sqlstate", None) or ""
-    return state if state.startswith(POSTGRESQL_FAILURES) else None
-
-
-def _is_busy(error: DBAPIError | PoolTimeout) -> bool:
-    """Whether the same transaction may succeed later: the database is locked, overloaded, restarting or away."""
-    if isinstance(error, PoolTimeout):
-        return True
-    if _failure(error.orig):
-        return False
-    if error.connection_invalidated:
-        return True
-    if isinstance(error.orig, sqlite3.Error):
-        code: int = getattr(error.orig, "sqlite_errorcode", 0)
-        return code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}  # the other bits say which kind
-    return isinstance(error, OperationalError)  # psycopg's: no connection, locks, deadlocks, shutdown, full resources
 
 
 def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
@@ -335,7 +326,7 @@ def _set_up_sqlite(engine: Engine, *, read_only: bool) -> None:
     def forget_pages(context: ExceptionContext) -> None:
         """A connection keeps what it has read of a damaged file, also when that has been mended. So it is closed; but
         it would keep its lock until the last object that refers to it is gone."""
-        if _failure(context.original_exception):
+        if is_failure(context.original_exception):
             context.is_disconnect = True
             if context.connection is not None and not context.connection.invalidated:
                 with suppress(sqlite3.Error):
@@ -362,11 +353,3 @@ def _use_snapshot_isolation(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-
-
-def _limit_lock_waits(engine: Engine) -> None:
-    """PostgreSQL's default is to wait for another transaction's row for ever, and all other writes with it."""
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{REQUEST_LIMIT_S:g}s'")

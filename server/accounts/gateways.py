@@ -7,12 +7,14 @@ its row.
 
 from dataclasses import dataclass
 
-from sqlalchemy import Select, delete, exists, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, delete, exists, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from server.accounts.db import Database
 from server.accounts.store import Store
 from server.accounts.tables import GatewayRow
+
+LONGEST_LEASE_S = 7200.0  # twice what the setting allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class GatewayStore(Store):
         """Remove the others whose lease had run out at the last look already; returns how many."""
         with self._database.write() as session:
             expired_query = select(GatewayRow).where(
-                GatewayRow.owner != self.owner, GatewayRow.lease_until < self._database.lease_now(session)
+                GatewayRow.owner != self.owner, lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             )
             expired = {row.owner: row.lease_until for row in session.scalars(expired_query)}
             dead = [owner for owner, until in expired.items() if self._seen_expired.get(owner) == until]
@@ -93,7 +95,7 @@ class GatewayStore(Store):
             row = session.get(GatewayRow, self.owner)
             if row is None:
                 return False
-            alive = GatewayRow.lease_until >= self._database.lease_now(session)
+            alive = ~lapsed(GatewayRow.lease_until, self._database.lease_now(session))
             earlier = or_(
                 GatewayRow.started_at < row.started_at,
                 (GatewayRow.started_at == row.started_at) & (GatewayRow.owner < row.owner),
@@ -114,10 +116,11 @@ class GatewayStore(Store):
         """Every server that runs or did so lately, oldest first."""
         with self._database.read() as session:
             now = self._database.lease_now(session)
+            alive = set(session.scalars(select(GatewayRow.owner).where(~lapsed(GatewayRow.lease_until, now))))
             rows = session.scalars(select(GatewayRow).order_by(GatewayRow.started_at, GatewayRow.owner))
             return [
                 GatewayReport(
-                    row.owner, row.url, row.started_at, row.lease_until, row.lease_until >= now, row.catalog_version
+                    row.owner, row.url, row.started_at, row.lease_until, row.owner in alive, row.catalog_version
                 )
                 for row in rows
             ]
@@ -126,6 +129,12 @@ class GatewayStore(Store):
         now = self._database.lease_now(session)
         started_at = now if self._started_at is None else self._started_at
         session.add(GatewayRow(owner=self.owner, url=self._url, started_at=started_at, lease_until=now + self._lease_s))
+
+
+def lapsed(lease_until: InstrumentedAttribute[float], now: float) -> ColumnElement[bool]:
+    """Whether a lease has run out, or would last longer than any: then it was written while the clock was ahead, and
+    whoever lives renews it."""
+    return or_(lease_until < now, lease_until > now + LONGEST_LEASE_S)
 
 
 def live_owners() -> Select[str]:

@@ -4,9 +4,9 @@ A hold reserves the price of a call. Its owner (one server process) renews the h
 charge is an entry. It is written in the transaction that records the call's results and changes the hold from held to
 captured. If the hold is no longer held, another process settled the call, and nothing is written.
 
-What a key has left is its budget minus its settled total and its held holds. The total is the sum of its entries (and
-that of a month the sum of the month's), which the transaction that adds an entry writes with it: so a hold costs the
-same however many charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row
+What a key has left is its budget minus its settled total and its held holds. The total is the sum of its entries, and
+there is one of each month's: the transaction that adds an entry writes both with it. So a hold costs the same however
+many charges there are, and `darkroom ledger --check` compares them. Both transactions lock the key's row
 before any other (on SQLite, BEGIN IMMEDIATE locks everything), so two calls can't both spend the last of a budget, a
 call that is captured meanwhile is counted exactly once, and no two transactions wait for each other.
 """
@@ -18,10 +18,10 @@ from sqlalchemy import ColumnElement, Update, func, select, update
 from sqlalchemy.orm import Session
 
 from server.accounts.db import PAGE, Database
-from server.accounts.gateways import live_owners
+from server.accounts.gateways import lapsed, live_owners
 from server.accounts.paging import month_start
 from server.accounts.store import Store
-from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
+from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow, ResultRow
 
 
 class InsufficientBudget(Exception):
@@ -82,14 +82,7 @@ class Ledger(Store):
         """Reserve the price and run `extra_writes`, in one transaction. Raises InsufficientBudget."""
         with self._database.write() as session:
             key = lock_key(session, call.key_id)
-            held = held_sum(session, call.key_id)
-            in_month = self._settled_in_month(key)
-            for limit, spent, monthly in ((key.budget, key.settled, False), (key.monthly_budget, in_month, True)):
-                if limit is None:
-                    continue
-                available = limit - spent - held
-                if available < call.price:
-                    raise InsufficientBudget(available, call.price, monthly=monthly)
+            self._check_budgets(session, key, call.price)
             session.add(
                 HoldRow(
                     call_id=call.call_id,
@@ -127,7 +120,7 @@ class Ledger(Store):
             session.add(
                 EntryRow(call_id=call_id, key_id=hold.key_id, model=hold.model, amount=hold.price, created_at=now)
             )
-            _settle(key, hold.price, now)
+            _settle(session, key, hold.price, now)
             for result in results:
                 session.add(_result_row(result, hold, now))
             extra_writes(session)
@@ -152,13 +145,13 @@ class Ledger(Store):
             return _count_updated(session, update(HoldRow).where(*own).values(lease_until=lease_until))
 
     def sweep(self, running: Collection[str]) -> int:
-        """Void the holds whose lease had expired at the last sweep already, whoever owns them; returns how many.
+        """Void the holds whose lease had lapsed at the last sweep already, whoever owns them; returns how many.
 
         Never this owner's `running` calls, nor a hold that its owner has renewed since: if the database's clock was
         set, all leases may seem to expire at once.
         """
         with self._database.write() as session:
-            is_expired = (HoldRow.state == "held", HoldRow.lease_until < self._database.lease_now(session))
+            is_expired = (HoldRow.state == "held", lapsed(HoldRow.lease_until, self._database.lease_now(session)))
             own_running = (HoldRow.owner == self._owner) & HoldRow.call_id.in_(running)
             query = select(HoldRow.call_id, HoldRow.lease_until).where(*is_expired, ~own_running)
             expired = {row.call_id: row.lease_until for row in session.execute(query)}
@@ -198,8 +191,15 @@ class Ledger(Store):
             statement = statement.values(deleted_at=self._database.clock.now())
             return len(session.scalars(statement.returning(ResultRow.name)).all())
 
-    def _settled_in_month(self, key: KeyRow) -> int:
-        return key.settled_in_month if (key.month or 0) >= month_start(self._database.clock.now()) else 0
+    def _check_budgets(self, session: Session, key: KeyRow, price: int) -> None:
+        held = held_sum(session, key.id)
+        limits = [(key.budget, key.settled, False)]
+        if key.monthly_budget is not None:
+            month = session.get(KeyMonthRow, (key.id, month_start(self._database.clock.now())))
+            limits.append((key.monthly_budget, month.settled if month is not None else 0, True))
+        for limit, spent, monthly in limits:
+            if limit is not None and (available := limit - spent - held) < price:
+                raise InsufficientBudget(available, price, monthly=monthly)
 
     def _void_statement(self, reason: str, *conditions: ColumnElement[bool]) -> Update:
         statement = update(HoldRow).where(HoldRow.state == "held", *conditions)
@@ -218,14 +218,14 @@ def lock_key(session: Session, key_id: str) -> KeyRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def _settle(key: KeyRow, price: int, now: float) -> None:
-    """Add a charge to the key's totals. That of the month begins anew with the first charge of a month."""
+def _settle(session: Session, key: KeyRow, price: int, now: float) -> None:
+    """Add a charge of this moment to the total of the key, whose row is locked, and to that of the month."""
     key.settled += price
-    month = month_start(now)
-    if key.month is None or key.month < month:
-        key.month, key.settled_in_month = month, 0
-    if key.month == month:
-        key.settled_in_month += price
+    month = session.get(KeyMonthRow, (key.id, month_start(now)))
+    if month is None:
+        session.add(KeyMonthRow(key_id=key.id, month=month_start(now), settled=price))
+    else:
+        month.settled += price
 
 
 def _captured_price(session: Session, call_id: str, results: Sequence[StoredResult]) -> int:

@@ -74,3 +74,8 @@ def month_start(now_s: float) -> float:
     """When the month of this time began, in UTC."""
     today = datetime.fromtimestamp(now_s, UTC)
     return datetime(today.year, today.month, 1, tzinfo=UTC).timestamp()
+
+
+def month_end(now_s: float) -> float:
+    """When the month after this time's begins, in UTC."""
+    return month_start(month_start(now_s) + 32 * 86_400)

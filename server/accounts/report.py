@@ -1,15 +1,16 @@
 """The ledger, for the operator: balances, charges, and a check that the tables agree."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, func, select, true
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from server.accounts.db import PAGE, Database
-from server.accounts.paging import ALWAYS, Order, Page, Period, read_numbered
-from server.accounts.tables import EntryRow, HoldRow, KeyRow, ResultRow
+from server.accounts.paging import ALWAYS, Order, Page, Period, month_end, month_start, read_numbered
+from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow, ResultRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +120,38 @@ def _wrong_amounts(session: Session) -> list[str]:
 
 
 def _wrong_totals(session: Session) -> list[str]:
-    """Of all charges, and of those of the month in which a key was charged last."""
-    problems = []
-    in_month = EntryRow.created_at >= KeyRow.month
-    for settled, counted, name in (
-        (KeyRow.settled, true(), "total"),
-        (KeyRow.settled_in_month, in_month, "total of the month"),
-    ):
-        charged = func.coalesce(func.sum(EntryRow.amount), 0)
-        joined = (EntryRow.key_id == KeyRow.id) & counted
-        query = select(KeyRow.id, settled, charged).outerjoin(EntryRow, joined).group_by(KeyRow.id, settled)
-        problems += [
-            f"key {key_id} has a settled {name} of {total} and charges of {int(sum_)}"
-            for key_id, total, sum_ in session.execute(query.having(settled != charged))
-        ]
-    return problems
+    """Of all charges of a key, and of those of each month."""
+    totals = dict(session.execute(select(KeyRow.id, KeyRow.settled)).all())
+    charged: dict[str, int] = defaultdict(int)
+    months: dict[tuple[str, float], int] = {}
+    for month in charged_months(session):
+        in_month = (EntryRow.created_at >= month, EntryRow.created_at < month_end(month))
+        query = select(EntryRow.key_id, func.sum(EntryRow.amount)).where(*in_month).group_by(EntryRow.key_id)
+        for key_id, amount in session.execute(query):
+            months[key_id, month] = int(amount)
+            charged[key_id] += int(amount)
+    recorded = {(row.key_id, row.month): row.settled for row in session.scalars(select(KeyMonthRow))}
+    return [
+        *(
+            f"key {key_id} has a settled total of {total} and charges of {charged[key_id]}"
+            for key_id, total in totals.items()
+            if total != charged[key_id]
+        ),
+        *(
+            f"key {key_id} has a settled total of {recorded.get((key_id, month), 0)} and charges of "
+            f"{months.get((key_id, month), 0)} in {datetime.fromtimestamp(month, UTC):%Y-%m}"
+            for key_id, month in sorted(recorded.keys() | months.keys())
+            if recorded.get((key_id, month), 0) != months.get((key_id, month), 0)
+        ),
+    ]
+
+
+def charged_months(session: Session) -> Iterator[float]:
+    """The beginnings of the months that have entries, the earliest first."""
+    first = session.scalar(select(func.min(EntryRow.created_at)))
+    while first is not None:
+        yield month_start(first)
+        first = session.scalar(select(func.min(EntryRow.created_at)).where(EntryRow.created_at >= month_end(first)))
 
 
 def _orphans(session: Session) -> list[str]:

@@ -48,8 +48,17 @@ class KeyRow(Base):
     previous_hash: Mapped[str | None] = mapped_column(String(64), index=True)  # of the secret before a rotation
     previous_until: Mapped[float | None] = mapped_column(Float)
     settled: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # the sum of its entries
-    settled_in_month: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))  # of those since `month`
-    month: Mapped[float | None] = mapped_column(Float)  # in which the last entry was made: its beginning
+
+
+class KeyMonthRow(Base):
+    """What a key was charged in a month, which is named by its beginning. There is a row for each month with entries:
+    whatever a clock said when a charge was written, no other month's total changes."""
+
+    __tablename__ = "key_months"
+
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"), primary_key=True)
+    month: Mapped[float] = mapped_column(Float, primary_key=True)
+    settled: Mapped[int] = mapped_column(BigInteger)
 
 
 class HoldRow(Base):

@@ -3,7 +3,6 @@
 The sums of every grouping are equal, since they are sums of the same entries. Days and months are in UTC.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -14,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from server.accounts.db import Database
 from server.accounts.paging import ALWAYS, Period, month_start
-from server.accounts.tables import ChatUsageRow, EntryRow, KeyRow, ResultRow
+from server.accounts.tables import ChatUsageRow, EntryRow, KeyMonthRow, KeyRow, ResultRow
 
 Grouping = Literal["key", "day", "month", "model"]
 GROUPINGS: tuple[Grouping, ...] = ("key", "day", "month", "model")
@@ -79,12 +78,11 @@ def total(rows: Iterable[Usage]) -> Usage:
     return whole
 
 
-def months_spent(database: Database, now_s: float) -> dict[str, int]:
-    """What each key was charged since the month began, in 1/10000 CNY, by id."""
-    query = select(EntryRow.key_id, func.sum(EntryRow.amount)).group_by(EntryRow.key_id)
+def months_spent(database: Database) -> dict[str, int]:
+    """What each key was charged in this month, in 1/10000 CNY, by id: what its monthly budget is compared with."""
+    this_month = KeyMonthRow.month == month_start(database.clock.now())
     with database.read() as session:
-        found = session.execute(query.where(EntryRow.created_at >= month_start(now_s)))
-        return defaultdict(int, {key_id: int(amount) for key_id, amount in found})
+        return dict(session.execute(select(KeyMonthRow.key_id, KeyMonthRow.settled).where(this_month)).all())
 
 
 def _entries_query(database: Database, wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of eight

@@ -155,7 +155,7 @@ class KeepAliveJson:
         try:
             body = await cancel_on_disconnect(receive, self._send_spaces(send))
         except ApiError as error:
-            log.info("response aborted", code=error.code)
+            log.info("response aborted", code=error.label)
             return
         if body is not None:
             await send({"type": "http.response.body", "body": body, "more_body": False})

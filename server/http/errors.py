@@ -31,7 +31,7 @@ def error_answer(path: str, error: ApiError) -> tuple[int, dict[str, Any]]:
 
 def note_error(scope: Scope, error: ApiError) -> None:
     """Leave the error's code for the log and the metrics."""
-    scope[ERROR_CODE] = error.code or type(error).__name__
+    scope[ERROR_CODE] = error.label
 
 
 async def send_error(error: ApiError, scope: Scope, send: Send) -> None:

@@ -45,13 +45,13 @@ async def liveness() -> dict[str, str]:
         "Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each "
         "checkpoint.",
         success=answer("The server takes calls.", READINESS),
-        others={503: answer("The server starts, replaces a worker, or is about to stop.", READINESS)},
+        others={503: answer("The server starts, replaces a worker, can not write, or is about to stop.", READINESS)},
         security=None,
     ),
 )
 async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
-    """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, and while the
-    server drains."""
+    """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, while PostgreSQL
+    takes no writes, and while the server drains."""
     ready = _status(services) == "ready"
     details = await is_operator(request, services)  # they have paths
     body: Readiness = readiness_details(services) if details else {"status": _status(services)}
@@ -73,13 +73,17 @@ def readiness_details(services: Services) -> ReadinessDetails:
 
 
 def _status(services: Services) -> ServerState:
-    """A server that does not serve the cluster's catalog is not ready."""
+    """A server that does not serve the cluster's catalog is not ready, nor one that can't charge."""
     image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
     has_classifiers = bool(services.policy.current.classifiers)
     has_local_chat = bool(services.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
     is_current = services.catalog_member is None or services.catalog_member.is_current
-    return "draining" if services.drain.draining else "ready" if loaded and is_current else "starting"
+    if services.drain.draining:
+        return "draining"
+    if services.database.is_read_only:
+        return "read-only"
+    return "ready" if loaded and is_current else "starting"
 
 
 def _worker_state(host: EngineHost[Any, Any]) -> WorkerState:

@@ -4,7 +4,8 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-ServerState = Literal["starting", "ready", "draining"]
+# read-only: the database takes no writes, so no call that costs
+ServerState = Literal["starting", "ready", "read-only", "draining"]
 
 
 class Liveness(TypedDict):

@@ -165,7 +165,7 @@ def _trace_end(trace: CallTrace, job: ActiveJob[Any], close: Callable[[], None])
     """How the job ended, which an answer that had begun, or a client that had left, could not tell."""
     if trace.job == job.call.id:
         trace.status = 200 if job.failure is None else job.failure.status
-        trace.code = None if job.failure is None else job.failure.code
+        trace.code = None if job.failure is None else job.failure.label
         if job.cancel_reason is CancelReason.ABANDONED:
             trace.status, trace.code = CLIENT_LEFT, "client_left"
     close()

@@ -91,7 +91,7 @@ class RunningChats:
         try:
             yield
         except ApiError as error:
-            chat.trace.status, chat.trace.code = error.status, error.code
+            chat.trace.status, chat.trace.code = error.status, error.label
             raise
         finally:
             del self._chats[chat.id]

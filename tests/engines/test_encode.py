@@ -10,6 +10,7 @@ from PIL import Image
 from pipelines.images.encode import encode
 from pipelines.protocol.finished_picture import DESCRIPTION
 from pipelines.protocol.images import Encoding, ImageFormat
+from tests.support.marks import DRAWN, EDITED, xmp_source
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 
@@ -33,6 +34,22 @@ def test_a_jpeg_of_high_quality_keeps_the_colour_of_fine_lines(quality: int, kee
 def test_a_prompt_in_any_script_survives(kind: ImageFormat) -> None:
     fields = description(encode(PIXELS, Encoding(kind), {"prompt": "一艘红色的船", "model": ""}, 7).data)
     assert fields == {"prompt": "一艘红色的船", "seed": 7}
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+@pytest.mark.parametrize("quality", [80, 100])
+def test_a_file_says_that_a_model_made_it(kind: ImageFormat, quality: int) -> None:
+    marked = encode(PIXELS, Encoding(kind, quality), {"prompt": "red"}, 7).data
+    assert xmp_source(marked) == DRAWN
+    edited = encode(PIXELS, Encoding(kind, quality, "compositeWithTrainedAlgorithmicMedia"), {}, 7).data
+    assert xmp_source(edited) == EDITED
+    plain = encode(PIXELS, Encoding(kind, quality, None), {"prompt": "red"}, 7).data
+    assert xmp_source(plain) is None
+    assert len(marked) - len(plain) < 700
+    with Image.open(io.BytesIO(marked)) as image, Image.open(io.BytesIO(plain)) as before:
+        assert image.tobytes() == before.tobytes()
+        if kind == "png":
+            assert (image.info["prompt"], image.info["seed"]) == ("red", "7")
 
 
 def test_the_longest_texts_are_cut_to_what_a_jpeg_has_room_for() -> None:

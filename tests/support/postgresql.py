@@ -26,7 +26,7 @@ class Cluster:
 
     def __init__(self, binaries: Path, folder: Path, user: str | None) -> None:
         self.binaries = binaries
-        self._folder = folder
+        self.folder = folder
         self._user = user
         self._numbers = itertools.count()
 
@@ -34,34 +34,81 @@ class Cluster:
     @contextmanager
     def temporary(cls) -> "Iterator[Cluster]":
         """One that runs while this is entered."""
-        user = UNPRIVILEGED if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
-        folder = Path(tempfile.mkdtemp(prefix="darkroom-pg-"))
-        try:
-            if user:
-                shutil.chown(folder, user)
-            cluster = cls(_binaries(folder if user else None), folder, user)
+        with cls._in_new_folder() as cluster:
             cluster.create()
             try:
                 yield cluster
             finally:
                 cluster.stop()
+
+    @classmethod
+    @contextmanager
+    def _in_new_folder(cls) -> "Iterator[Cluster]":
+        user = UNPRIVILEGED if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
+        folder = Path(tempfile.mkdtemp(prefix="darkroom-pg-"))
+        try:
+            if user:
+                shutil.chown(folder, user)
+            yield cls(_binaries(folder if user else None), folder, user)
         finally:
             shutil.rmtree(folder)
+
+    @classmethod
+    @contextmanager
+    def standby(cls, primary: "Cluster") -> "Iterator[Cluster]":
+        """One that follows another, and takes no writes until it is promoted."""
+        with cls._in_new_folder() as cluster:
+            source = ("--host", str(primary.folder), "--username", "darkroom")
+            cluster._run("pg_basebackup", *source, "--write-recovery-conf", "--checkpoint", "fast", "--no-sync")
+            cluster.start()
+            try:
+                yield cluster
+            finally:
+                cluster.stop()
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "--wait", "promote")
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """It takes no writes, as a primary that is fenced."""
+        self.set_read_only("on")
+        try:
+            yield
+        finally:
+            self.set_read_only("off")
+
+    def set_read_only(self, value: str) -> None:
+        """`on` or `off`, for all that does not say otherwise."""
+        with self.connect() as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER SYSTEM SET default_transaction_read_only = {value}".encode())
+            connection.execute("SELECT pg_reload_conf()")
+
+        def reloaded() -> bool:
+            with self.connect() as connection:
+                return connection.execute("SHOW default_transaction_read_only").fetchone() == (value,)
+
+        until(reloaded)
+
+    def connect(self, name: str = "postgres") -> "psycopg.Connection[tuple[object, ...]]":
+        """To this database, as its administrator."""
+        return psycopg.connect(f"host={self.folder} user=darkroom dbname={name}", autocommit=True)
 
     def create(self) -> None:
         self._run("initdb", "--auth=trust", "--username=darkroom", "--no-sync")
         self.start()
 
     def start(self) -> None:
-        options = f"-F -c listen_addresses='' -k {self._folder}"
-        self._run("pg_ctl", "--wait", "-l", str(self._folder / "log"), "-o", options, "start")
+        options = f"-F -c listen_addresses='' -k {self.folder}"
+        self._run("pg_ctl", "--wait", "-l", str(self.folder / "log"), "-o", options, "start")
 
     def stop(self) -> None:
         self._run("pg_ctl", "--wait", "-m", "immediate", "stop")
 
     def kill(self) -> None:
         """SIGKILL for all its processes, as when its machine goes away."""
-        killed = group(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        killed = group(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
         for pid in killed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -70,13 +117,13 @@ class Cluster:
     def new(self, template: str = "test_0") -> str:
         """The URL of a new database."""
         name = f"test_{next(self._numbers)}"
-        with psycopg.connect(f"host={self._folder} user=darkroom dbname=postgres", autocommit=True) as connection:
+        with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
-        return f"postgresql+psycopg://darkroom@/{name}?host={self._folder}"
+        return f"postgresql+psycopg://darkroom@/{name}?host={self.folder}"
 
     def _run(self, program: str, *options: str) -> None:
-        command = [self.binaries / program, "-D", self._folder / "data", *options]
-        subprocess.run(command, check=True, user=self._user, cwd=self._folder, stdout=subprocess.DEVNULL, timeout=120)
+        command = [self.binaries / program, "-D", self.folder / "data", *options]
+        subprocess.run(command, check=True, user=self._user, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=120)
 
 
 def _binaries(copy: Path | None) -> Path:

@@ -12,6 +12,7 @@ import signal
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -112,7 +113,7 @@ class DecoderPool:
     ) -> bytes:
         """A picture that another server drew, as a file of ours: at `size` (width, height in px; None leaves it), with
         our metadata alone. Raises PictureError, also for one of another shape, DecoderFailed, StorageFailed."""
-        wanted = {"size": size, "format": encoding.format, "quality": encoding.quality, "metadata": dict(metadata)}
+        wanted = {"size": size, "encoding": asdict(encoding), "metadata": dict(metadata)}
         path = self._folder / secrets.token_hex(16)
         try:
             await self._decode_into(path, owner, {"max_area_px": MAX_DRAWN_PX, "finish": wanted}, data)

@@ -89,7 +89,7 @@ def _finish(image: Image.Image, wanted: Json) -> bytes:
     """The file of a picture that another server drew. Raises WrongSize."""
     if wanted["size"] is not None:
         image = to_planned_size(image, tuple(wanted["size"]))
-    return encode_file(image, Encoding(wanted["format"], wanted["quality"]), wanted["metadata"])
+    return encode_file(image, Encoding(**wanted["encoding"]), wanted["metadata"])
 
 
 def _too_much_memory(error: TooMuchMemory | MemoryError) -> str:

@@ -24,7 +24,7 @@ from server.accounts.db import Database
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost, QueueFull
 from server.backends.job_events import JobEvents
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut
+from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, TimedOut, status_label
 from server.schemas.validation import check_text_length, iter_strings
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.call_trace import current_trace
@@ -91,7 +91,10 @@ class ChatRunner:
                 if not isinstance(event, PartialUsage):
                     yield event
         except ApiError as error:
-            outcome = error.code or type(error).__name__
+            outcome = error.label
+            raise
+        except Exception:
+            outcome = status_label(500)
             raise
         finally:
             self._engine.cancel(job.id)

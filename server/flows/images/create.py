@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from server.accounts.money import UNITS_PER_CNY, format_money
 from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
+from server.backends.signing import PictureSigner
 from server.backends.storage import Storage
 from server.errors import (
     ApiError,
@@ -35,6 +37,7 @@ from server.errors import (
     QuotaExceeded,
     RateLimited,
     TimedOut,
+    status_label,
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.images.results import answer_format, build_result, origins_write, shape_of
@@ -88,6 +91,8 @@ class ImageCreator:
         answers_with_bytes: bool,
         time_limit_s: float,
         keep_prompts: bool,
+        marks: bool,
+        signer: PictureSigner | None,
     ) -> None:
         self._catalog = catalog
         self._engine = engine
@@ -106,6 +111,8 @@ class ImageCreator:
         self._answers_with_bytes = answers_with_bytes
         self._time_limit_s = time_limit_s
         self._keep_prompts = keep_prompts
+        self._marks = marks
+        self._signer = signer
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
@@ -123,6 +130,8 @@ class ImageCreator:
         abilities = self._engine.abilities(model.checkpoint)
         job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
         check_time(job, self._backlog.least_s(job))
+        if not self._marks:
+            job = replace(job, encoding=replace(job.encoding, source=None))
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
         )
@@ -138,6 +147,8 @@ class ImageCreator:
                 self._crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
+                if self._signer is not None:
+                    finished = await self._signer.signed(finished, job.encoding)
                 format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
@@ -164,7 +175,7 @@ class ImageCreator:
         try:
             await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, _all(writes)))
         except Exception as error:
-            running.recorded = isinstance(error, DatabaseBusy) and error.began
+            running.recorded = isinstance(error, DatabaseBusy) and error.began and not error.undone
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
@@ -264,7 +275,7 @@ class ImageCreator:
 
     async def _void(self, model: ImageModel, call: ActiveCall, error: BaseException) -> None:
         """Void the hold, unless there is none: the pictures may have been captured just before."""
-        reason = (error.code if isinstance(error, ApiError) else None) or type(error).__name__
+        reason = error.label if isinstance(error, ApiError) else status_label(500)
         if isinstance(error, asyncio.CancelledError):
             reason = VOID_REASONS[call.cancel_reason]
         if call.recorded:

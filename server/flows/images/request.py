@@ -260,7 +260,9 @@ def build_job(
         mask=mask,
         controls=controls,
         encoding=Encoding(
-            request.output_format, 100 if request.output_compression is None else request.output_compression
+            request.output_format,
+            100 if request.output_compression is None else request.output_compression,
+            "trainedAlgorithmicMedia" if not references else "compositeWithTrainedAlgorithmicMedia",
         ),
         metadata={
             "prompt": request.prompt,

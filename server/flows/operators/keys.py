@@ -1,6 +1,5 @@
 """API keys for operators: their fields from what was sent, and their state with their money. All functions block."""
 
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -135,7 +134,7 @@ class KeyAdmin:
 
 def read_money(database: Database) -> Mapping[str, KeyMoney]:
     """Of every key, by id."""
-    months, used = months_spent(database, time.time()), CallLog(database).last_used()
+    months, used = months_spent(database), CallLog(database).last_used()
     balances = report.balances(database)
     return {each.key_id: KeyMoney(each, months.get(each.key_id, 0), used.get(each.key_id)) for each in balances}
 

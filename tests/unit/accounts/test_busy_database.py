@@ -127,7 +127,7 @@ def test_what_can_not_succeed_later_is_no_busy_database(tmp_path: Path) -> None:
 
 def test_a_capture_whose_commit_was_not_heard_of_is_repeated_without_a_second_charge(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
-    lost = [DatabaseBusy("the connection broke", began=True)]
+    lost = [DatabaseBusy("the connection broke", began=True, undone=False)]
 
     def lose_the_answer(point: str) -> None:
         if point == "after-capture-commit" and lost:

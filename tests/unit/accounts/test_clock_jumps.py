@@ -3,19 +3,25 @@ retry asks for is forgotten, nothing is deleted early."""
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from server.accounts import report
 from server.accounts.calls import CallId, CallStore
+from server.accounts.claims import ClaimLimits, ClaimStore
 from server.accounts.db import Database
 from server.accounts.keys import create_key
-from server.accounts.ledger import Ledger
+from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.report import balances, entries
+from server.accounts.usage import months_spent
 from server.backends.local_storage import LocalStorage
+from server.flows.operators.keys import read_money
 from server.state import call_rate
 from server.state.call_rate import WINDOW_S, CallRate
-from tests.unit.accounts.helpers import GROUPS, call, clean, result
+from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
 
 DAYS_S = 30 * 86_400.0
 Jump = Callable[[float], None]
@@ -55,6 +61,103 @@ def test_what_ended_badly_gives_its_money_back_all_the_same(database: Database, 
     time.sleep(0.1)
     assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
     assert balances(database)[0].held == 0
+
+
+def spend(database: Database, ledger: Ledger, key_id: str, names: str) -> list[str]:
+    """The calls of these names that their budget covers. Each costs 1000."""
+    charged = []
+    for name in names:
+        try:
+            ledger.hold(call(name, key_id))
+        except InsufficientBudget:
+            continue
+        ledger.capture(name, [result(name)])
+        charged.append(name)
+    assert clean(database)
+    return charged
+
+
+@pytest.mark.parametrize("by_s", [400 * 86_400.0, 13 * DAYS_S, -400 * 86_400.0, -13 * DAYS_S])
+def test_a_charge_at_another_time_is_of_that_months_budget_alone(
+    database: Database, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    clock = [datetime(2026, 11, 25, tzinfo=UTC).timestamp()]
+    monkeypatch.setattr(database.clock, "now", lambda: clock[0])
+    key, _ = create_key(database, "a", GROUPS, limits={"monthly_budget": 3000})
+    ledger = Ledger(database, "me")
+    assert spend(database, ledger, key.id, "a") == ["a"]
+    clock[0] += by_s
+    assert spend(database, ledger, key.id, "b") == ["b"]
+    assert months_spent(database) == {key.id: 1000}
+    clock[0] -= by_s
+    assert spend(database, ledger, key.id, "cdefgh") == ["c", "d"]
+    assert months_spent(database) == {key.id: 3000}
+    clock[0] += by_s
+    assert spend(database, ledger, key.id, "ijk") == ["i", "j"]
+    assert read_money(database)[key.id].spent_this_month == 3000
+
+
+def test_the_check_compares_each_month_with_its_charges(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = create_key(database, "a", GROUPS)
+    ledger = Ledger(database, "me")
+    for name, day in (
+        ("a", datetime(2026, 10, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        ("b", datetime(2026, 11, 1, tzinfo=UTC)),
+    ):
+        monkeypatch.setattr(database.clock, "now", day.timestamp)
+        assert spend(database, ledger, key.id, name) == [name]
+    with database.write() as session:
+        session.execute(text("UPDATE key_months SET settled = 7 WHERE month < :november"), {"november": 1793491200})
+        session.execute(text("DELETE FROM key_months WHERE month = :november"), {"november": 1793491200})
+    assert report.check(database) == [
+        f"key {key.id} has a settled total of 7 and charges of 1000 in 2026-10",
+        f"key {key.id} has a settled total of 0 and charges of 1000 in 2026-11",
+    ]
+
+
+@ON_POSTGRESQL
+def test_what_a_dead_server_wrote_while_the_databases_clock_was_ahead_is_given_up(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=2000)
+    real = database.lease_now
+    monkeypatch.setattr(database, "lease_now", lambda session: real(session) + 400 * 86_400)
+    dead, living = server(database, "dead"), server(database, "living")
+    Ledger(database, "dead").hold(call("c1", key.id))
+    Ledger(database, "living").hold(call("c2", key.id))
+    gone = CallId("c1", key.id, "images.generations", "print", "idem-1")
+    ClaimStore(database, "dead").begin(gone, ClaimLimits(8, 1), find_equal=True)
+    ClaimStore(database, "dead").end("c1")
+    monkeypatch.setattr(database, "lease_now", real)
+    assert living.renew()
+    assert Ledger(database, "living").renew({"c2"}) == 1
+    assert living.does_chores()
+    assert living.others() == []
+    assert [living.remove_dead(), living.remove_dead()] == [0, 1]
+    assert dead.find("living") is not None
+    ledger = Ledger(database, "living")
+    assert ledger.void_orphans() == 1
+    again = CallId("c3", key.id, "images.generations", "print", "idem-1")
+    assert ClaimStore(database, "living").begin(again, ClaimLimits(8, 1), find_equal=True).begun == 1
+    ClaimStore(database, "living").delete_ended()
+    with database.read() as session:
+        assert session.scalars(text("SELECT id FROM claims")).all() == ["c3"]
+    assert ledger.capture("c2", [result("r2")]) == 1000
+    assert clean(database)
+
+
+@ON_POSTGRESQL
+def test_a_hold_of_the_time_when_the_databases_clock_was_ahead_lapses(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, _ = create_key(database, "a", GROUPS, budget=1000)
+    ledger = Ledger(database, "me")
+    real = database.lease_now
+    monkeypatch.setattr(database, "lease_now", lambda session: real(session) + 400 * 86_400)
+    ledger.hold(call("c1", key.id))  # then it could not be voided
+    monkeypatch.setattr(database, "lease_now", real)
+    assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
+    assert balances(database)[0].available == 1000
 
 
 @ON_POSTGRESQL

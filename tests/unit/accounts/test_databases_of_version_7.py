@@ -83,6 +83,11 @@ def database(empty_url: str) -> Iterator[Database]:
     database.dispose()
 
 
+def test_each_months_charges_are_added_up(database: Database) -> None:
+    with database.read() as session:
+        assert session.execute(text("SELECT key_id, month, settled FROM key_months")).all() == [("key_1", 0.0, 1000)]
+
+
 def test_calls_are_read(database: Database) -> None:
     store = CallStore(database, "new", DAY_S)
     endpoint = "images.generations"

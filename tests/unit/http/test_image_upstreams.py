@@ -21,6 +21,7 @@ from server.backends.image_upstream import drawing, wire
 from server.settings import REPOSITORY
 from tests.support.image_servers import CARD, ImageServer, image_server, pictures, stream
 from tests.support.in_process import InProcess, in_process, png
+from tests.support.marks import DRAWN, xmp_source
 from tests.support.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -137,8 +138,9 @@ async def test_the_callers_trace_goes_on_to_the_other_server(app: InProcess, oth
 
 
 async def test_files_have_the_format_that_was_asked_for(app: InProcess, other: ImageServer) -> None:
-    picture = opened(await ask(app, "glide", output_format="jpeg", output_compression=80))
-    assert picture.format == "JPEG"
+    answer = await ask(app, "glide", output_format="jpeg", output_compression=80)
+    assert opened(answer).format == "JPEG"
+    assert xmp_source(base64.b64decode(answer.json()["data"][0]["b64_json"])) == DRAWN
     assert other.seen[0].fields["output_format"] == "png"
 
 
@@ -317,7 +319,9 @@ async def test_previews_of_another_darkroom_are_relayed(app: InProcess, other: I
     events = [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: ")]
     assert [event["type"].rpartition(".")[2] for event in events] == ["partial_image"] * 2 + ["completed"]
     for event in events:
-        assert Image.open(io.BytesIO(base64.b64decode(event["b64_json"]))).format == "WEBP"
+        file = base64.b64decode(event["b64_json"])
+        assert Image.open(io.BytesIO(file)).format == "WEBP"
+        assert xmp_source(file) == DRAWN
     fields = other.seen[0].fields
     assert (fields["partial_images"], fields["stream"], fields["steps"], fields["guidance"]) == (2, True, 8, 3.5)
 
