@@ -17,13 +17,22 @@ FORGOTTEN = {"seed": None, "prompt": None, "parameters": None, "parents": None}
 
 
 @dataclass(frozen=True, slots=True)
+class SentPictures:
+    """The references of a call, in their order: the name of a file here, as far as a URL has one, or the SHA-256 of the
+    bytes that were sent."""
+
+    names: Sequence[str | None]
+    hashes: Sequence[str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What a picture was made from. `parents` are the names of results among its references."""
 
     seed: int | None
     prompt: str
     parameters: Mapping[str, Any]
-    parents: Sequence[str]
+    parents: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,7 @@ class Result:
     call_id: str
     key_id: str
     model: str
+    endpoint: str
     media_type: str
     width_px: int
     height_px: int
@@ -70,9 +80,9 @@ class ResultStore(Store):
             if after is not None and after.key_id != wanted.key_id:
                 after = None
             rows = read_page(session, query, [row.created_at, row.name], page, after)
-            named = select(HoldRow.call_id, HoldRow.model).where(HoldRow.call_id.in_({each.call_id for each in rows}))
-            models = dict(session.execute(named).all())
-            return [_result(each, models[each.call_id]) for each in rows]
+            of_rows = select(HoldRow).where(HoldRow.call_id.in_({each.call_id for each in rows}))
+            holds = {hold.call_id: hold for hold in session.scalars(of_rows)}
+            return [_result(each, holds[each.call_id]) for each in rows]
 
     def find(self, name: str, key_id: str) -> Result | None:
         """None if it is not this key's, or deleted."""
@@ -80,7 +90,7 @@ class ResultStore(Store):
             row = session.get(ResultRow, name)
             if row is None or row.key_id != key_id or row.deleted_at is not None:
                 return None
-            return _result(row, session.get_one(HoldRow, row.call_id).model)
+            return _result(row, session.get_one(HoldRow, row.call_id))
 
     def delete(self, name: str, key_id: str) -> bool:
         """Forget a picture, and what it was made from; its charge stays. False if there is none."""
@@ -99,20 +109,30 @@ class ResultStore(Store):
             return len(session.scalars(forgotten.returning(ResultRow.name)).all())
 
 
-def write_origins(session: Session, origins: Mapping[str, Origin]) -> None:
-    """Of pictures that the session's transaction records, by name."""
+def write_origins(session: Session, origins: Mapping[str, Origin], sent: SentPictures) -> None:
+    """Of pictures that the session's transaction records, by name. A result of the same key that was sent as a file is
+    known by its hash."""
     session.flush()
-    named = {name for origin in origins.values() for name in origin.parents}
-    known = set(session.scalars(select(ResultRow.name).where(ResultRow.name.in_(named))))
+    rows = {name: session.get_one(ResultRow, name) for name in origins}
+    key_id = next(row.key_id for row in rows.values())
+    named = select(ResultRow.name).where(ResultRow.name.in_({name for name in sent.names if name}))
+    known = {name: name for name in session.scalars(named)}
+    mine = (ResultRow.key_id == key_id, ResultRow.deleted_at.is_(None), ResultRow.name.not_in(origins))
+    alike = select(ResultRow.sha256, ResultRow.name).where(
+        ResultRow.sha256.in_({digest for digest in sent.hashes if digest}), *mine
+    )
+    known |= dict(session.execute(alike.order_by(ResultRow.created_at, ResultRow.name)).all())
+    found = [known.get(name or digest or "") for name, digest in zip(sent.names, sent.hashes, strict=True)]
     for name, origin in origins.items():
-        row = session.get_one(ResultRow, name)
+        row = rows[name]
         row.seed, row.prompt, row.parameters = origin.seed, origin.prompt, dict(origin.parameters)
-        row.parents = [name for name in origin.parents if name in known]
+        row.parents = [parent for parent in found if parent is not None]
 
 
-def _result(row: ResultRow, model: str) -> Result:
+def _result(row: ResultRow, hold: HoldRow) -> Result:
     origin = None
     if row.prompt is not None:
         origin = Origin(row.seed, row.prompt, row.parameters or {}, row.parents or ())
     sizes = (row.width_px, row.height_px, row.size_bytes)
-    return Result(row.name, row.call_id, row.key_id, model, row.media_type, *sizes, row.created_at, origin)
+    call = (row.call_id, row.key_id, hold.model, hold.endpoint)
+    return Result(row.name, *call, row.media_type, *sizes, row.created_at, origin)

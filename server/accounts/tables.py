@@ -111,7 +111,7 @@ class ResultRow(Base):
     width_px: Mapped[int] = mapped_column(Integer)
     height_px: Mapped[int] = mapped_column(Integer)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    sha256: Mapped[str] = mapped_column(String(64))
+    sha256: Mapped[str] = mapped_column(String(64), index=True)  # finds the picture that a client sends back as a file
     created_at: Mapped[float] = mapped_column(Float, index=True)
     deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
     # the rest only while prompts are kept, and until it is deleted

@@ -1,10 +1,13 @@
 // The console: its frame, and the page that the address names. Pages are loaded when they are opened.
+import { Unreachable } from "./core/api.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
 import { loadLanguage, N, t } from "./core/i18n.js";
 import { Link, place } from "./core/router.js";
 import { useStore } from "./core/store.js";
 import { ErrorNote, Page } from "./parts/basics.js";
-import { SignIn } from "./parts/sign-in.js";
+import { keepPage } from "./parts/incoming.js";
+import { SessionEnded, SignIn } from "./parts/sign-in.js";
+import { Undo } from "./parts/undo.js";
 import { loadSession, session, signOut } from "./state/session.js";
 
 const PAGES = {
@@ -73,7 +76,7 @@ function Body({ name, page }) {
   const [broken] = useErrorBoundary((error) => console.error(error));
   const { key, operator } = useStore(session);
   useEffect(() => {
-    page.load().then((module) => setLoaded({ name, View: module.default }), (error) => setLoaded({ name, error }));
+    page.load().then((module) => setLoaded({ name, View: module.default }), (error) => setLoaded({ name, error: error instanceof TypeError ? new Unreachable(error) : error }));
   }, [name]);
   const failed = broken ?? (loaded.name === name ? loaded.error : null);
   if (failed) return html`<${Page} title=${t(page.title)}><${ErrorNote} error=${failed} /></${Page}>`;
@@ -87,6 +90,8 @@ function App() {
   return html`<a class="skip" href="#main">${t("Skip to the page")}</a>
     <div class="frame">
       <${Side} current=${name} />
+      <${SessionEnded} />
+      <${Undo} />
       ${page
         ? html`<${Body} key=${name} name=${name} page=${page} />`
         : html`<${Page} title=${t("No such page")}><p><${Link} page="generate">${t("Generate")}</${Link}></p></${Page}>`}
@@ -94,6 +99,7 @@ function App() {
 }
 
 async function start() {
+  keepPage();
   const problems = await Promise.allSettled([loadLanguage(), loadSession()]);
   const failed = problems.find((problem) => problem.status === "rejected");
   const root = document.getElementById("app");

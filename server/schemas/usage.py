@@ -74,13 +74,14 @@ class CallDetails(CallEntry):
 
 class ResultEntry(Listed):
     """A stored picture. What it was made from is null unless the server keeps prompts; `parents` are the ids of results
-    among its references."""
+    among its references. `endpoint` is that of the call that drew it."""
 
     object: Literal["result"] = "result"
     url: str
     thumbnail: str
     call_id: str
     model: str
+    endpoint: str
     created_at: float
     width: int
     height: int

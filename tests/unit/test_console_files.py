@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from server.schemas.images import GenerationBody
+
 CONSOLE = Path(__file__).resolve().parents[2] / "server" / "console"
 VENDOR = CONSOLE / "vendor"
 LIBRARIES = json.loads((VENDOR / "vendor.json").read_text())
@@ -34,6 +36,12 @@ def test_every_text_is_in_chinese_too() -> None:
     holes = re.compile(r"\{\w+\}")
     wrong = {text for text, translated in chinese.items() if set(holes.findall(text)) != set(holes.findall(translated))}
     assert wrong == set()
+
+
+def test_recall_knows_every_field_of_a_request_for_images() -> None:
+    listed = re.search(r"REQUEST_FIELDS = \[(.*?)\]", (CONSOLE / "state" / "recall.js").read_text(), re.DOTALL)
+    assert listed is not None
+    assert sorted(re.findall(r'"(\w+)"', listed[1])) == sorted(GenerationBody.model_fields)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(CONSOLE)))

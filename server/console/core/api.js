@@ -1,4 +1,9 @@
 // Calls of the server's routes. The browser adds the session's cookie; no script ever has a key.
+import { t } from "./i18n.js";
+import { parse, stringify } from "./json.js";
+import { renewed, roleOf, turnOf } from "./session-end.js";
+
+const SESSION = "/console/session"; // a refusal there is of the key that a person has just given
 
 export class ApiError extends Error {
   constructor(status, body, requestId) {
@@ -11,8 +16,19 @@ export class ApiError extends Error {
   }
 }
 
+// The server did not answer, or stopped in the middle.
+export class Unreachable extends Error {
+  constructor(cause) {
+    super(t("The server does not answer. It may be restarting: try again in a moment."), { cause });
+  }
+}
+
+function lost(error) {
+  throw error instanceof TypeError ? new Unreachable(error) : error; // a caller that left gets its own error
+}
+
 async function fail(response) {
-  const text = await response.text();
+  const text = await response.text().catch(lost);
   let body = null;
   try {
     body = JSON.parse(text);
@@ -22,21 +38,27 @@ async function fail(response) {
   throw new ApiError(response.status, body, response.headers.get("x-request-id"));
 }
 
-// The response of a call. `body` is sent as JSON, or as a form if it is one. Throws ApiError.
-export async function call(method, path, body, { headers = {}, signal } = {}) {
-  const isForm = body instanceof FormData;
-  const response = await fetch(path, {
-    method,
-    signal,
-    headers: body !== undefined && !isForm ? { "Content-Type": "application/json", ...headers } : headers,
-    body: body === undefined || isForm ? body : JSON.stringify(body),
-  });
-  return response.ok ? response : fail(response);
+function encoded(body, headers) {
+  if (body === undefined || body instanceof FormData) return { body, headers };
+  return { body: stringify(body), headers: { "Content-Type": "application/json", ...headers } };
+}
+
+// The response of a call. `body` is sent as JSON, or as a form if it is one. If the session has ended, the call waits for
+// the next one and is sent again. Throws ApiError and Unreachable.
+export async function call(method, path, body, { headers = {}, signal, keepalive } = {}) {
+  const sent = encoded(body, headers);
+  const role = roleOf(path);
+  for (;;) {
+    const turn = turnOf(role);
+    const response = await fetch(path, { method, signal, keepalive, ...sent }).catch(lost);
+    if (response.ok) return response;
+    if (response.status !== 401 || path === SESSION || !(await renewed(role, turn, signal))) return fail(response);
+  }
 }
 
 export async function json(method, path, body, options) {
   const response = await call(method, path, body, options);
-  return response.status === 204 ? null : response.json();
+  return response.status === 204 ? null : parse(await response.text().catch(lost));
 }
 
 export const get = (path, options) => json("GET", path, undefined, options);
@@ -53,7 +75,7 @@ export async function* events(method, path, body, { signal } = {}) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) return;
     rest += value.replaceAll("\r", "");
     const blocks = rest.split("\n\n");
@@ -62,7 +84,7 @@ export async function* events(method, path, body, { signal } = {}) {
       const lines = block.split("\n").filter((line) => line.startsWith("data:"));
       const data = lines.map((line) => line.slice(5).trimStart()).join("\n");
       if (data === "[DONE]") return;
-      if (data) yield JSON.parse(data);
+      if (data) yield parse(data);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Audit: who changed what.
 import { html, useState } from "../core/html.js";
+import { stringify } from "../core/json.js";
 import { t, when } from "../core/i18n.js";
 import { ErrorNote, Field, Page, Table } from "../parts/basics.js";
 import { useList } from "../parts/loading.js";
@@ -8,7 +9,7 @@ import { csvLink, Period } from "../parts/usage.js";
 function shown(name, value) {
   if (Array.isArray(value)) return value.map((each) => shown(name, each)).join(", ");
   if (typeof value === "number" && name.endsWith("_at")) return when(value);
-  return value == null ? "–" : typeof value === "object" ? JSON.stringify(value) : String(value);
+  return value == null ? "–" : typeof value === "object" ? stringify(value) : String(value);
 }
 
 // What a change was, without the fields that it left empty. A changed field has its values before and after.

@@ -2,8 +2,9 @@
 import { resultPath } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { money, N, t } from "../core/i18n.js";
+import { stringify, toNumber } from "../core/json.js";
 import { useStore } from "../core/store.js";
-import { ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { DIGITS, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { Checkpoints } from "../parts/checkpoint-sheet.js";
 import { useWork } from "../parts/loading.js";
 import { cancelJob, finished, startJob } from "../state/jobs.js";
@@ -19,8 +20,8 @@ const valuesOf = (axis, text) => (axis === "none" ? [null] : text.split(",").map
 
 // One body for each cell, by rows.
 export function planOf({ prompt, model, size, seed, x, y }) {
-  const base = { model, prompt: prompt.trim(), size, seed: Number(seed) };
-  const set = (axis, value) => (axis.name === "none" ? {} : { [axis.name]: NUMBERS.has(axis.name) ? Number(value) : value });
+  const base = { model, prompt: prompt.trim(), size, seed: toNumber(seed) };
+  const set = (axis, value) => (axis.name === "none" ? {} : { [axis.name]: NUMBERS.has(axis.name) ? toNumber(value) : value });
   return valuesOf(y.name, y.values).map((row) => valuesOf(x.name, x.values).map((column) => ({ ...base, ...set(y, row), ...set(x, column) })));
 }
 
@@ -59,12 +60,12 @@ async function draw(plan, setCells, state) {
     for (let next = waiting.shift(); next && !state.stopped; next = waiting.shift()) {
       const { place, body } = next;
       try {
-        const id = await startJob({ ...body, background: true, response_format: "url" }, body);
+        const id = await startJob({ ...body, response_format: "url" });
         state.running.add(id);
         put(place, { id });
         const result = await finished(id);
         state.running.delete(id);
-        put(place, { url: result.data[0].url, label: JSON.stringify(body) });
+        put(place, { url: result.data[0].url, label: stringify(body) });
       } catch (error) {
         put(place, { error: error.message });
       }
@@ -105,7 +106,7 @@ export default function Compare({ title }) {
       <div class="row">
         <${Select} id="model" label=${t("Model")} value=${model?.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(value) => set({ model: value })} />
         <${Select} id="size" label=${t("Aspect ratio")} value=${form.size} options=${model?.ratios ?? []} onChange=${(size) => set({ size })} />
-        <${Field} id="seed" type="number" min="0" required label=${t("Seed")} value=${form.seed} onInput=${(event) => set({ seed: event.target.value })} />
+        <${Field} id="seed" ...${DIGITS} required label=${t("Seed")} value=${form.seed} onInput=${(event) => set({ seed: event.target.value })} />
       </div>
       <div class="halves">
         <${Axis} id="x" label=${t("Columns")} axis=${form.x} catalog=${catalog} onChange=${(x) => set({ x })} />

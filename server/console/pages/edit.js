@@ -1,17 +1,21 @@
 // Edit: a picture, what of it may change, and what it shall become.
-import { resultPath } from "../core/api.js";
+import { call, resultPath } from "../core/api.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { money, t } from "../core/i18n.js";
+import { stringify } from "../core/json.js";
 import { place } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { Easel, maskOf } from "../parts/easel.js";
+import { checkPicture, PICTURES, useIncoming } from "../parts/incoming.js";
 import { JobCard } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
 import { PromptField } from "../parts/prompt.js";
-import { jobs, startJob } from "../state/jobs.js";
-import { can, findModel, imageModels, models } from "../state/models.js";
+import { Recalled } from "../parts/recalled.js";
+import { chosenEditor, edit, editFieldsOf, editors, referenceTo, setEdit, sourceOf } from "../state/draft.js";
+import { jobs, startEdit } from "../state/jobs.js";
+import { can, models } from "../state/models.js";
 
 // The picture before and after, with a line between them that can be moved. It comes into view: it is below what was
 // painted on, and on a phone below the form too.
@@ -27,82 +31,91 @@ function BeforeAfter({ before, after }) {
   </div>`;
 }
 
-function formOf({ file, mask, model, prompt, seed, strength }) {
+// A form has text alone: objects are sent as JSON. A result is sent as its file, by which the server knows it again.
+async function formOf(values, mask) {
   const form = new FormData();
-  form.append("image", file, "image.png");
+  const { picture } = values;
+  form.append("image", picture instanceof File ? picture : await (await call("GET", resultPath(picture))).blob(), picture.name ?? "image.png");
   if (mask) form.append("mask", mask, "mask.png");
-  form.append("model", model.id);
-  form.append("prompt", prompt.trim());
-  form.append("background", "true");
-  form.append("response_format", "url");
-  form.append("partial_images", "3");
-  if (seed !== "") form.append("seed", seed);
-  if (strength !== "") form.append("strength", strength);
+  for (const [name, value] of Object.entries({ ...editFieldsOf(values), partial_images: 3 })) {
+    form.append(name, typeof value === "object" ? stringify(value) : String(value));
+  }
   return form;
 }
 
-function useSource() {
-  const { query } = useStore(place);
-  const named = query.get("image");
-  const [source, setSource] = useState(null);
+// What is opened by the address, chosen, dropped or pasted is the picture to edit, without the paint of the one before.
+function usePicture(work) {
+  const named = useStore(place).query.get("image");
   useEffect(() => {
-    if (named) setSource(resultPath(named));
+    if (named && edit.get().picture !== referenceTo(named)) setEdit({ picture: referenceTo(named), strokes: [], lost: [] });
   }, [named]);
-  const choose = (event) => {
-    const [file] = event.target.files;
-    if (file) setSource(URL.createObjectURL(file));
+  const take = ([file]) => file && work.run(async () => {
+    await checkPicture(file);
+    setEdit({ picture: file, strokes: [] });
+  });
+  useIncoming(take);
+  return (event) => {
+    const files = [...event.target.files];
+    event.target.value = ""; // the same file can be chosen again
+    take(files);
   };
-  return [source, choose];
+}
+
+function EditForm({ all, model, values, work, onChoose, onSubmit }) {
+  const set = (name) => (event) => setEdit({ [name]: event.target.value });
+  return html`<form class="form" onSubmit=${onSubmit}>
+    <label for="image">${t("Image: choose, drop or paste one")}<input id="image" type="file" accept=${PICTURES} onChange=${onChoose} /></label>
+    <${PromptField} rows="3" model=${model} label=${t("What it shall become")} value=${values.prompt} onInput=${set("prompt")} />
+    <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setEdit({ model: id })} />
+    <div class="row">
+      <${Field} id="seed" ...${DIGITS} label=${t("Seed")} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
+      <${Field} id="strength" type="number" min="0" max="1" step="any" label=${t("Strength")} placeholder=${t("auto")} value=${values.strength} onInput=${set("strength")} />
+    </div>
+    <${Recalled} also=${values.also} lost=${values.lost} onChange=${setEdit} />
+    <p class="small dim">${can(model, "mask")
+      ? t("Paint over what may change. Without paint, the whole image may.")
+      : t("This model takes no mask: the whole image may change.")}</p>
+    <div class="actions"><button class="primary" disabled=${work.busy || !values.picture}>${t("Generate")} · ${money(model.price)}</button></div>
+    <${ErrorNote} error=${work.error} />
+  </form>`;
+}
+
+// The edits of this page, with what each was made from.
+function Results({ started }) {
+  const running = useStore(jobs);
+  const mine = started.map(({ id, picture }) => ({ before: sourceOf(picture), job: running.find((job) => job.id === id) })).filter(({ job }) => job);
+  const done = mine.filter(({ job }) => job.state === "succeeded");
+  const open = mine.filter(({ job }) => job.state !== "succeeded");
+  return html`${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} />`)}
+    ${done.map(({ job, before }) => html`<${BeforeAfter} key=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
+    ${done.length > 0 && html`<${Pictures} pictures=${done.flatMap(({ job }) => picturesOf(job))} />`}`;
 }
 
 export default function Edit({ title }) {
-  const all = imageModels(useStore(models)).filter((model) => model.max_references > 0);
-  const [source, choose] = useSource();
-  const [steps, setSteps] = useState([]);
-  const [values, setValues] = useState({ prompt: "", seed: "", strength: "", model: "" });
-  const [started, setStarted] = useState([]);
+  const all = editors(useStore(models));
+  const values = useStore(edit);
   const canvas = useRef();
   const work = useWork();
-  const running = useStore(jobs);
-  const model = findModel(all, values.model) ?? all.find((each) => can(each, "mask")) ?? all[0];
-  const set = (name) => (event) => setValues({ ...values, [name]: event.target.value });
-  useEffect(() => setSteps([]), [source]);
+  const choose = usePicture(work);
+  const model = chosenEditor(values, all);
   if (!model) return html`<${Page} title=${title}><${Empty}>${t("No model here takes reference images.")}</${Empty}></${Page}>`;
+  const { picture, strokes } = values;
   const submit = (event) => {
     event.preventDefault();
     work.run(async () => {
-      const file = await (await fetch(source)).blob();
-      const mask = can(model, "mask") ? await maskOf(canvas.current, steps) : null;
-      const id = await startJob(formOf({ ...values, file, mask, model }), { prompt: values.prompt, image: source.startsWith("/cdn/") ? [source] : [] });
-      setStarted((before) => [{ id, source }, ...before]);
+      const mask = can(model, "mask") ? await maskOf(canvas.current, strokes) : null;
+      const id = await startEdit(await formOf(values, mask), { prompt: values.prompt.trim(), image: [picture], strokes });
+      setEdit({ started: [{ id, picture }, ...edit.get().started] });
     });
   };
-  const mine = started.map(({ id, source: before }) => ({ before, job: running.find((job) => job.id === id) })).filter(({ job }) => job);
-  const done = mine.filter(({ job }) => job.state === "succeeded");
-  const open = mine.filter(({ job }) => job.state !== "succeeded");
   return html`<${Page} title=${title}>
     <div class="two">
-      <form class="form" onSubmit=${submit}>
-        <label for="image">${t("Image")}<input id="image" type="file" accept="image/png,image/jpeg,image/webp" onChange=${choose} /></label>
-        <${PromptField} rows="3" model=${model} label=${t("What it shall become")} value=${values.prompt} onInput=${set("prompt")} />
-        <${Select} id="model" label=${t("Model")} value=${model.id} options=${all.map((each) => [each.id, `${each.id} · ${each.tier}`])} onChange=${(id) => setValues({ ...values, model: id })} />
-        <div class="row">
-          <${Field} id="seed" type="number" min="0" label=${t("Seed")} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
-          <${Field} id="strength" type="number" min="0.05" max="1" step="0.05" label=${t("Strength")} placeholder=${t("auto")} value=${values.strength} onInput=${set("strength")} />
-        </div>
-        <p class="small dim">${can(model, "mask")
-          ? t("Paint over what may change. Without paint, the whole image may.")
-          : t("This model takes no mask: the whole image may change.")}</p>
-        <div class="actions"><button class="primary" disabled=${work.busy || !source}>${t("Generate")} · ${money(model.price)}</button></div>
-        <${ErrorNote} error=${work.error} />
-      </form>
+      <${EditForm} all=${all} model=${model} values=${values} work=${work} onChoose=${choose} onSubmit=${submit} />
       <section class="form" aria-label=${t("Image")}>
-        ${source
-          ? html`<${Easel} source=${source} canvas=${canvas} steps=${steps} onSteps=${setSteps} enabled=${can(model, "mask")} />`
+        ${picture
+          ? html`<${Easel} source=${sourceOf(picture)} canvas=${canvas} steps=${strokes} onSteps=${(steps) => setEdit({ strokes: steps })} enabled=${can(model, "mask")} />`
           : html`<${Empty}>${t("Choose an image, or open one from the gallery.")}</${Empty}>`}
-        ${open.map(({ job }) => html`<${JobCard} key=${job.id} job=${job} />`)}
-        ${done.map(({ job, before }) => html`<${BeforeAfter} key=${job.id} before=${before} after=${resultPath(job.result.data[0].url)} />`)}
-        ${done.length > 0 && html`<${Pictures} pictures=${done.flatMap(({ job }) => picturesOf(job))} />`}
+        <${Results} started=${values.started} />
       </section>
     </div>
   </${Page}>`;

@@ -1,12 +1,13 @@
 // Gallery: every picture of the key that the server keeps.
-import { call, resultName } from "../core/api.js";
+import { resultName } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
 import { Link } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
-import { useList, useWork } from "../parts/loading.js";
+import { useList } from "../parts/loading.js";
 import { Pictures } from "../parts/picture.js";
+import { deleted, deletePicture } from "../state/deletions.js";
 import { imageModels, models } from "../state/models.js";
 
 // What a picture was made from, and what was made from it, as far as the list goes.
@@ -36,17 +37,14 @@ function Filter({ onChange }) {
 
 export default function Gallery({ title }) {
   const [filter, setFilter] = useState({});
-  const { rows, more, error, loadMore, drop } = useList("/v1/darkroom/results", filter);
-  const work = useWork();
-  const remove = (picture) => work.run(async () => {
-    await call("DELETE", `/v1/darkroom/results/${picture.id}`);
-    drop(picture.id);
-  });
+  const { rows: listed, more, error, loadMore } = useList("/v1/darkroom/results", filter);
+  const gone = useStore(deleted);
+  const rows = listed?.filter((picture) => !gone.has(picture.id));
   return html`<${Page} title=${title}>
     <${Filter} onChange=${setFilter} />
-    <${ErrorNote} error=${error ?? work.error} />
+    <${ErrorNote} error=${error} />
     ${rows?.length === 0 && !error && html`<${Empty}>${t("No images here.")} <${Link} page="generate">${t("Generate")}</${Link}></${Empty}>`}
-    ${rows?.length > 0 && html`<${Pictures} pictures=${rows} onDelete=${remove} about=${(picture) => html`<${Chain} picture=${picture} all=${rows} />`} />`}
+    ${rows?.length > 0 && html`<${Pictures} pictures=${rows} onDelete=${(picture) => deletePicture(picture.id)} about=${(picture) => html`<${Chain} picture=${picture} all=${rows} />`} />`}
     ${more && html`<div class="actions"><button type="button" onClick=${loadMore}>${t("Show more")}</button></div>`}
   </${Page}>`;
 }

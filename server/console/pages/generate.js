@@ -1,17 +1,20 @@
 // Generate: a form, and the calls that it started.
 import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { money, t, told } from "../core/i18n.js";
+import { stringify } from "../core/json.js";
 import { useStore } from "../core/store.js";
-import { Copy, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
+import { Copy, DIGITS, Empty, ErrorNote, Field, Page, Select } from "../parts/basics.js";
 import { JobCard } from "../parts/job-card.js";
 import { useWork } from "../parts/loading.js";
 import { Pictures, picturesOf } from "../parts/picture.js";
 import { PromptField } from "../parts/prompt.js";
+import { Recalled } from "../parts/recalled.js";
 import { References } from "../parts/references.js";
 import { bodyOf, chosenModel, draft, setDraft } from "../state/draft.js";
 import { findRunning, jobs, startJob } from "../state/jobs.js";
 import { can, imageModels, models } from "../state/models.js";
 
+const ADVANCED = ["negative_prompt", "steps", "guidance", "strength"];
 
 // The shape itself, drawn within 28 by 28.
 function Shape({ ratio }) {
@@ -23,29 +26,35 @@ function Shape({ ratio }) {
 }
 
 function Ratios({ model, value }) {
-  const own = !model.ratios.includes(value) && value !== "auto"; // pixels of a recalled picture
+  const chosen = model.ratios.find((ratio) => model.sizes[ratio] === value) ?? value; // a recalled picture has pixels
+  const own = !model.ratios.includes(chosen) && value !== "auto";
   return html`<fieldset><legend>${t("Aspect ratio")}</legend><div class="ratios" id="size">
-    ${[...model.ratios, ...(own ? [value] : [])].map((ratio) => html`<label key=${ratio} title=${model.sizes[ratio]}>
-      <input type="radio" name="size" value=${ratio} checked=${value === ratio} onChange=${() => setDraft({ size: ratio })} />
+    ${[...model.ratios, ...(own ? [value] : [])].map((ratio) => html`<label key=${ratio} title=${model.sizes[ratio]} class=${ratio.includes("x") ? "wide" : ""}>
+      <input type="radio" name="size" value=${ratio} checked=${chosen === ratio} onChange=${() => setDraft({ size: ratio })} />
       ${ratio.includes(":") ? html`<${Shape} ratio=${ratio} />` : null}${ratio}
     </label>`)}
   </div></fieldset>`;
 }
 
 function More({ model, values, set }) {
+  const details = useRef();
+  useLayoutEffect(() => {
+    if (values.recalled && ADVANCED.some((name) => values[name] !== "")) details.current.open = true; // shows what was filled
+  }, [values.recalled]);
   const number = (name, label, limits) => html`<${Field} id=${name} label=${label} type="number" placeholder=${t("auto")}
     value=${values[name]} onInput=${set(name)} ...${limits} />`;
-  return html`<details><summary>${t("Advanced")}</summary><div class="form">
+  const alone = !values.references.length;
+  return html`<details ref=${details}><summary>${t("Advanced")}</summary><div class="form">
     ${can(model, "negative_prompt") && html`<${Field} id="negative_prompt" label=${t("Negative prompt")} value=${values.negative_prompt} onInput=${set("negative_prompt")} />`}
     <div class="row">
       ${number("steps", t("Steps"), { min: 1, max: model.limits.max_steps })}
-      ${number("guidance", t("Guidance"), { min: 0, max: 50, step: 0.1 })}
-      ${number("strength", t("Strength"), { min: 0.05, max: 1, step: 0.05 })}
+      ${number("guidance", t("Guidance"), { min: 0, max: 50, step: "any" })}
+      ${number("strength", t("Strength"), { min: 0, max: 1, step: "any", disabled: alone, placeholder: alone ? "–" : t("auto"), title: alone ? t("with a reference image") : undefined })}
     </div>
   </div></details>`;
 }
 
-const shellQuoted = (body) => JSON.stringify(body).replaceAll("'", "'\\''");
+const shellQuoted = (body) => stringify(body).replaceAll("'", "'\\''");
 const curlOf = (body) => `curl ${location.origin}/v1/images/generations -H "Authorization: Bearer $DARKROOM_KEY" -H 'Content-Type: application/json' -d '${shellQuoted(body)}'`;
 
 function Form({ onSubmit, work }) {
@@ -61,6 +70,9 @@ function Form({ onSubmit, work }) {
   const keys = (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.current.requestSubmit();
   };
+  useLayoutEffect(() => {
+    if (values.recalled) scrollTo(0, 0);
+  }, [values.recalled]);
   const choices = imageModels(models.get()).map((each) => [each.id, `${each.id} · ${each.tier}`]);
   return html`<form class="form" ref=${form} onSubmit=${submit} onKeyDown=${keys}>
     <${PromptField} label=${t("Prompt")} rows="4" model=${model}
@@ -68,13 +80,14 @@ function Form({ onSubmit, work }) {
     <${Select} id="model" label=${t("Model")} options=${choices} value=${model.id} onChange=${(id) => setDraft({ model: id })} />
     <${Ratios} model=${model} value=${values.size} />
     <div class="row">
-      ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.quality || model.default_quality}
-        options=${model.qualities.map((name) => [name, told(name)])} onChange=${(quality) => setDraft({ quality })} />`}
+      ${model.qualities.length > 0 && html`<${Select} id="quality" label=${t("Quality")} value=${values.steps === "" ? values.quality || model.default_quality : ""}
+        options=${[...(values.steps === "" ? [] : [["", t("by its steps")]]), ...model.qualities.map((name) => [name, told(name)])]} onChange=${(quality) => setDraft({ quality, steps: "" })} />`}
       <${Field} id="n" label=${t("Images")} type="number" min="1" max=${model.limits.max_n} required value=${values.n} onInput=${set("n")} />
-      <${Field} id="seed" label=${t("Seed")} type="number" min="0" placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
+      <${Field} id="seed" label=${t("Seed")} ...${DIGITS} placeholder=${t("random")} value=${values.seed} onInput=${set("seed")} />
     </div>
     ${model.max_references > 0 && html`<${References} sources=${values.references} most=${model.max_references} onChange=${(references) => setDraft({ references })} />`}
     <${More} model=${model} values=${values} set=${set} />
+    <${Recalled} also=${values.also} lost=${values.lost} onChange=${setDraft} />
     <div class="actions">
       <button class="primary" disabled=${work.busy}>${t("Generate")} · ${money(model.price)}</button>
       <${Copy} text=${() => curlOf(bodyOf(values))}>${t("Copy as curl")}</${Copy}>
@@ -98,10 +111,7 @@ export default function Generate({ title }) {
     findRunning().catch((error) => console.error(error)); // the page works without them
   }, []);
   useLayoutEffect(() => showField(work.error?.param), [work.error]);
-  const start = (values) => work.run(() => {
-    const body = bodyOf(values);
-    return startJob({ ...body, background: true, response_format: "url" }, body);
-  });
+  const start = (values) => work.run(() => startJob({ ...bodyOf(values), partial_images: 3 }));
   const open = all.filter((job) => job.state !== "succeeded");
   const done = all.filter((job) => job.state === "succeeded").flatMap(picturesOf);
   return html`<${Page} title=${title}>

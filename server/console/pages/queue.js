@@ -1,5 +1,5 @@
 // Queue: what runs and waits on this server now, told by the server as it changes.
-import { call } from "../core/api.js";
+import { call, get } from "../core/api.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { bytes, count, duration, t, told, when } from "../core/i18n.js";
 import { ErrorNote, Page, Table, Tile } from "../parts/basics.js";
@@ -7,12 +7,17 @@ import { useRoute, useWork } from "../parts/loading.js";
 
 function useSnapshot() {
   const [state, setState] = useState({ jobs: null, workers: [], live: false });
+  const [turn, setTurn] = useState(0);
   useEffect(() => {
-    const source = new EventSource("/admin/events"); // it connects again by itself
+    const source = new EventSource("/admin/events"); // it connects again by itself, unless it was refused
     source.addEventListener("queue.snapshot", (event) => setState({ ...JSON.parse(event.data), live: true }));
-    source.onerror = () => setState((before) => ({ ...before, live: false }));
+    source.onerror = () => {
+      setState((before) => ({ ...before, live: false }));
+      const again = () => setTurn((number) => number + 1);
+      if (source.readyState === EventSource.CLOSED) get("/admin/status").then(again, () => setTimeout(again, 3000));
+    };
     return () => source.close();
-  }, []);
+  }, [turn]);
   return state;
 }
 

@@ -53,6 +53,9 @@ export function Field({ label, id, as = "input", hint, children, ...control }) {
   </div>`;
 }
 
+// A whole number of any length, which a field for numbers would round or cut.
+export const DIGITS = { inputmode: "numeric", pattern: "[0-9]*", autocomplete: "off" };
+
 export function Select({ options, value, onChange, ...rest }) {
   const choose = (event) => onChange(event.target.value);
   return html`<${Field} as="select" value=${value} onChange=${choose} ...${rest}>
@@ -85,14 +88,15 @@ export function Tile({ label, value, note }) {
     ${note && html`<span class="dim small">${note}</span>`}</div>`;
 }
 
-// A modal dialog. Escape and a click beside it close it, as browsers do.
-export function Dialog({ label, onClose, children }) {
+// A modal dialog. Escape and a click beside it close it, as browsers do, unless it `stays` until it is answered.
+export function Dialog({ label, onClose, stays = false, children }) {
   const dialog = useRef();
   useLayoutEffect(() => {
     dialog.current.showModal();
   }, []);
-  const beside = (event) => event.target === dialog.current && dialog.current.close();
-  return html`<dialog ref=${dialog} aria-label=${label} onClose=${onClose} onClick=${beside}>${children}</dialog>`;
+  const beside = (event) => !stays && event.target === dialog.current && dialog.current.close();
+  const closed = stays ? () => dialog.current?.showModal() : onClose; // browsers let a second Escape through
+  return html`<dialog ref=${dialog} aria-label=${label} onCancel=${(event) => stays && event.preventDefault()} onClose=${closed} onClick=${beside}>${children}</dialog>`;
 }
 
 // Copies a text, and shows it where the browser gives pages no clipboard (over http, except from this machine).

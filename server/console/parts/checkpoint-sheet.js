@@ -2,6 +2,7 @@
 import { call } from "../core/api.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { t } from "../core/i18n.js";
+import { toNumber } from "../core/json.js";
 import { ErrorNote, Field } from "./basics.js";
 import { useRoute, useWork } from "./loading.js";
 
@@ -20,7 +21,7 @@ export function Checkpoints() {
       const body = {
         candidates: chosen.map((name) => ({ name })),
         prompts: form.prompts.split("\n").map((line) => line.trim()).filter(Boolean),
-        seeds: form.seeds.split(",").map(Number),
+        seeds: form.seeds.split(",").map(toNumber),
         size: form.size,
       };
       const answer = await call("POST", "/admin/checkpoints/proof", body);

@@ -46,6 +46,7 @@ export async function maskOf(canvas, steps) {
 export function Easel({ source, canvas, steps, onSteps, enabled }) {
   const [size, setSize] = useState(80);
   const [erases, setErases] = useState(false);
+  const [broken, setBroken] = useState(null); // the source that can't be shown
   const stroke = useRef(null);
   useLayoutEffect(() => { // a click draws before the next one can come
     if (canvas.current?.width) redraw(canvas.current, steps);
@@ -85,8 +86,9 @@ export function Easel({ source, canvas, steps, onSteps, enabled }) {
       <button type="button" disabled=${!steps.length} onClick=${() => onSteps(steps.slice(0, -1))}>${t("Undo")}</button>
       <button type="button" disabled=${!steps.length} onClick=${() => onSteps([])}>${t("Clear")}</button>
     </div>`}
+    ${broken === source && html`<p class="bad" role="alert">${t("This image can't be shown. It may have been deleted.")}</p>`}
     <div><div class="easel">
-      <img src=${source} alt=${t("The image to edit")} onLoad=${fit} />
+      <img src=${source} alt=${t("The image to edit")} onLoad=${fit} onError=${() => setBroken(source)} />
       <canvas ref=${canvas} role="img" aria-label=${t("The mask")} onPointerDown=${down} onPointerMove=${move} onPointerUp=${up} onPointerCancel=${up}></canvas>
     </div></div>
   </div>`;

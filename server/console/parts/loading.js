@@ -44,7 +44,6 @@ export function useList(path, filter = {}) {
     ...state,
     loadMore: () => load(state.more, state.rows),
     reload: useCallback(() => setTurn((number) => number + 1), []),
-    drop: (id) => setState((before) => ({ ...before, rows: before.rows.filter((row) => row.id !== id) })),
   };
 }
 

@@ -1,57 +1,56 @@
 // A finished picture: its card, and the large view with everything that can be done with it.
 import { resultName, resultPath, thumbnail } from "../core/api.js";
 import { html, useLayoutEffect, useState } from "../core/html.js";
-import { t, told, when } from "../core/i18n.js";
+import { t } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
-import { addReference, recall } from "../state/draft.js";
+import { useStore } from "../core/store.js";
+import { deleted } from "../state/deletions.js";
+import { addReference, referenceTo } from "../state/draft.js";
+import { recall } from "../state/recall.js";
 import { Dialog } from "./basics.js";
+import { Facts, sizeOf } from "./facts.js";
 
-// The pictures of a finished call, as the gallery lists them.
+// The pictures of a finished call, as the gallery lists them. Of a call that another page started, the server's record
+// says what was sent.
 export function picturesOf(job) {
   const { result, request } = job;
-  return (result?.data ?? []).filter((item) => item.url).map((item) => ({
-    id: resultName(item.url),
-    url: item.url,
-    prompt: request?.prompt ?? null,
-    model: result.parameters.model,
-    size: result.size,
-    seed: item.seed,
-    parameters: result.parameters,
-    created_at: result.created,
-    parents: (request?.image ?? []).filter((url) => url.includes("/cdn/")).map(resultName),
-  }));
+  return (result?.data ?? []).filter((item) => item.url).map((item) => {
+    const id = resultName(item.url);
+    const stored = Object.entries(job.stored?.find((entry) => entry.id === id) ?? {}).filter(([, value]) => value != null);
+    return {
+      id,
+      url: item.url,
+      prompt: request?.prompt,
+      model: result.parameters.model,
+      endpoint: request?.endpoint,
+      size: result.size,
+      seed: item.seed,
+      parameters: { ...result.parameters, quality: result.quality, size: result.size, output_format: result.output_format },
+      created_at: result.created,
+      references: request && (request.image ?? []),
+      strokes: request?.strokes,
+      ...Object.fromEntries(stored),
+    };
+  });
 }
 
-const sizeOf = (picture) => picture.size ?? (picture.width ? `${picture.width}x${picture.height}` : "–");
 const altOf = (picture) => picture.prompt || t("Image with seed {seed}", { seed: picture.seed });
 
-function Facts({ picture }) {
-  const used = picture.parameters ?? {};
-  const facts = [
-    [t("Model"), picture.model],
-    [t("Size"), sizeOf(picture)],
-    [t("Seed"), picture.seed],
-    [t("Steps"), used.steps],
-    [t("Guidance"), used.guidance],
-    [t("Strength"), used.strength],
-    [t("Quality"), used.quality && told(used.quality)],
-    [t("Negative prompt"), used.negative_prompt],
-    [t("Time"), picture.created_at && when(picture.created_at)],
-  ];
-  return html`<dl>${facts.filter(([, value]) => value != null && value !== "").map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl>`;
-}
-
-export function Actions({ picture, onDelete }) {
+// `onLeave` closes what is over the page to which an action leads.
+export function Actions({ picture, onLeave }) {
+  const leading = (act) => () => {
+    onLeave();
+    act();
+  };
   const reference = () => {
-    addReference(`${location.origin}${resultPath(picture.url)}`);
+    addReference(referenceTo(picture.url));
     navigate("generate");
   };
   return html`<div class="actions">
-    <button type="button" onClick=${() => recall(picture)}>${t("Recall all settings")}</button>
-    <button type="button" onClick=${reference}>${t("Use as reference")}</button>
-    <button type="button" onClick=${() => navigate("edit", { image: resultName(picture.url) })}>${t("Edit")}</button>
+    <button type="button" onClick=${leading(() => recall(picture))}>${t("Recall all settings")}</button>
+    <button type="button" onClick=${leading(reference)}>${t("Use as reference")}</button>
+    <button type="button" onClick=${leading(() => navigate("edit", { image: resultName(picture.url) }))}>${t("Edit")}</button>
     <a class="button" href=${resultPath(picture.url)} download=${picture.id}>${t("Download")}</a>
-    ${onDelete && html`<button type="button" onClick=${onDelete}>${t("Delete")}</button>`}
   </div>`;
 }
 
@@ -60,6 +59,7 @@ export function Viewer({ picture, onClose, onDelete, onStep, children }) {
     const keys = (event) => {
       if (event.key === "ArrowRight") onStep(1);
       if (event.key === "ArrowLeft") onStep(-1);
+      if (event.key === "Delete") onDelete?.();
     };
     addEventListener("keydown", keys); // not on the dialog: what has the focus may go with the picture
     return () => removeEventListener("keydown", keys);
@@ -71,8 +71,9 @@ export function Viewer({ picture, onClose, onDelete, onStep, children }) {
         ${picture.prompt && html`<p>${picture.prompt}</p>`}
         <${Facts} picture=${picture} />
         ${children}
-        <${Actions} picture=${picture} onDelete=${onDelete} />
-        <form method="dialog"><button>${t("Close")}</button></form>
+        <${Actions} picture=${picture} onLeave=${onClose} />
+        <form method="dialog" class="actions apart"><button>${t("Close")}</button>
+          ${onDelete && html`<button type="button" class="far" onClick=${onDelete}>${t("Delete")}</button>`}</form>
       </div>
     </div>
   </${Dialog}>`;
@@ -91,8 +92,10 @@ export function PictureCard({ picture, onOpen }) {
 }
 
 // A grid of cards, one of which may be open.
-export function Pictures({ pictures, onDelete, about }) {
+export function Pictures({ pictures: all, onDelete, about }) {
   const [open, setOpen] = useState(null);
+  const gone = useStore(deleted);
+  const pictures = all.filter((each) => !gone.has(each.id));
   const index = pictures.findIndex((picture) => picture.id === open);
   const picture = pictures[index];
   const step = (by) => pictures[index + by] && setOpen(pictures[index + by].id);

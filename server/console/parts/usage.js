@@ -48,7 +48,7 @@ function CallDetails({ path, onClose }) {
   const { data, error } = useRoute(path);
   const facts = Object.entries(data ?? {}).filter(([, value]) => value != null && value !== "").map(([name, value]) => {
     if (name.endsWith("_at")) return [name, new Date(value * 1000).toISOString()];
-    return [name, typeof value === "object" ? JSON.stringify(value, null, 1) : value];
+    return [name, typeof value === "object" ? JSON.stringify(value, (_, each) => (typeof each === "bigint" ? String(each) : each), 1) : value];
   });
   return html`<${Dialog} label=${t("Call")} onClose=${onClose}>
     <div class="form">

@@ -1,51 +1,57 @@
-// What the form of Generate holds. It stays while pages change, and other pages put settings into it.
-import { navigate } from "../core/router.js";
+// What the forms of Generate and Edit hold. It stays while pages change, and other pages put settings into it.
+import { resultPath } from "../core/api.js";
+import { toNumber } from "../core/json.js";
 import { createStore } from "../core/store.js";
 import { can, findModel, imageModels, models } from "./models.js";
 
-const EMPTY = {
+// `also` are fields of the request without a control here, `lost` says what a recall could not bring back, and
+// `recalled` counts the recalls, so that a page shows what one has filled.
+const RECALLED = { also: {}, lost: [], recalled: 0 };
+export const EMPTY = {
   prompt: "", model: "", size: "1:1", quality: "", n: 1, seed: "", references: [],
-  negative_prompt: "", steps: "", guidance: "", strength: "",
+  negative_prompt: "", steps: "", guidance: "", strength: "", ...RECALLED,
 };
+// `picture` is a File or a result's URL, `strokes` its mask, `started` the edits so far.
+export const EMPTY_EDIT = { prompt: "", model: "", seed: "", strength: "", picture: null, strokes: [], started: [], ...RECALLED };
+
 export const draft = createStore(EMPTY);
+export const edit = createStore(EMPTY_EDIT);
 export const setDraft = (values) => draft.set((before) => ({ ...before, ...values }));
+export const setEdit = (values) => edit.set((before) => ({ ...before, ...values }));
 
 export const chosenModel = (values) => findModel(models.get(), values.model) ?? imageModels(models.get())[0] ?? null;
+export const editors = (all) => imageModels(all).filter((model) => model.max_references > 0);
+export const chosenEditor = (values, all = editors(models.get())) => findModel(all, values.model) ?? all.find((each) => can(each, "mask")) ?? all[0];
 
-// The body of /v1/images/generations for this form.
+const NUMBERS = ["seed", "steps", "guidance", "strength"];
+const filled = (values, names) => Object.fromEntries(names.filter((name) => (values[name] ?? "") !== "").map((name) => [name, toNumber(values[name])]));
+
+// The body of /v1/images/generations for this form. A number of steps stands in place of a quality, and a strength is
+// of a reference image.
 export function bodyOf(values) {
   const model = chosenModel(values);
-  const body = { model: model.id, prompt: values.prompt.trim(), size: values.size, n: Number(values.n), partial_images: 3 };
-  if (values.quality && model.qualities.includes(values.quality)) body.quality = values.quality;
-  for (const name of ["seed", "steps", "guidance", "strength"]) {
-    if (values[name] !== "") body[name] = Number(values[name]);
-  }
+  const body = { ...values.also, model: model.id, prompt: values.prompt.trim(), size: values.size, n: Number(values.n), ...filled(values, NUMBERS), response_format: "url" };
+  if (values.quality && values.steps === "" && model.qualities.includes(values.quality)) body.quality = values.quality;
   if (values.negative_prompt && can(model, "negative_prompt")) body.negative_prompt = values.negative_prompt;
   if (values.references.length) body.image = values.references;
+  else delete body.strength;
   return body;
 }
 
-const text = (value) => (value == null ? "" : String(value));
+// The fields of /v1/images/edits, without its files.
+export const editFieldsOf = (values) => ({
+  ...values.also, model: chosenEditor(values).id, prompt: values.prompt.trim(), ...filled(values, ["seed", "strength"]), response_format: "url",
+});
 
-// The form as it was for a picture: everything that the server recorded of it.
-export function recall(picture) {
-  const used = picture.parameters ?? {};
-  setDraft({
-    ...EMPTY,
-    prompt: picture.prompt ?? "",
-    model: picture.model ?? "",
-    size: used.size ?? picture.size ?? "1:1",
-    quality: used.quality ?? "",
-    seed: text(picture.seed),
-    negative_prompt: used.negative_prompt ?? "",
-    steps: text(used.steps),
-    guidance: text(used.guidance),
-    strength: text(used.strength),
-    references: (picture.parents ?? []).map((name) => `${location.origin}/cdn/${name}`),
-  });
-  navigate("generate");
-}
+export const addReference = (url) => draft.set((before) => ({ ...before, references: [...before.references, url] }));
 
-export function addReference(url) {
-  draft.set((before) => ({ ...before, references: [...before.references, url] }));
+// A result as the reference of a call: its address here.
+export const referenceTo = (url) => `${location.origin}${resultPath(url)}`;
+
+const blobs = new WeakMap(); // File -> its URL in this page
+// What an <img> shows of a reference: a File, a data URI or a result.
+export function sourceOf(reference) {
+  if (!(reference instanceof File)) return reference.startsWith("data:") ? reference : resultPath(reference);
+  if (!blobs.has(reference)) blobs.set(reference, URL.createObjectURL(reference));
+  return blobs.get(reference);
 }

@@ -1,6 +1,6 @@
 // Image calls of this browser: started in the background and followed by their ids, so that leaving a page ends none.
 // The server knows all calls of the key: those that run are found again after a reload.
-import { ApiError, get, json } from "../core/api.js";
+import { ApiError, get, json, resultName } from "../core/api.js";
 import { createStore } from "../core/store.js";
 
 export const jobs = createStore([]); // newest first
@@ -15,10 +15,22 @@ function update(id, state) {
   jobs.set((all) => all.map((job) => (job.id === id ? { ...job, ...state, previews: { ...job.previews, ...previews } } : job)));
 }
 
+const isFromHere = (id) => Boolean(jobs.get().find((job) => job.id === id)?.request);
+
+// What the server recorded of the pictures of a call that another page started. One may have been deleted since.
+async function storedOf(result) {
+  const entries = result.data.filter((item) => item.url).map((item) => get(`/v1/darkroom/results/${resultName(item.url)}`).catch((error) => {
+    if (error.status !== 404) throw error;
+    return null;
+  }));
+  return (await Promise.all(entries)).filter(Boolean);
+}
+
 async function follow(id) {
   for (;;) {
     try {
       const state = await get(`/v1/images/jobs/${id}?previews=true`);
+      if (state.state === "succeeded" && !isFromHere(id)) state.stored = await storedOf(state.result);
       update(id, state);
       if (ENDED.has(state.state)) return;
       await pause(state.position === 0 ? 500 : 1500);
@@ -37,12 +49,19 @@ function add(state, request) {
   follow(state.id);
 }
 
-// Starts a call. `body` is JSON for /v1/images/generations, or a form for /v1/images/edits. Returns its id.
-export async function startJob(body, request) {
-  const path = body instanceof FormData ? "/v1/images/edits" : "/v1/images/generations";
-  const state = await json("POST", path, body);
-  add(state, request);
+async function start(route, body, request) {
+  const state = await json("POST", `/v1/images/${route}`, body);
+  add(state, { ...request, endpoint: `images.${route}` });
   return state.id;
+}
+
+// Starts a call, and returns its id.
+export const startJob = (body) => start("generations", { ...body, background: true }, body);
+
+// Starts an edit, whose form has its files. `request` has what a recall needs of it.
+export function startEdit(form, request) {
+  form.append("background", "true");
+  return start("edits", form, request);
 }
 
 // The result of a call that `startJob` began. Throws its error.

@@ -1,23 +1,48 @@
 // Who the browser is: a key, an operator, both or nobody. The cookies are out of every script's reach.
 import { call, get } from "../core/api.js";
+import { t } from "../core/i18n.js";
+import { ended, setRoles, settle } from "../core/session-end.js";
 import { createStore } from "../core/store.js";
+import { deleteNow } from "./deletions.js";
+import { jobs } from "./jobs.js";
 import { loadModels, models } from "./models.js";
 
 export const session = createStore({ key: null, operator: false });
 
-export async function loadSession() {
-  const found = await get("/console/session");
-  if (found.key) await loadModels(); // pages that need a key need its models
+function enter(found) {
+  setRoles(["key", "operator"].filter((role) => found[role]));
   session.set(found);
 }
 
+const openSession = (secret) => call("POST", "/console/session", undefined, { headers: { Authorization: `Bearer ${secret}` } });
+
+export async function loadSession() {
+  const found = await get("/console/session");
+  if (found.key) await loadModels(); // pages that need a key need its models
+  enter(found);
+}
+
 export async function signIn(secret) {
-  await call("POST", "/console/session", undefined, { headers: { Authorization: `Bearer ${secret}` } });
+  await openSession(secret);
   await loadSession();
 }
 
+// Signs in again, over a page whose calls wait for `role`. Who else was signed in stays so until a call finds out.
+export async function signInAgain(secret, role) {
+  await openSession(secret);
+  const found = await get("/console/session");
+  if (!found[role]) throw new Error(role === "operator" ? t("This is no admin key.") : t("This is an admin key. An API key is needed here."));
+  if (role === "key") await loadModels();
+  const before = session.get();
+  enter({ key: found.key ?? before.key, operator: found.operator || before.operator });
+  settle(role, true);
+}
+
 export async function signOut() {
+  if (session.get().key && !ended.get().length) await deleteNow();
   await call("DELETE", "/console/session");
+  enter({ key: null, operator: false });
+  for (const role of ["key", "operator"]) settle(role, false);
   models.set([]);
-  session.set({ key: null, operator: false });
+  jobs.set([]);
 }

@@ -40,7 +40,7 @@ from server.errors import (
     status_label,
 )
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
-from server.flows.images.results import answer_format, build_result, origins_write, shape_of
+from server.flows.images.results import answer_format, build_result, origins_write, sent_pictures, shape_of
 from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
@@ -153,7 +153,8 @@ class ImageCreator:
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
                 if self._keep_prompts:
-                    extras.append(partial(origins_write, request, job, finished))
+                    made_from = await asyncio.to_thread(sent_pictures, request)
+                    extras.append(partial(origins_write, request, job, finished, made_from))
                 result = await self._to_captured(call, self._store_and_capture(call, finished, to_result, extras))
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))

@@ -103,7 +103,8 @@ def _check_guidance(request: ImageRequest, model: ImageModel, abilities: Abiliti
     if negative_prompt and not abilities.negative_prompt:
         message = f"Model `{model.name}` takes no negative prompt: leave it out, or say it in the prompt."
         raise BadRequest(message, param="negative_prompt", code="unsupported_parameter")
-    if request.sampling.guidance is not None and not abilities.guidance:
+    own = model.checkpoint.sampling.guidance  # an answer's `parameters` have it, and may be sent back
+    if request.sampling.guidance not in {None, own} and not abilities.guidance:
         message = f"Model `{model.name}` draws without guidance: leave it out."
         raise BadRequest(message, param="guidance", code="unsupported_parameter")
     guidance = _resolve_sampling(request, model).guidance

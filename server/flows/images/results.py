@@ -2,6 +2,7 @@
 storage."""
 
 import base64
+import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
@@ -11,12 +12,14 @@ from sqlalchemy.orm import Session
 from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.images import EncodedImage, Finished, ImageJob, Preview
 from server.accounts.ledger import StoredResult
-from server.accounts.results import Origin, write_origins
+from server.accounts.results import Origin, SentPictures, write_origins
+from server.backends.decoding.data_uri import decode_data_uri
+from server.backends.decoding.messages import PictureError
 from server.backends.storage import NAME, Storage
 from server.errors import NotFound
 from server.flows.images.prompt_notes import truncated
 from server.flows.images.request import ImageRequest
-from server.flows.references import Source
+from server.flows.references import Source, StoredPicture
 from server.schemas.images import CompletedEvent, ImageAnswer, ImageItem, PartialEvent, Usage
 from server.state.active_calls import ActiveCall
 from server.state.image_result import AnswerFormat, ImageResult, ImageShape
@@ -79,21 +82,28 @@ def truncated_of(request: ImageRequest, result: ImageResult) -> str:
     return truncated(parameters, {"prompt": request.prompt, "negative_prompt": parameters.get("negative_prompt")})
 
 
+def sent_pictures(request: ImageRequest) -> SentPictures:
+    """What is known of the references without decoding them. Blocking: it hashes files."""
+    sources = [each.source for each in request.references]
+    return SentPictures([_result_name(source) for source in sources], [_hash(source) for source in sources])
+
+
 def origins_write(
-    request: ImageRequest, job: ImageJob, finished: Finished, result: ImageResult
+    request: ImageRequest, job: ImageJob, finished: Finished, sent: SentPictures, result: ImageResult
 ) -> Callable[[Session], None]:
     """The write that records what each picture was made from, to be asked for again: its prompt, its seed, the values
-    that were used, and the results among its references."""
+    that were used, how many references there were, whether there was a mask, and the results among the references."""
     shape = result.shape
     values = {"n": request.n, "size": shape.size, "quality": shape.quality, "output_format": shape.output_format}
+    if request.references:
+        values |= {"references": len(request.references), "masked": request.mask is not None}
     shown = {name: value for name, value in job.metadata.items() if _is_shown(name, value)}
     parameters = values | shown | dict(finished.found)
-    parents = [name for each in request.references if (name := _result_name(each.source))]
     origins = {
-        name: Origin(image.seed, request.prompt, parameters, parents)
+        name: Origin(image.seed, request.prompt, parameters)
         for name, image in zip(result.files, finished.images, strict=True)
     }
-    return lambda session: write_origins(session, origins)
+    return lambda session: write_origins(session, origins, sent)
 
 
 def read_picture(storage: Storage, result: ImageResult, name: str) -> bytes:
@@ -114,10 +124,26 @@ async def load_answer(storage: Storage, result: ImageResult) -> ImageAnswer:
 
 def _result_name(source: Source) -> str | None:
     """The name of a result that this may be the URL of."""
-    if not isinstance(source, str) or source[:5].lower() == "data:":
+    if isinstance(source, StoredPicture):
+        return source.name
+    if isinstance(source, bytes) or _is_data_uri(source):
         return None
     name = source.partition("?")[0].rpartition("/")[2]
     return name if NAME.fullmatch(name) else None
+
+
+def _is_data_uri(source: str) -> bool:
+    return source[:5].lower() == "data:"
+
+
+def _hash(source: Source) -> str | None:
+    """The SHA-256 of a picture that came with the request."""
+    if isinstance(source, str) and _is_data_uri(source):
+        try:
+            source = decode_data_uri(source)
+        except PictureError:  # raw base64 is no data URI, and never a result here
+            return None
+    return hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else None
 
 
 def _is_shown(name: str, value: object) -> bool:

@@ -93,6 +93,7 @@ def result_entry(result: Result, base: str) -> ResultEntry:
         thumbnail=f"{base}/{result.name}?w={THUMBNAIL_PX}",
         call_id=result.call_id,
         model=result.model,
+        endpoint=result.endpoint,
         created_at=result.created_at,
         width=result.width_px,
         height=result.height_px,

@@ -43,6 +43,74 @@ await spec("gallery", "/console/gallery", async (page, { looks, shot }) => {
   await dialog.getByText("a green tree on a hill").waitFor();
   await page.keyboard.press("ArrowLeft");
   await dialog.getByText("a blue boat").waitFor();
-  await dialog.getByRole("button", { name: "Delete" }).click();
-  await page.waitForFunction((left) => document.querySelectorAll("figure.card").length === left, before - 1);
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "detached" });
+});
+
+const doomed = await draw("a doomed tower", { seed: 9 });
+const name = doomed.body.data[0].url.split("/").pop();
+const isKept = async () => (await api("GET", `/v1/darkroom/results/${name}`)).status === 200;
+
+await spec("delete", "/console/gallery", async (page, { looks, shot }) => {
+  const card = page.getByRole("button", { name: "Open a doomed tower" });
+  const undo = page.getByRole("button", { name: "Undo" });
+  const remove = async (press) => {
+    await card.click();
+    await press();
+    await card.waitFor({ state: "detached" });
+    await page.getByText("The image was deleted.").waitFor();
+  };
+  const byButton = () => page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+  const byKey = () => page.keyboard.press("Delete");
+  await page.clock.install();
+  await remove(byButton);
+  await eventually(async () => assert.ok(await undo.evaluate((button) => button === document.activeElement)));
+  await looks("gallery, one deleted");
+  await shot("gallery-undo", { theme: "light" });
+  await page.keyboard.press("Enter"); // on Undo
+  await card.waitFor();
+  await remove(byKey);
+  await page.keyboard.press("Control+z");
+  await card.waitFor();
+  await page.clock.fastForward(60_000); // what was taken back stays so
+  assert.ok(await isKept());
+
+  await remove(byKey);
+  await page.getByRole("link", { name: "Chat" }).click(); // another page of the console: there is still time
+  await undo.click();
+  await page.getByRole("link", { name: "Gallery" }).click();
+  await card.waitFor();
+
+  const [picture, download] = await card.click().then(() => Promise.all(["Delete", "Download"].map((each) => page.getByText(each, { exact: true }).boundingBox())));
+  assert.ok(picture.x - (download.x + download.width) > 40 || picture.y - (download.y + download.height) > 20, "Delete is beside Download");
+  await page.keyboard.press("Escape");
+
+  await remove(byButton);
+  const sent = page.waitForResponse((response) => response.request().method() === "DELETE");
+  await page.clock.fastForward(11_000);
+  assert.equal((await sent).status(), 200);
+  assert.equal(await isKept(), false);
+  await undo.waitFor({ state: "detached" });
+});
+
+const left = await draw("a forgotten tower", { seed: 10 });
+
+await spec("delete-and-leave", "/console/gallery", async (page) => {
+  const card = page.getByRole("button", { name: "Open a forgotten tower" });
+  await card.click();
+  await page.keyboard.press("Delete");
+  await card.waitFor({ state: "detached" });
+  await page.goto("about:blank");
+  await eventually(async () => assert.equal((await api("GET", `/v1/darkroom/results/${left.body.data[0].url.split("/").pop()}`)).status, 404));
+  await page.goBack();
+});
+
+await spec("large-view", "/console/gallery", async (page) => {
+  for (const [button, path] of [["Recall all settings", "generate"], ["Use as reference", "generate"], ["Edit", "edit"]]) {
+    await page.getByRole("button", { name: "Open a blue boat" }).first().click();
+    await page.getByRole("dialog").getByRole("button", { name: button, exact: true }).click();
+    await page.getByRole("dialog").waitFor({ state: "detached" }); // nothing stays over what it leads to
+    await eventually(async () => assert.equal(new URL(page.url()).pathname, `/console/${path}`));
+    await page.getByRole("link", { name: "Gallery" }).click();
+  }
 });

@@ -69,4 +69,4 @@ await spec("generate", "/console", async (page, { looks, shot }) => {
   await looks();
   assert.equal(base, new URL(page.url()).origin);
   await allEnded();
-});
+}, { refusals: [400] });

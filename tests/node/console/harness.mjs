@@ -12,7 +12,7 @@ const WIDTHS = { desktop: { width: 1280, height: 860 }, phone: { width: 390, hei
 const WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
 const LIMIT_MS = Number(process.env.LIMIT_MS ?? 240_000); // only ends a spec that has failed
 
-export { assert, base, key };
+export { admin, assert, base, key };
 
 // Calls a route as a client with a key does.
 export async function api(method, path, body, secret = key) {
@@ -20,6 +20,13 @@ export async function api(method, path, body, secret = key) {
   const response = await fetch(`${base}${path}`, { method, headers, body: body && JSON.stringify(body) });
   const text = await response.text();
   return { status: response.status, body: text && JSON.parse(text) };
+}
+
+// Ends the browser's sessions on the server. The browser is not told.
+export async function endSessions(context) {
+  const cookie = (await context.cookies()).map(({ name, value }) => `${name}=${value}`).join("; ");
+  const answer = await fetch(`${base}/console/session`, { method: "DELETE", headers: { cookie } });
+  assert.equal(answer.status, 204);
 }
 
 // Runs a check until its assertions hold: a click ends before the request that it causes, and the page changes later.
@@ -91,8 +98,21 @@ function putBack(paths) {
   for (let text; (text = texts.nextNode()); ) if (text.data.startsWith("/srv/darkroom/")) text.data = paths.shift();
 }
 
-// Runs a spec: body(page, { shot, looks }). Any error of the page, request elsewhere or breach of its policy fails it.
-export async function spec(name, path, body, { signedIn = true, locale = "en-US" } = {}) {
+// What goes wrong in a page while it is used: uncaught errors and rejections, breaches of its policy, and all that it or
+// the browser writes as an error. `refusals` are what the spec asks for: statuses of answers, or errors of the network.
+async function watch(page, refusals) {
+  const wrong = [];
+  const starts = refusals.map((refusal) => `Failed to load resource: ${typeof refusal === "number" ? `the server responded with a status of ${refusal} ` : refusal}`);
+  const isMeant = (text) => starts.some((start) => text.startsWith(start));
+  page.on("pageerror", (error) => wrong.push(String(error.stack)));
+  page.on("console", (message) => message.type() === "error" && !isMeant(message.text()) && wrong.push(`${message.text()} ${message.location().url}`));
+  await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (event) => console.error(`Content Security Policy: ${event.violatedDirective} ${event.blockedURI}`)));
+  return wrong;
+}
+
+// Runs a spec: body(page, { shot, looks }). Any error of the page, request elsewhere or breach of its policy fails it,
+// but for the `refusals`.
+export async function spec(name, path, body, { signedIn = true, locale = "en-US", refusals = [] } = {}) {
   const browser = await chromium.connect(endpoint);
   const context = await browser.newContext({ viewport: WIDTHS.desktop, colorScheme: "light", reducedMotion: "reduce", locale });
   for (const secret of signedIn ? [key, admin] : []) {
@@ -101,12 +121,9 @@ export async function spec(name, path, body, { signedIn = true, locale = "en-US"
   }
   const page = await context.newPage();
   page.setDefaultTimeout(LIMIT_MS);
-  const wrong = [];
+  const wrong = await watch(page, refusals);
   const origins = new Set();
   context.on("request", (request) => /^https?:/.test(request.url()) && origins.add(new URL(request.url()).origin));
-  page.on("pageerror", (error) => wrong.push(String(error.stack)));
-  page.on("console", (message) => /Content Security Policy/.test(message.text()) && wrong.push(message.text()));
-  await page.addInitScript(() => document.addEventListener("securitypolicyviolation", (event) => console.error(`Content Security Policy: ${event.violatedDirective} ${event.blockedURI}`)));
 
   const shot = async (what = name, { width = "desktop", theme = "dark" } = {}) => {
     if (!folder) return;
@@ -119,7 +136,7 @@ export async function spec(name, path, body, { signedIn = true, locale = "en-US"
   };
   await page.goto(`${base}${path}`);
   try {
-    await body(page, { shot, context, looks: (what = name) => checkLooks(page, what) });
+    await body(page, { shot, context, wrong, looks: (what = name) => checkLooks(page, what) });
   } catch (error) {
     console.error(`The page said:\n${(await page.innerText("#main")).slice(-500)}\n${wrong.join("\n")}`);
     throw error;

@@ -23,7 +23,7 @@ await spec("sign-in", "/console", async (page, { looks, shot, context }) => {
   assert.equal((await page.request.get(`${base}/v1/models`)).status(), 401);
   await page.goto(`${base}/console/nothing`);
   await eventually(async () => assert.equal(await page.getByRole("heading", { level: 1 }).textContent(), "No such page"));
-}, { signedIn: false });
+}, { signedIn: false, refusals: [401] });
 
 await spec("chinese", "/console", async (page, { looks, shot }) => {
   await page.getByRole("button", { name: /^生成 · CNY/ }).waitFor();

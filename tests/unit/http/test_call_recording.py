@@ -1,6 +1,7 @@
 """Every request that runs a model gets one row in the log of calls, however it ends; and its log line says the same."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import structlog
 
 from server.flows.call_recording import describe_body
 from server.telemetry.call_trace import CallTrace, current_trace
-from tests.support.in_process import InProcess, in_process
+from tests.support.in_process import InProcess, in_process, png
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 DRAW, DRAWN = "/v1/images/generations", {"prompt": "a red boat", "size": "256x256", "seed": 7}
@@ -145,6 +146,39 @@ async def test_a_picture_remembers_what_it_was_made_from(running: InProcess) -> 
     child = (await running.client.post(DRAW, json={**DRAWN, "image": url})).json()
     path = f"/v1/darkroom/results/{child['data'][0]['url'].rpartition('/')[2]}"
     assert (await running.client.get(path)).json()["parents"] == [name]
+
+
+async def test_a_picture_that_is_sent_back_as_a_file_is_known_by_its_bytes(running: InProcess) -> None:
+    for entry in (await running.client.get("/v1/darkroom/results")).json()[
+        "data"
+    ]:  # the worker here always draws alike
+        await running.client.delete(f"/v1/darkroom/results/{entry['id']}")
+    drawn = (await running.client.post(DRAW, json=DRAWN)).json()["data"][0]["url"]
+    name = drawn.rpartition("/")[2]
+    stored = (await running.client.get(f"/cdn/{name}")).content
+    data_uri = f"data:image/png;base64,{base64.b64encode(stored).decode()}"
+
+    async def made_by(answer: httpx.Response) -> dict[str, Any]:
+        path = f"/v1/darkroom/results/{answer.json()['data'][0]['url'].rpartition('/')[2]}"
+        shown: dict[str, Any] = (await running.client.get(path)).json()
+        return shown
+
+    other = png(64, 64, "orange")
+    files = [("image[]", ("a.png", other, "image/png")), ("image[]", ("b.png", stored, "image/png"))]
+    texts = {"prompt": "a boat", "model": "beta-2.5-flash-image-count", "response_format": "url"}
+    by_form = await made_by(await running.client.post("/v1/images/edits", data=texts, files=files))
+    assert (by_form["parents"], by_form["endpoint"]) == ([name], "images.edits")
+    assert (by_form["parameters"]["references"], by_form["parameters"]["masked"]) == (2, False)
+    by_json = await made_by(await running.client.post(DRAW, json={**DRAWN, "image": data_uri}))
+    assert (by_json["parents"], by_json["endpoint"]) == (
+        [by_form["id"]],
+        "images.generations",
+    )  # the newest that is alike
+    assert by_json["parameters"]["references"] == 1
+    for made in (name, by_form["id"], by_json["id"]):
+        await running.client.delete(f"/v1/darkroom/results/{made}")
+    gone = await made_by(await running.client.post(DRAW, json={**DRAWN, "image": data_uri}))
+    assert gone["parents"] == []
 
 
 async def test_nothing_of_prompts_is_kept_where_that_is_off(tmp_path: Path) -> None:

@@ -58,6 +58,12 @@ def test_what_a_model_cannot_do_is_refused_by_field(
     assert refused.value.param == param
 
 
+def test_the_guidance_that_an_answer_has_may_be_sent_back(beta: ImageModel) -> None:
+    sampling = SamplingOptions(guidance=beta.checkpoint.sampling.guidance)
+    request = ImageRequest(endpoint="images.generations", prompt="a boat", model=beta.name, sampling=sampling)
+    check_options(request, beta, 10, replace(ALL, guidance=False))
+
+
 @pytest.mark.parametrize(
     ("above", "guidance", "refused"), [(1.0, 1.0, True), (1.0, 1.1, False), (0.0, 0.0, True), (0.0, 0.5, False)]
 )

@@ -1,0 +1,13 @@
+"""Pictures by their hash: an edit of a picture that a client sends back as a file has it as its parent."""
+
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward. There is no way back: restore a backup instead."""
+    op.create_index("ix_results_sha256", "results", ["sha256"])

@@ -1,0 +1,34 @@
+// What is known of a picture, in words. What has no name here is shown by the server's.
+import { html } from "../core/html.js";
+import { N, t, told, when } from "../core/i18n.js";
+
+const LABELS = {
+  model: N("Model"), size: N("Size"), seed: N("Seed"), steps: N("Steps"), guidance: N("Guidance"), strength: N("Strength"),
+  quality: N("Quality"), negative_prompt: N("Negative prompt"), scheduler: N("Scheduler"), loras: N("LoRAs"),
+  controls: N("Controls"), checkpoint: N("Checkpoint"), n: N("Images of the call"), output_format: N("File format"),
+  references: N("Reference images"), masked: N("With a mask"), prompt_tokens: N("Tokens of the prompt"), adapters: N("Adapters"),
+  batch: N("Batch"),
+};
+const FIRST = ["model", "size", "seed"];
+
+export const labelOf = (name) => (LABELS[name] ? t(LABELS[name]) : name);
+
+// A value of JSON as a person reads it.
+export function shown(value) {
+  if (typeof value === "boolean") return value ? t("yes") : t("no");
+  if (Array.isArray(value)) return value.map(shown).join(", ");
+  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${shown(each)}`).join(", ");
+  return String(value);
+}
+
+const isEmpty = (value) => value == null || value === "" || value === false || (typeof value === "object" && !Object.keys(value).length);
+
+export const sizeOf = (picture) => picture.size ?? (picture.width ? `${picture.width}x${picture.height}` : "–");
+
+export function Facts({ picture }) {
+  const used = picture.parameters ?? {};
+  const all = { ...used, model: picture.model, size: sizeOf(picture), seed: picture.seed, quality: used.quality && told(used.quality), n: used.n > 1 ? used.n : null };
+  const names = [...FIRST, ...Object.keys(all).filter((name) => !FIRST.includes(name))].filter((name) => !isEmpty(all[name]));
+  return html`<dl>${names.map((name) => html`<dt key=${name}>${labelOf(name)}</dt><dd>${shown(all[name])}</dd>`)}
+    ${picture.created_at && html`<dt>${t("Time")}</dt><dd>${when(picture.created_at)}</dd>`}</dl>`;
+}

@@ -1,0 +1,91 @@
+// "Recall all settings": the form as it was for a picture, from everything that the server recorded of it.
+import { N } from "../core/i18n.js";
+import { navigate } from "../core/router.js";
+import { draft, edit, EMPTY, EMPTY_EDIT, referenceTo } from "./draft.js";
+import { can, findModel, models } from "./models.js";
+
+// The fields of a request for images. What else stands in a picture's `parameters` is told and never sent.
+// tests/unit/test_console_files.py compares them with the schema.
+export const REQUEST_FIELDS = [
+  "prompt", "model", "n", "size", "quality", "response_format", "output_format", "output_compression", "background",
+  "moderation", "input_fidelity", "style", "stream", "partial_images", "user", "safety_identifier", "steps", "guidance",
+  "strength", "negative_prompt", "scheduler", "loras", "long_prompt", "seed", "webhook", "num_inference_steps", "guidance_scale",
+  "true_cfg_scale", "controls", "image", "images", "mask",
+];
+
+const isEmpty = (value) => value == null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);
+
+// Whether a prompt was longer than the model reads at once.
+const wasLong = (parameters) => [parameters?.prompt_tokens, parameters?.negative_prompt_tokens].some((each) => each?.cut || each?.windows > 1);
+
+// What a request sent, by its fields. Those of its own pictures are in `references`, and the picture has its own seed,
+// so one picture is asked for, whatever it was drawn with.
+function sentFields(picture) {
+  const known = { ...picture.parameters, prompt: picture.prompt, model: picture.model, size: picture.parameters?.size ?? picture.size, seed: picture.seed };
+  const sent = Object.entries(known).filter(([name, value]) => REQUEST_FIELDS.includes(name) && !isEmpty(value));
+  const fields = Object.fromEntries(sent);
+  delete fields.n;
+  if (fields.output_format === "png") delete fields.output_format; // as without it
+  if (!wasLong(picture.parameters)) delete fields.long_prompt; // it made no difference
+  return fields;
+}
+
+// Takes out what the model would refuse or what says the same twice, and tells what will be missing.
+function sendable(fields, model, lost) {
+  const lacks = (ability) => model?.supports.length > 0 && !can(model, ability);
+  if (!model && fields.model) lost.push([N("The model {model} is not here any more."), { model: fields.model }]);
+  for (const name of ["steps", "guidance", "negative_prompt"]) if (lacks(name)) delete fields[name];
+  if (fields.steps !== undefined) delete fields.quality; // a quality is a number of steps
+  if (fields.scheduler && model && !model.schedulers.includes(fields.scheduler)) {
+    lost.push([N("The scheduler {name} can't be chosen by a request: the model's own is used."), { name: fields.scheduler }]);
+    delete fields.scheduler;
+  }
+  for (const [name, strength] of Object.entries(fields.controls ?? {})) {
+    lost.push([N("The control {name} (strength {strength}): its image was not kept."), { name, strength }]);
+  }
+  delete fields.controls;
+}
+
+// The references that are still to be had, in their order, and what is to be sent again.
+function referencesOf(picture, lost) {
+  const references = picture.references ?? (picture.parents ?? []).map(referenceTo);
+  const missing = (picture.parameters?.references ?? references.length) - references.length;
+  if (missing > 0 || (!references.length && picture.parameters?.strength != null)) {
+    lost.push([N("An image that this was made from was sent as a file, which the server does not keep: add it again.")]);
+  }
+  return references;
+}
+
+const text = (value) => (value == null ? "" : String(value));
+
+// The draft of a form with these names, and in `also` what it has no control for.
+function fill(empty, fields, lost, recalled) {
+  const shown = Object.keys(empty).filter((name) => REQUEST_FIELDS.includes(name) && name !== "n");
+  const also = Object.fromEntries(Object.entries(fields).filter(([name]) => !shown.includes(name)));
+  const known = Object.fromEntries(shown.map((name) => [name, text(fields[name] ?? empty[name])]));
+  return { ...empty, ...known, also, lost, recalled: recalled + 1 };
+}
+
+function recallEdit(picture, fields, references, lost) {
+  if (picture.parameters?.masked && !picture.strokes) lost.push([N("Its mask was not kept: paint it again.")]);
+  const filled = fill(EMPTY_EDIT, fields, lost, edit.get().recalled);
+  const before = edit.get();
+  edit.set({ ...filled, picture: references[0] ?? null, strokes: picture.strokes ?? [], started: before.started });
+  navigate("edit");
+}
+
+// Edits with one image go to Edit, all else to Generate.
+export function recall(picture) {
+  const lost = [];
+  const fields = sentFields(picture);
+  sendable(fields, findModel(models.get(), fields.model), lost);
+  const references = referencesOf(picture, lost);
+  const count = picture.parameters?.references ?? references.length;
+  if (picture.endpoint === "images.edits" && count <= 1) {
+    recallEdit(picture, fields, references, lost);
+    return;
+  }
+  if (picture.parameters?.masked) lost.push([N("Its mask was not kept: paint it again.")]);
+  draft.set({ ...fill(EMPTY, fields, lost, draft.get().recalled), references });
+  navigate("generate");
+}
