@@ -15,8 +15,8 @@ export const REQUEST_FIELDS = [
 
 const isEmpty = (value) => value == null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);
 
-// Whether a prompt was longer than the model reads at once.
-const wasLong = (parameters) => [parameters?.prompt_tokens, parameters?.negative_prompt_tokens].some((each) => each?.cut || each?.windows > 1);
+// Whether the model did not read a prompt to its end.
+const wasCut = (parameters) => Boolean(parameters?.prompt_tokens?.cut || parameters?.negative_prompt_tokens?.cut);
 
 // What a request sent, by its fields. Those of its own pictures are in `references`, and the picture has its own seed,
 // so one picture is asked for, whatever it was drawn with.
@@ -26,7 +26,7 @@ function sentFields(picture) {
   const fields = Object.fromEntries(sent);
   delete fields.n;
   if (fields.output_format === "png") delete fields.output_format; // as without it
-  if (!wasLong(picture.parameters)) delete fields.long_prompt; // it made no difference
+  if (fields.long_prompt === "tell" && !wasCut(picture.parameters)) delete fields.long_prompt; // as without it
   return fields;
 }
 
