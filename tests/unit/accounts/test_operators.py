@@ -22,7 +22,7 @@ from server.accounts.keys import (
 from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.operators import NameTaken, authenticate_operator, create_operator, revoke_operator
 from server.accounts.paging import Page, Period, UnknownEntry, month_start
-from server.accounts.results import Origin, ResultFilter, ResultStore, write_origins
+from server.accounts.results import Origin, ResultFilter, ResultStore, SentPictures, write_origins
 from server.accounts.usage import Usage, UsageFilter, months_spent, total, usage
 from tests.unit.accounts.helpers import GROUPS, call, result
 
@@ -168,9 +168,9 @@ def test_results_are_listed_by_words_and_forget_their_prompt_when_deleted(databa
     ledger, store = Ledger(database, "me"), ResultStore(database)
     origin = Origin(2**53 - 1, "a red boat, 100%", {"steps": 4}, ["b.png"])
     ledger.hold(call("c1", key.id))
-    ledger.capture(
-        "c1", [result("a"), replace(result("b"), position=1)], lambda session: write_origins(session, {"a.png": origin})
-    )
+    sent = SentPictures(["b.png"], [None])
+    pictures = [result("a"), replace(result("b"), position=1)]
+    ledger.capture("c1", pictures, lambda session: write_origins(session, {"a.png": origin}, sent))
     found = {each.name: each.origin for each in store.page(ResultFilter(key.id), Page(5, "asc", None))}
     assert found == {"a.png": origin, "b.png": None}
     for words, names in ((["RED", "boat"], ["a.png"]), (["100%"], ["a.png"]), (["r_d"], []), (["green"], [])):
