@@ -17,8 +17,9 @@ from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
 
 
 def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
-    """The diffusers folders whose denoiser has as many weights as the file: it may be another training of theirs. Where
-    there are none, those whose denoiser lacks one layer's weights of the file, such as a norm that nothing uses."""
+    """Return the diffusers folders whose denoiser has as many weights as the file: it may be another training of
+    theirs. Where there are none, those whose denoiser lacks one layer's weights of the file, such as a norm that
+    nothing uses."""
     weights = _weights(file)
     counts = [(folder, sum(tensor.weights for tensor in _denoiser(folder))) for folder in folders]
     same = [folder for folder, count in counts if count and count == sum(tensor.weights for tensor in weights)]
@@ -26,8 +27,8 @@ def find_bases(file: Path, folders: Iterable[Path]) -> list[Path]:
 
 
 def nearest_base(file: Path, folders: Iterable[Path]) -> tuple[Path, int, int] | None:
-    """The folder whose denoiser is nearest in size, with its weights and the file's. None if none is within a tenth, or
-    has half of its tensors by their names and shapes."""
+    """Return the folder whose denoiser is nearest in size, with its weights and the file's. None if none is within a
+    tenth, or has half of its tensors by their names and shapes."""
     tensors = _weights(file)
     weights = sum(tensor.weights for tensor in tensors)
     named = {(tensor.name.removeprefix(DENOISER_PREFIX), tensor.shape) for tensor in tensors}
@@ -58,7 +59,7 @@ def loads_whole(file: Path, folder: Path) -> bool:
 
 
 def _weights(file: Path) -> Sequence[Tensor]:
-    """The denoiser's, without what only says how they are quantized."""
+    """Return the denoiser's tensors, without those that only say how it is quantized."""
     try:
         no_weights = read_quantization(file).dropped
         return [each for each in denoiser_tensors(read_header(file).tensors) if each.name not in no_weights]
@@ -73,7 +74,7 @@ def _is_left_over(weights: Sequence[Tensor], count: int) -> bool:
 
 
 def _denoiser(folder: Path) -> list[Tensor]:
-    """The tensors of a folder's denoiser; none of one that can't be read."""
+    """Return the tensors of a folder's denoiser; none of one that can't be read."""
     try:
         snapshot = find_snapshot(folder)
         files = default_variant(snapshot / denoiser_name(model_index(snapshot)))

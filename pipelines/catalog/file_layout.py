@@ -24,14 +24,14 @@ def is_statement(tensor: Tensor) -> bool:
 
 
 def denoiser_tensors(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Those of a single file that are its denoiser's."""
+    """Return the tensors of a single file that are its denoiser's."""
     listed = [tensor for tensor in tensors if not is_statement(tensor)]
     return [tensor for tensor in listed if tensor.name.startswith(DENOISER_PREFIX)] or listed
 
 
 def beside_denoiser(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """How the names of other components' tensors begin, such as "text_encoders.", in the file's order. What has no dot
-    in its name, such as the constants of a noise schedule, is no component's."""
+    """Return how the names of other components' tensors begin, such as "text_encoders.", in the file's order. What has
+    no dot in its name, such as the constants of a noise schedule, is no component's."""
     names = [tensor.name for tensor in tensors if not is_statement(tensor)]
     if any(name.startswith(DENOISER_PREFIX) for name in names):
         others = (name for name in names if not name.startswith((DENOISER_PREFIX, AVERAGE)))
@@ -40,8 +40,8 @@ def beside_denoiser(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def missing_parts(index: Mapping[str, Any], tensors: Sequence[Tensor], denoiser: str) -> tuple[str, ...]:
-    """The components with weights, by model_index.json, that a file with several has not, or that the library can't
-    read from it: they are the folder's."""
+    """Return the components with weights, by model_index.json, that a file with several does not have, or that the
+    library can't read from it: they are the folder's."""
     return tuple(
         name
         for name, entry in index.items()
@@ -55,7 +55,7 @@ def missing_parts(index: Mapping[str, Any], tensors: Sequence[Tensor], denoiser:
 
 
 def unread_prefixes(index: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple[str, ...]:
-    """How the names of tensors begin that belong to no component of the pipeline as the library reads it."""
+    """Return how the names of tensors begin that belong to no component of the pipeline as the library reads it."""
     listed = (entry for entry in index.items() if isinstance(entry[1], list) and len(entry[1]) == 2)
     read = tuple(prefix for name, entry in listed for prefix in _prefixes(name, str(entry[1])))
     others = [tensor for tensor in tensors if not (read and tensor.name.startswith(read))]
@@ -63,7 +63,7 @@ def unread_prefixes(index: Mapping[str, Any], tensors: Sequence[Tensor]) -> tupl
 
 
 def _prefixes(component: str, class_name: str) -> tuple[str, ...]:
-    """With which a component's tensors begin in files that the library reads; none of a class that it does not."""
+    """Return how a component's tensors begin in files that the library reads; nothing for a class that it does not."""
     if component == "vae":
         return CODEC
     if class_name.startswith("T5"):

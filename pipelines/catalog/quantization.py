@@ -16,11 +16,7 @@ from pipelines.catalog.file_layout import BESIDE, DENOISER_PREFIX, denoiser_tens
 from pipelines.catalog.weight_headers import BrokenFile, Header, Tensor, read_data, read_header
 
 Layers = Mapping[str, Mapping[str, Any]]  # what a file says of the quantization of its layers, by their names
-SCALES: Final = (
-    "scale_weight",
-    "weight_scale",
-    "weight_scale_inv",
-)  # by which a weight is multiplied, in spite of "inv"
+SCALES: Final = ("scale_weight", "weight_scale", "weight_scale_inv")  # weights are multiplied by all, "inv" too
 FOR_KERNELS: Final = frozenset({"scale_input", "input_scale", "output_scale", "comfy_quant", "scaled_fp8"})
 READ: Final = re.compile(r"float8_(e4m3fn|e5m2)(_rowwise|_blockwise)?|int8_(tensorwise|blockwise)")
 PLAIN_KEYS: Final = re.compile(r"format|full_precision_matrix_mult|group_size|block_size|per_\w+|orig\w*|\w*version")
@@ -59,8 +55,8 @@ class Quantization:
 
 
 def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantization:
-    """Of a single file, or of its denoiser; nothing of a GGUF file, whose weights the library multiplies out. Raises
-    BrokenFile."""
+    """Read the header of a single file, or of its denoiser. Says nothing of a GGUF file, whose weights the library
+    multiplies out. Raises BrokenFile."""
     if file.suffix != ".safetensors":
         return Quantization({}, frozenset())
     header = read_header(file)
@@ -73,8 +69,8 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
 
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
-    """Along each side of a weight, how many values share one of a scale's; None for a scale that does not fit it.
-    `block` is what the file says; else DeepSeek's 128 is tried, then equal parts."""
+    """Return, along each side of a weight, how many values share one of a scale's; None for a scale that does not fit
+    it. `block` is what the file says; else DeepSeek's 128 is tried, then equal parts."""
     if math.prod(scale) == 1:
         return tuple(shape)
     if math.prod(scale) == scale[0] == shape[0]:
@@ -93,7 +89,7 @@ def _block(size: int, count: int, said: int | None) -> int | None:
 
 
 def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantization:
-    """Every scale goes to its weight; anything that is left over is a problem."""
+    """Match every scale with its weight; anything that is left over is a problem."""
     by_name = {tensor.name: tensor for tensor in tensors}
     companions = _companions(tensors)
     scales: dict[str, Scale] = {}
@@ -103,7 +99,8 @@ def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantiza
         if suffix in FOR_KERNELS:
             continue
         weight, scale = by_name[f"{owner}.weight"], by_name[name]
-        group = _said_of(owner, layers).get("group_size")
+        said = layers.get(owner) or layers.get(owner.removeprefix(DENOISER_PREFIX)) or {}
+        group = said.get("group_size")
         blocks = blocks_of(weight.shape, scale.shape, group if isinstance(group, int) else None)
         known = suffix in SCALES and weight.dtype in MULTIPLIED and scale.dtype in FLOATS
         if not known or blocks is None or weight.name in scales:
@@ -118,7 +115,7 @@ def _by_names(file: Path, tensors: Sequence[Tensor], layers: Layers) -> Quantiza
 
 
 def _companions(tensors: Sequence[Tensor]) -> dict[str, str]:
-    """The tensors that belong to the quantization of a weight, or of the file, and the layer of each."""
+    """Return the tensors that belong to the quantization of a weight, or of the file, with the layer of each."""
     by_name = {tensor.name: tensor for tensor in tensors}
     found = {}
     for name in by_name:
@@ -143,11 +140,13 @@ def _is_packed(tensor: Tensor) -> bool:
 
 
 def _said_by_layer(file: Path, header: Header) -> Layers:
-    """By the names of layers. What is no JSON says nothing: the names of tensors show the rest."""
+    """Return what the file says of its layers, by their names. What is no JSON says nothing: the names of tensors show
+    the rest."""
     layers: dict[str, Mapping[str, Any]] = {}
     said = _json(header.metadata.get("_quantization_metadata")).get("layers")
     if isinstance(said, dict):
-        loaded = (name for name in said if not (name.startswith(BESIDE) and _is_absent(name, header)))
+        present = {tensor.name.rpartition(".")[0] for tensor in header.tensors}
+        loaded = (name for name in said if name in present or not name.startswith(BESIDE))
         layers |= {name: said[name] for name in loaded if isinstance(said[name], dict)}
     for tensor in header.tensors:
         layer, _, suffix = tensor.name.rpartition(".")
@@ -156,16 +155,8 @@ def _said_by_layer(file: Path, header: Header) -> Layers:
     return layers
 
 
-def _is_absent(layer: str, header: Header) -> bool:
-    return not any(tensor.name.startswith(f"{layer}.") for tensor in header.tensors)
-
-
-def _said_of(layer: str, layers: Layers) -> Mapping[str, Any]:
-    return layers.get(layer) or layers.get(layer.removeprefix(DENOISER_PREFIX)) or {}
-
-
 def _unread_formats(header: Header, layers: Layers) -> Iterator[str]:
-    """Formats that the file names, or that are known by their tensors, and that are not multiplied out here."""
+    """Yield the formats, named by the file or known by its tensors, that are not multiplied out here."""
     for layer, said in layers.items():
         name = str(said.get("format", "quantization without a name"))
         if not READ.fullmatch(name):

@@ -23,7 +23,10 @@ PREDICTIONS: Final = {
     **dict.fromkeys(("sample", "x0"), "sample"),
     **dict.fromkeys(("flow", "flow_matching", "flow_prediction", "rectified_flow"), "flow"),
 }
-DEFAULTS: Final[Config] = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False}  # of diffusers' classes
+DEFAULTS: Final[Config] = {
+    "prediction_type": "epsilon",
+    "rescale_betas_zero_snr": False,
+}  # of diffusers' classes; anything else is a need of the checkpoint
 ABLE: Final = "EulerDiscreteScheduler"  # takes all that is said of schedules of betas
 EDM: Final = "EDMEulerScheduler"
 COSXL: Final[dict[str, Scalar]] = {  # as its authors' pipelines have it, with the file's own sigmas
@@ -73,7 +76,7 @@ class Beside:
 
 
 def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
-    """What a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
+    """Read what a .safetensors or .gguf file says, for the folder that goes with it. Raises BrokenFile."""
     header = read_header(file)
     marks = {tensor.name.rpartition("model.diffusion_model.")[2]: tensor for tensor in header.tensors}
     marks = {name: tensor for name, tensor in marks.items() if is_statement(tensor)}
@@ -105,7 +108,7 @@ def read_said(file: Path, beside: Beside, keys_of: SchedulerKeys) -> Said:
 def _followed(
     wanted: dict[str, Scalar], found: list[str], beside: Beside, keys_of: SchedulerKeys, *, edm: bool
 ) -> Said:
-    """What of it the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
+    """Return what the folder's config does not have already. Zero terminal SNR begins at the last timestep of training,
     which only `trailing` spacing draws (Lin et al., arXiv 2305.08891)."""
     own = beside.scheduler_class
     if edm and own != EDM:

@@ -24,18 +24,18 @@ class NamedAfter:
 
     @property
     def scheduler(self) -> str | None:
-        """The scheduler that it was distilled for, if that is another than most models have."""
+        """Return the scheduler that it was distilled for, if that is another than most models have."""
         return CONSISTENT.get(self.distilled or "")
 
     @property
     def found(self) -> str:
-        """For people."""
+        """Return the reason, for people."""
         word = self.distilled or (f"{self.steps} steps" if self.steps is not None else "v prediction")
         return f"its name says {word}: check it"
 
 
 def read_name(name: str) -> NamedAfter:
-    """Of a file's or a folder's name."""
+    """Read a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
     distilled, steps = DISTILLED.search(text), STEPS.search(text)
     count = int(steps[1]) if steps is not None else 0

@@ -50,8 +50,8 @@ def check_loaded(
 def check_names(
     path: Path, part: str, model: torch.nn.Module, missing: Collection[str], unused: Collection[str]
 ) -> list[str]:
-    """`part` is the component's name in the folder or file, such as "text_encoder". Returns notes for the operator.
-    Raises CheckpointError."""
+    """Refuse weights that are missing or have no place. `part` is the component's name, such as "text_encoder". Returns
+    notes for the operator. Raises CheckpointError."""
     if missing:
         weights = _counted(missing, "weight is", "weights are")
         raise CheckpointError(f"{path}: {part}: {weights} not in its files, such as {min(missing)}")
@@ -66,12 +66,13 @@ def check_names(
 
 
 def unfilled(model: torch.nn.Module) -> list[str]:
-    """The weights for which nothing was in the files: libraries build a model without memory, and fill it then."""
+    """Return the weights for which nothing was in the files: libraries build a model without memory, and fill it
+    then."""
     return [name for name, weight in model.named_parameters() if weight.is_meta]
 
 
 def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
-    """Of the names that a library missed, those of weights: transformers draws them at random, and diffusers leaves
+    """Return the weights among the names that a library missed: transformers draws them at random, and diffusers leaves
     them empty. Other buffers are what the constructor computes."""
     drawn = {name for name, _ in model.named_parameters()} if hasattr(model, "init_weights") else set()
     return {*unfilled(model), *(name for name in names if name in drawn or name.endswith(RUNNING_STATISTICS))}

@@ -20,7 +20,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def find(cls, path: Path) -> "FileVersion | None":
-        """As it is now; None if it can't be found."""
+        """Return the file's version now; None if it can't be found."""
         try:
             found = path.stat()
         except OSError:
@@ -35,7 +35,7 @@ class FileHashes:
     known: dict[FileVersion, str] = field(default_factory=dict)
 
     def find(self, version: FileVersion) -> str | None:
-        """The hash of this version, from memory or from the disk; None if the file is another now."""
+        """Return the hash of this version, from memory or from the disk; None if the file is another now."""
         return self.known.get(version) or self.read(version)
 
     def read(self, version: FileVersion) -> str | None:
@@ -53,8 +53,8 @@ class FileHashes:
         return self.known[version]
 
     def of_folder(self, folder: Path) -> str:
-        """The hash of its weights: of the file, or of the hashes of several. Those that change meanwhile count as
-        nothing."""
+        """Return the hash of its weights: that of one file, or of the hashes of several. Files that change meanwhile
+        count as nothing."""
         versions = [FileVersion.find(file) for file in sorted(folder.glob("*.safetensors"))]
         hashes = [self.read(version) or "" for version in versions if version is not None]
         if len(hashes) == 1:

@@ -22,7 +22,7 @@ BOUND: Final = re.compile(r"max_sequence_length\s*>\s*(\d+)")  # in diffusers' c
 
 
 def offered(pipeline_class: type[Any], components: Mapping[str, Any]) -> tuple[LongPrompt, ...]:
-    """What a class can do with a prompt that is too long."""
+    """Return the modes that a class has for a prompt that is too long."""
     reads_all = takes_windows(pipeline_class, components) or longest(pipeline_class) is not None
     return ("refuse", "tell", "chunk") if reads_all else ("refuse", "tell")
 
@@ -35,7 +35,7 @@ def takes_windows(pipeline_class: type[Any], components: Mapping[str, Any]) -> b
 
 
 def longest(pipeline_class: type[Any]) -> int | None:
-    """The largest `max_sequence_length` of a class; None if it names no bound."""
+    """Return the largest `max_sequence_length` of a class; None if it names no bound."""
     check = getattr(pipeline_class, "check_inputs", None)
     return _bound(check) if isinstance(check, FunctionType) else None
 
@@ -49,12 +49,12 @@ def _bound(check: FunctionType) -> int | None:
 def encode(
     pipeline: Any, reader: PromptReader, original: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> tuple[Any, tuple[Reading, ...]]:
-    """What `original`, the pipeline's `encode_prompt`, gives with these arguments, and how much of the prompts it read.
-    One that fits is encoded as without `chunk`."""
+    """Call `original`, the pipeline's `encode_prompt`, with these arguments. Returns its result, and how much of the
+    prompts it read. A prompt that fits is encoded as without `chunk`."""
     kind, length = type(pipeline), arguments.get("max_sequence_length")
     run = partial(original, **arguments)
     if reader.mode == "chunk" and takes_windows(kind, pipeline.components):
-        return reader.gather(lambda: _joined(reader.in_windows(run)), None, _never)
+        return reader.gather(lambda: _joined(reader.in_windows(run)), None, lambda _: False)
     result, readings = reader.gather(run, length, partial(_has_length, length))
     most = longest(kind) if reader.mode == "chunk" and loses_text(readings) else None
     if most is None or length is None or most <= length:
@@ -63,23 +63,19 @@ def encode(
     return reader.gather(longer, most, partial(_has_length, most))
 
 
-def _never(_: Any) -> bool:
-    return False
-
-
 def _has_length(length: int | None, result: Any) -> bool:
     """Whether embeddings may have been cut: some classes tokenize more than they keep."""
     return length in {tensor.shape[1] for tensor in _sequences(result)}
 
 
 def _sequences(result: Any) -> list[torch.Tensor]:
-    """Embeddings of a row of tokens, by batch, position and channel; others are of a whole prompt."""
+    """Return the embeddings that are by batch, token and channel; others are of a whole prompt."""
     parts = result if isinstance(result, list | tuple) else (result,)
     return [part for part in parts if isinstance(part, torch.Tensor) and part.dim() == 3]
 
 
 def _joined(results: list[Any]) -> Any:
-    """The windows' results as one: the sequences one after another, and of whole prompts the first window's."""
+    """Join the windows' results: the sequences one after another, and of whole prompts the first window's."""
     first = results[0]
     if isinstance(first, list | tuple):
         return type(first)(_joined(list(parts)) for parts in zip(*results, strict=True))

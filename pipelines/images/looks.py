@@ -28,7 +28,7 @@ class InvalidPicture(Exception):
 
     @property
     def remedy(self) -> str:
-        """What the checkpoint's operator can do."""
+        """Return what the checkpoint's operator can do."""
         if self.wider is not None:
             return f"{self.wider} may help"
         return "it computes in float32 already, so its files may be damaged: fetch them again"
@@ -42,6 +42,6 @@ def is_plain(picture: EncodedImage, box: tuple[int, int, int, int] | None = None
 
 
 def difference(one: EncodedImage, other: EncodedImage) -> float:
-    """The mean difference of the channels, 0 to 255."""
+    """Return the mean difference of the channels, 0 to 255."""
     first, second = (np.asarray(Image.open(io.BytesIO(each.data)).convert("RGB")).astype(int) for each in (one, other))
     return float(np.abs(first - second).mean())

@@ -11,18 +11,17 @@ import diffusers
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.said_by_files import Said
+from pipelines.catalog.said_by_files import DEFAULTS, Said
 from pipelines.catalog.said_by_names import read_name
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults, Scalar
 
 KEY: Final = "sampling.scheduler_config"
-MEANING: Final = {"prediction_type": "epsilon", "rescale_betas_zero_snr": False}  # what is not so by default is a need
 EDM: Final = "EDM"  # how the classes begin that scale a denoiser's input and output as Karras et al. do (2206.00364)
 
 
 def new_scheduler(original: Any, sampling: SamplingDefaults) -> Any:
-    """A scheduler for one picture. `original` is the checkpoint's. Raises CheckpointError, which names the key of the
-    catalog file that can't be followed."""
+    """Return a scheduler for one picture. `original` is the checkpoint's. Raises CheckpointError, which names the key
+    of the catalog file that can't be followed."""
     kind = type(original) if sampling.scheduler is None else _class_named(sampling.scheduler)
     if type(original).__name__.startswith(EDM) and not kind.__name__.startswith(EDM):
         message = "the checkpoint predicts noise as EDM does, so it takes EDMEulerScheduler or another EDM scheduler"
@@ -74,7 +73,7 @@ def _class_named(name: str) -> Any:
 
 
 def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
-    """The library would drop a key that a class does not have, and keep a value of another type."""
+    """Refuse keys that a class does not have, which the library would drop, and values of another type."""
     accepted = {name: each for name, each in inspect.signature(kind.__init__).parameters.items() if name != "self"}
     for key, value in overrides.items():
         if key not in accepted:
@@ -85,19 +84,18 @@ def _check_keys(kind: Any, overrides: Mapping[str, Scalar]) -> None:
 
 
 def _check_meaning(kind: Any, config: Mapping[str, Any]) -> None:
-    """A class that lacks what the checkpoint was trained for would draw it wrong, and say nothing."""
+    """Refuse a class that lacks what the checkpoint was trained for: it would draw it wrong, and say nothing."""
     accepted = inspect.signature(kind.__init__).parameters
-    for key, usual in MEANING.items():
+    for key, usual in DEFAULTS.items():
         value = config.get(key, usual)
-        fits = value == usual or (key in accepted and _expected(accepted[key], value) is None)
-        if not fits:
+        if value != usual and (key not in accepted or _expected(accepted[key], value) is not None):
             raise CheckpointError(
                 f"sampling.scheduler: {kind.__name__} has no {key} = {value!r}, as the checkpoint needs"
             )
 
 
 def _expected(parameter: inspect.Parameter, value: Scalar) -> str | None:
-    """What the parameter takes instead of the value, if its annotation or its default tells."""
+    """Return what the parameter takes instead of the value, if its annotation or default tells; else None."""
     if get_origin(parameter.annotation) is Literal:
         choices = get_args(parameter.annotation)
         return None if value in choices else " or ".join(map(repr, choices))
@@ -113,9 +111,8 @@ def _failure_of_step(scheduler: Any) -> Exception | None:
     latents = torch.zeros(1, 4, 8, 8)
     try:
         scheduler.set_timesteps(2, **({"mu": 1.0} if scheduler.config.get("use_dynamic_shifting") else {}))
-        scheduler.scale_model_input(latents, scheduler.timesteps[0]) if hasattr(
-            scheduler, "scale_model_input"
-        ) else None
+        if hasattr(scheduler, "scale_model_input"):
+            scheduler.scale_model_input(latents, scheduler.timesteps[0])
         scheduler.step(latents, scheduler.timesteps[0], latents)
     except Exception as error:  # whatever a class raises for a value
         return error

@@ -23,8 +23,8 @@ LIBRARIES: Mapping[str, Any] = {"diffusers": diffusers, "transformers": transfor
 def load_parts(
     folder: Path, pipeline_class: type[Any], index: Mapping[str, Any], variant: str | None, options: Mapping[str, Any]
 ) -> tuple[dict[str, torch.nn.Module], list[str]]:
-    """Those of a folder that `options`, the arguments of the pipeline's `from_pretrained`, do not have yet. With notes
-    for the operator. Raises CheckpointError for weights that are missing or have no place."""
+    """Load the models of a folder that `options`, the arguments of the pipeline's `from_pretrained`, do not have yet.
+    Returns them, and notes for the operator. Raises CheckpointError for weights that are missing or have no place."""
     quantization = options.get("quantization_config")
     methods = quantization.quant_mapping if quantization is not None else {}
     parts: dict[str, torch.nn.Module] = {}
@@ -43,8 +43,8 @@ def load_parts(
 
 
 def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The components that a pipeline takes and that are models, with their classes. Diffusers' own pipelines may define
-    some in their modules. It says itself what is wrong with other ones."""
+    """Yield the components that a pipeline takes and that are models, with their classes. Diffusers' own pipelines may
+    define some in their modules. It says itself what is wrong with other ones."""
     taken = inspect.signature(pipeline_class.__init__).parameters
     for name, entry in index.items():
         if name not in taken or not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
@@ -56,13 +56,14 @@ def model_classes(pipeline_class: type[Any], index: Mapping[str, Any]) -> Iterat
 
 
 def _own_variant(folder: Path, variant: str | None) -> str | None:
-    """The variant, if the component has it: the others are loaded from their plain files."""
+    """Return the variant, if the component has it: the others are loaded from their plain files."""
     matches = (WEIGHTS.fullmatch(file.name) for file in folder.iterdir())
     return variant if any(match and match["variant"] == f".{variant}" for match in matches) else None
 
 
 def unlisted(folder: Path, variant: str | None) -> set[str]:
-    """The names in shards that their index leaves out. Diffusers goes by the index, transformers by the shards."""
+    """Return the names in shards that their index leaves out. Diffusers goes by the index, transformers by the
+    shards."""
     index = folder / f"diffusion_pytorch_model.safetensors.index{f'.{variant}' if variant else ''}.json"
     if not index.is_file():
         return set()

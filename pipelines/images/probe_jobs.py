@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from pipelines.catalog.plan import in_own_steps, plan_picture
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture
 from pipelines.protocol.messages import Abilities, ControlledWith
@@ -31,13 +33,13 @@ class Probe(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProbeJobs:
-    """Of one checkpoint."""
+    """Makes the jobs that try one checkpoint."""
 
     spec: CheckpointSpec
     multiple_px: int
 
     def first(self, abilities: Abilities, *, native: bool) -> Probe | None:
-        """The one that begins, from what has these abilities. None if there is none."""
+        """Return the picture that a checkpoint with these abilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
         if abilities.text:
             return Probe(TEXT, self._job(side_px), {"text": False})
@@ -48,8 +50,8 @@ class ProbeJobs:
         return None
 
     def others(self, shown: ImageJob, short: ImageJob) -> Iterator[Probe]:
-        """`short` is the first picture, `shown`, in as few steps as it is drawn in. The other shape has those of
-        `shown`: the second is timed."""
+        """Yield a picture for each input, and one of another shape. `short` is the first picture, `shown`, in the
+        fewest steps in which it is drawn. The other shape has the steps of `shown`: its second is timed."""
         side_px, steps = self._side_px, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)
@@ -59,7 +61,7 @@ class ProbeJobs:
         yield Probe("a picture that is no square", self._wide(shown), {"any_ratio": False})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
-        """For a control beside what else a call has."""
+        """Return a job for a control beside a prompt, a reference or a mask."""
         return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
 
     def two_passes(self, abilities: Abilities, shown: ImageJob) -> ImageJob:
@@ -121,19 +123,19 @@ class ProbeJobs:
 
 
 def guided(job: ImageJob, scale: float) -> ImageJob:
-    """With this guidance."""
+    """Return the job with this guidance."""
     return replace(job, sampling=replace(job.sampling, guidance=scale))
 
 
 def negated(job: ImageJob) -> ImageJob:
-    """With another negative prompt, beside the catalog file's."""
+    """Return the job with more words in its negative prompt."""
     return replace(
         job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
     )
 
 
 def with_other_second(job: ImageJob) -> ImageJob:
-    """With another picture in the place of the second reference."""
+    """Return the job with its second reference turned."""
     first, second = job.references
     return replace(job, references=(first, turned(second)))
 
@@ -155,10 +157,9 @@ def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
 
 
 def turned(picture: Picture) -> Picture:
-    """A square picture, by a quarter turn."""
-    side_px, pixels = picture.width_px, [picture.data[i : i + 3] for i in range(0, len(picture.data), 3)]
-    rows = [pixels[i : i + side_px] for i in range(0, len(pixels), side_px)]
-    return replace(picture, data=b"".join(b"".join(column) for column in zip(*rows[::-1], strict=True)))
+    """Return a square RGB picture turned clockwise by a quarter."""
+    pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height_px, picture.width_px, 3)
+    return replace(picture, data=np.rot90(pixels, -1).tobytes())
 
 
 def _gradient(side_px: int) -> Picture:

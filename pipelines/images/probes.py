@@ -54,13 +54,12 @@ class Prober:
 
     @property
     def jobs(self) -> ProbeJobs:
-        """What it draws."""
+        """Return what makes the jobs."""
         return ProbeJobs(self.spec, self.multiple_px)
 
     async def find_abilities(self, announced: Abilities, *, warmup_native: bool) -> Abilities:
-        """What of it works. The first picture is drawn from text, or else from a reference, or from one with a mask; it
-        has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn.
-        """
+        """Return the abilities that work. The first picture is drawn from text, or else from a reference, or from one
+        with a mask; it has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn."""
         abilities, probe, first = await self._find_first(announced, native=warmup_native)
         small = await self._look_small(abilities, first) if warmup_native else first
         abilities, shown = await self._try_one_step(abilities, small)
@@ -79,13 +78,14 @@ class Prober:
         ).find(abilities)
 
     async def look(self, job: ImageJob) -> Shown | str:
-        """The pictures, if they show something; else why not. Where they do not, more steps and other noise are tried:
-        in very few, some schedules divide by zero."""
+        """Draw, and return the pictures, or why they show nothing. Where they do not, more steps and other noise are
+        tried: in very few, some schedules divide by zero."""
         drawn = await self.draw(job)
         why = _fault(job, drawn)
         if why is None and not isinstance(drawn, str):
             return Shown(job, drawn)
-        for other in again(job) if _is_blank(why) else ():
+        is_blank = why is None or why == ONE_COLOUR or why.startswith(NOT_NUMBERS)
+        for other in again(job) if is_blank else ():
             drawn = await self.draw(other)
             if not isinstance(drawn, str) and _fault(other, drawn) is None:
                 return Shown(other, drawn)
@@ -262,12 +262,7 @@ def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
 
 
 def _fault(job: ImageJob, drawn: Pictures | str) -> str | None:
-    """Why a job's pictures show nothing, or were not drawn."""
+    """Return why a job's pictures show nothing, or were not drawn; None if they are fine."""
     if isinstance(drawn, str):
         return drawn
     return ONE_COLOUR if any(is_plain(picture, box) for picture in drawn for box in painted(job)) else None
-
-
-def _is_blank(why: str | None) -> bool:
-    """Whether something was drawn that is no picture."""
-    return why == ONE_COLOUR or (why is not None and why.startswith(NOT_NUMBERS))

@@ -20,8 +20,8 @@ class Place:
 
 
 def find_prompt(text: str, prompts: Sequence[str]) -> Place | None:
-    """The place of the longest of the prompts that the text has, as it is, stripped or in lower case; else the text as
-    a cleaned form of the prompt that it is most like."""
+    """Return the place of the longest of the prompts that the text has, as it is, stripped or in lower case; else the
+    text as a cleaned form of the prompt that it is most like."""
     for whole in sorted(prompts, key=len, reverse=True):
         for form in dict.fromkeys((whole, whole.strip(), whole.lower(), whole.lower().strip())):
             start = text.rfind(form)
@@ -35,7 +35,7 @@ def find_prompt(text: str, prompts: Sequence[str]) -> Place | None:
 
 
 def find_piece(text: str, prompts: Sequence[str]) -> str | None:
-    """The longest prompt that the text is a piece of."""
+    """Return the longest prompt that the text is a piece of."""
     return max((each for each in prompts if text.strip() and text in each), key=len, default=None)
 
 

@@ -41,7 +41,7 @@ class Reading:
     windows: int = 1
 
     def numbers(self) -> dict[str, int]:
-        """As JSON, without what says nothing."""
+        """Return the counts as JSON, without those that say nothing."""
         told = {"of": self.of, "cut": self.cut or None, "cut_at": self.cut_at}
         told["windows"] = self.windows if self.windows > 1 else None
         return {"used": self.used, **{name: value for name, value in told.items() if value is not None}}
@@ -56,14 +56,14 @@ class Measure:
     fixed: int  # tokens that are not the prompt's
 
     def kept(self, limit: int) -> int:
-        """The most characters of the prompt with which all is at most `limit` tokens."""
+        """Return the most characters of the prompt with which the whole text is at most `limit` tokens."""
         head, prompt, tail = self.place.head, self.place.prompt, self.place.tail
         lengths = range(len(prompt) + 1)
         fitting = bisect_right(lengths, limit, key=lambda length: self.count(head + prompt[:length] + tail))
         return max(0, fitting - 1)
 
     def cut_to(self, reading: Reading, room: int) -> Reading:
-        """The reading of an encoder that keeps `room` tokens of the prompt."""
+        """Return the reading of an encoder that keeps `room` tokens of the prompt."""
         total = reading.used + reading.cut
         if total <= room:
             return replace(reading, used=total, of=room, cut=0, cut_at=None)
@@ -84,7 +84,7 @@ class Encoder(NamedTuple):
         return found
 
     def limit(self, options: Mapping[str, Any]) -> int | None:
-        """Tokens to which a call with these options cuts."""
+        """Return the tokens to which a call with these options cuts; None if it does not."""
         cuts, most = options.get("truncation"), options.get("max_length")
         if cuts is None and most is not None and not options.get("padding"):
             return int(most)  # then the library cuts too
@@ -106,28 +106,28 @@ class PromptReader:
         self._inside = False  # of a tokenizer's own call
 
     def found(self) -> dict[str, Any]:
-        """For the answer: `prompt_tokens` and `negative_prompt_tokens`, of the encoder that reads most. Where encoders
-        differ, `encoders` has the numbers of each: what one cuts off is lost only if all do."""
+        """Return, for the answer, `prompt_tokens` and `negative_prompt_tokens`, of the encoder that reads most. Where
+        encoders differ, `encoders` has the numbers of each: what one cuts off is lost only if all do."""
         readings = [reading for reading, _ in self._read]
         told = {field: _by_encoder(readings, text) for field, text in self._prompts.items()}
         return {f"{field}_tokens": _told(found) for field, found in told.items() if found}
 
     def require_whole(self) -> None:
-        """Before the first forward pass of the denoiser. Raises PromptTooLong where a cut prompt is to be refused."""
+        """Refuse a cut prompt in the mode "refuse", before the denoiser's first pass. Raises PromptTooLong."""
         readings = [reading for reading, _ in self._read]
         for field, text in self._prompts.items() if self.mode == "refuse" else ():
             if (found := _by_encoder(readings, text)) and (most := _best(found)).cut:
                 raise PromptTooLong(field, most.used + most.cut, most.used)
 
     def add(self, readings: Sequence[Reading]) -> None:
-        """Those of embeddings that were kept."""
+        """Add the readings of embeddings that were kept."""
         self._read += [(reading, None) for reading in readings]
 
     def gather(
         self, encode: Callable[[], Any], length: int | None, is_cut: Callable[[Any], bool]
     ) -> tuple[Any, tuple[Reading, ...]]:
-        """What `encode` gives, and what was read for it. `length`: the most tokens of the result, by which some classes
-        cut what they have tokenized; `is_cut` says whether the result may be."""
+        """Return what `encode` gives, and what was read for it. `length`: the most tokens of the result, by which some
+        classes cut what they have tokenized; `is_cut` says whether the result may be."""
         before, self._read = self._read, []
         try:
             result = encode()
@@ -137,8 +137,8 @@ class PromptReader:
             self._read = before
 
     def in_windows(self, encode: Callable[[], Any]) -> list[Any]:
-        """What `encode` gives for each window of the prompts, which has as many tokens as an encoder reads at once. The
-        last ones of a shorter prompt are empty."""
+        """Encode the prompts window by window, each of as many tokens as an encoder reads at once, and return the
+        results. The last windows of a shorter prompt are empty."""
         results = [encode()]
         count = max((-(-(each.used + each.cut) // each.of) for each, _ in self._read if each.of), default=1)
         count = min(count, MAX_WINDOWS)
@@ -154,11 +154,12 @@ class PromptReader:
         return results
 
     def tokenize(self, encoder: Encoder, text: Any, options: Mapping[str, Any]) -> Any:
-        """The tokenizer's call. A prompt that is too long for its place in a template is cut before it goes into it:
-        what ends the template stays."""
+        """Call the tokenizer. A prompt that is too long for its place in a template is cut before it goes into it, so
+        that the template's end stays."""
         texts = [text] if isinstance(text, str) else list(text)
         limit = encoder.limit(options)
-        with self._own_call():
+        outer, self._inside = self._inside, True
+        try:
             if self._window is not None and limit is not None:
                 return _window(encoder, texts, self._window, limit, options)
             if self._window is None and all(isinstance(each, str) for each in texts):
@@ -166,9 +167,11 @@ class PromptReader:
                 fitted = [self._fit(encoder, each, limit, special=special) for each in texts]
                 text = fitted[0] if isinstance(text, str) else fitted
             return encoder.call(encoder.tokenizer, text, **options)
+        finally:
+            self._inside = outer
 
     def pad(self, encoder: str, length: int | None) -> None:
-        """A tokenizer pads what a pipeline has put together of pieces, and cut to this length."""
+        """Note that a pipeline has cut what it put together of pieces to this length: its tokenizer pads it."""
         if self._inside or length is None:
             return
         for name, prompt in [key for key in self._pieces if key[0] == encoder]:
@@ -201,14 +204,6 @@ class PromptReader:
             return text
         return place.head + place.prompt[: measure.kept(limit)] + place.tail
 
-    @contextmanager
-    def _own_call(self) -> Iterator[None]:
-        outer, self._inside = self._inside, True
-        try:
-            yield
-        finally:
-            self._inside = outer
-
 
 _current: ContextVar[PromptReader | None] = ContextVar("prompt_reader", default=None)
 
@@ -225,7 +220,7 @@ def reading(prompts: Mapping[str, str], mode: LongPrompt) -> Iterator[PromptRead
 
 
 def current_reader() -> PromptReader:
-    """The pipeline call's; outside of one, one that looks for no prompt."""
+    """Return the reader of this pipeline call; outside of one, a reader that looks for no prompt."""
     return _current.get() or PromptReader({}, "tell")
 
 
@@ -285,12 +280,8 @@ def loses_text(readings: Sequence[Reading]) -> bool:
 
 def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
     """Each encoder's reading of a text: where it tokenizes it more than once, the one with a limit counts."""
-    found: dict[str, Reading] = {}
-    for reading in readings:
-        if reading.text == text:
-            before = found.get(reading.encoder, reading)
-            found[reading.encoder] = max(before, reading, key=lambda each: (each.of is not None, each.cut))
-    return found
+    of_text = [reading for reading in readings if reading.text == text]
+    return {each.encoder: each for each in sorted(of_text, key=lambda each: (each.of is not None, each.cut))}
 
 
 def _best(found: Mapping[str, Reading]) -> Reading:

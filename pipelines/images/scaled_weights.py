@@ -12,9 +12,9 @@ Weights = dict[str, torch.Tensor]
 
 
 def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = False) -> Weights:
-    """All tensors of a safetensors file but what belongs to their quantization. Weights with scales have the dtype, and
-    others are as in the file. With `denoiser_alone` the scales of others are left out. Raises BrokenFile, and
-    CheckpointError for what can't be multiplied out."""
+    """Load all tensors of a safetensors file but what belongs to their quantization. Weights with scales have the
+    dtype, and others are as in the file. With `denoiser_alone` the scales of others are left out. Raises BrokenFile,
+    and CheckpointError for what can't be multiplied out."""
     quantization = read_quantization(file, denoiser_alone=denoiser_alone)
     if quantization.problem is not None:
         raise CheckpointError(quantization.problem)
@@ -25,7 +25,8 @@ def load_unscaled(file: Path, dtype: torch.dtype, *, denoiser_alone: bool = Fals
 
 
 def _multiplied(weight: torch.Tensor, values: torch.Tensor, scale: Scale) -> torch.Tensor:
-    """In float32. Each value is repeated over its block; the last block of a side may be cut."""
+    """Return the weight times its scale in float32. Each value is repeated over its block; the last block of a side may
+    be cut."""
     values = values.to(torch.float32)
     if values.numel() == 1:
         return weight.to(torch.float32) * values.reshape(())

@@ -87,8 +87,8 @@ class Fit:
 
 
 def fit(kind: type[Any], folder: Path, part: str, shapes: Shapes, file: Path) -> Fit:
-    """Of a file's weights to a part that is built from the config in its folder. Raises CheckpointError if they are of
-    another model."""
+    """Compare a file's weights with a part that is built from the config in its folder. Raises CheckpointError if they
+    are of another model."""
     config = kind.load_config(str(folder), subfolder=part, local_files_only=True)
     with init_empty_weights():
         model = kind.from_config(config)
@@ -123,8 +123,8 @@ def _fit_converted(model: torch.nn.Module, kind: type[Any], config: Mapping[str,
 def _convert(
     kind: type[Any], config: Mapping[str, Any], shapes: Shapes
 ) -> tuple[dict[str, StandIn | None], dict[str, StandIn]]:
-    """What the library makes of a file's weights, and what it leaves of them. Where it stops at one that the file
-    lacks, it gets one of the same name in another layer: so all that are missing are found."""
+    """Convert a file's weights as the library does. Returns what it makes of them, and what it leaves. Where it stops
+    at one that the file lacks, it gets one of the same name in another layer: so all that are missing are found."""
     functions = SINGLE_FILE_LOADABLE_CLASSES[_get_single_file_loadable_mapping_class(kind)]
     alike = {NUMBER.sub("", name): shape for name, shape in shapes.items()}
     lacking: dict[str, Sequence[int]] = {}
@@ -145,10 +145,10 @@ def _origins(weights: Iterable[StandIn | None]) -> frozenset[str]:
 
 
 def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> list[str]:
-    """Before a whole checkpoint in one file is loaded: its denoiser and codec. `models` are the classes of its parts.
+    """Check the denoiser and codec in a whole checkpoint in one file, before it is loaded. `models` are the classes of
+    its parts.
 
-    Returns notes for the operator. Raises CheckpointError.
-    """
+    Returns notes for the operator. Raises CheckpointError."""
     shapes = {tensor.name: tensor.shape for tensor in _weights(file)}
     notes: list[str] = []
     for part, kind in models.items():
@@ -165,8 +165,8 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
 
 
 def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
-    """After a whole checkpoint in one file was loaded, before its parts are moved: what its text encoders lack, and
-    what they do not use. Returns notes for the operator. Raises CheckpointError."""
+    """Check what the text encoders of a whole checkpoint in one file lack, and do not use, after it was loaded and
+    before its parts are moved. Returns notes for the operator. Raises CheckpointError."""
     names = [tensor.name for tensor in _weights(file)]
     notes: list[str] = []
     for part, model in components.items():
@@ -177,7 +177,7 @@ def check_text_encoders(file: Path, components: Mapping[str, Any]) -> list[str]:
 
 
 def _weights(file: Path) -> list[Tensor]:
-    """Those that the library is given: what says something of the file, and scales, are read before."""
+    """Return the tensors that the library is given: what says something of the file, and scales, are read before."""
     dropped = read_quantization(file).dropped
     return [tensor for tensor in read_header(file).tensors if tensor.name not in dropped and not is_statement(tensor)]
 

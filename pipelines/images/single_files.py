@@ -22,8 +22,8 @@ ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the li
 def load_denoiser(
     spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any
 ) -> tuple[Any, list[str]]:
-    """The file's weights in a model with the base's config, and notes for the operator. `part` is the denoiser's name,
-    `quantization` the library's config for it, or None. Raises CheckpointError."""
+    """Load the file's weights into a model with the base's config. Returns it, and notes for the operator. `part` is
+    the denoiser's name, `quantization` the library's config for it, or None. Raises CheckpointError."""
     if spec.base is None or not hasattr(kind, "from_single_file"):
         message = f"{kind.__name__} can't be loaded from a single file; use a diffusers folder"
         raise CheckpointError(f"{spec.path}: {message}")
@@ -51,7 +51,7 @@ def load_denoiser(
 
 
 def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The denoiser's weights alone, with the prefix if the library looks for it, else without."""
+    """Return the denoiser's weights alone, with the prefix if the library looks for it, else without."""
     names = [name for name in weights if not SAYS.fullmatch(name)]
     names = [name for name in names if name.startswith(DENOISER_PREFIX)] or names
     denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}

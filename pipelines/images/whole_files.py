@@ -15,7 +15,7 @@ from pipelines.protocol.images import CheckpointSpec
 
 
 def load_whole(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The pipeline on the host. `options` are those of from_pretrained, with components that are there already."""
+    """Load the pipeline on the host. `options` are those of from_pretrained, with components that are there already."""
     of_folder = missing_parts(index, read_header(spec.path).tensors, denoiser_name(index))
     parts = {name: _of_folder(spec, name, index, options) for name in of_folder if name not in options}
     if is_quantized(spec.path):
@@ -32,16 +32,15 @@ def _of_folder(spec: CheckpointSpec, name: str, index: dict[str, Any], options: 
 
 
 def _of_scaled_file(spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The components in a file whose weights have scales beside them, which the library would not read."""
+    """Load the components in a file whose weights have scales beside them, which the library would not read."""
     weights = load_unscaled(spec.path, options["torch_dtype"])
-    quantization = {key: options[key] for key in ("quantization_config",) if key in options}
     names = [denoiser_name(index), *(name for name in index if name == "vae" or name.startswith("text_encoder"))]
     return {
         name: load_single_file_sub_model(
             library_name=index[name][0], class_name=class_of(index[name]), name=name, checkpoint=weights,
             pipelines=diffusers.pipelines, is_pipeline_module=hasattr(diffusers.pipelines, index[name][0]),
             cached_model_config_path=str(spec.config), local_files_only=True, torch_dtype=options["torch_dtype"],
-            **quantization,
+            **{key: options[key] for key in ("quantization_config",) if key in options},
         )
         for name in names
         if name not in options

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
+from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.answer import Answer, OmittedIfNone
 
@@ -136,7 +137,7 @@ class SamplingOptions(BaseModel):
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     scheduler: Annotated[str, Field(max_length=100)] | None = None
-    long_prompt: Literal["refuse", "tell", "chunk"] | None = None
+    long_prompt: LongPrompt | None = None
     loras: Annotated[dict[LoraName, LoraWeight], BeforeValidator(_from_form), Field(max_length=8)] = {}
 
 

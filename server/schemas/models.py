@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from pipelines.protocol.images import LongPrompt
 from server.schemas.answer import Answer
 
 Modality = Literal["text", "image"]
@@ -62,7 +63,7 @@ class ModelCard(Answer):
     steps: int
     supports: list[str]
     negative_prompt_above: float | None
-    long_prompts: list[Literal["refuse", "tell", "chunk"]]
+    long_prompts: list[LongPrompt]
     adapters: list[str]
     schedulers: list[str]
     controls: list[ControlCard]

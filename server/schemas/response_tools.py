@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from pipelines.protocol.images import LongPrompt
 from server.errors import BadRequest
 from server.schemas.chat_messages import FUNCTION_NAME, BoundedText, LenientModel
 from server.schemas.chat_tools import FreeText, GrammarText
@@ -99,7 +100,7 @@ class ImageTool(LenientModel):
     partial_images: Annotated[int, Field(ge=0, le=3)] | None = None
     n: Literal[1] | None = None
     seed: Seed = None
-    long_prompt: Literal["refuse", "tell", "chunk"] | None = None
+    long_prompt: LongPrompt | None = None
 
 
 Tool = Annotated[FunctionTool | CustomTool | NamespaceTool | ImageTool, Field(discriminator="type")]

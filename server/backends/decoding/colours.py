@@ -41,7 +41,8 @@ class ToSrgb:
 
 
 def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
-    """The ICC profile of a file, or one for what its chunks say, by the order of the PNG standard. Reads no pixels."""
+    """Return the ICC profile of a file, or one for what its chunks say, by the order of the PNG standard. Reads no
+    pixels."""
     described = profiles.of_cicp(facts.cicp)
     if described is not None:
         return described
@@ -55,20 +56,13 @@ def embedded_profile(image: Image.Image, facts: Facts) -> bytes | None:
 
 
 def profile_of_camera(image: Image.Image) -> bytes | None:
-    """The profile that the EXIF of a loaded picture names, if its file says nothing else of its colours."""
+    """Return the profile that the EXIF of a loaded picture names, if its file says nothing else of its colours."""
     if not {"srgb", "gamma", "chromaticity", "icc_profile"}.isdisjoint(image.info.keys()):
         return None
     try:
         exif = image.getexif()
         details, interoperability = exif.get_ifd(ExifTags.IFD.Exif), exif.get_ifd(ExifTags.IFD.Interop)
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        TypeError,
-        KeyError,
-        OverflowError,
-    ):  # whatever Pillow raises for bad EXIF
+    except (OSError, ValueError, SyntaxError, TypeError, KeyError, OverflowError):  # Pillow's for bad EXIF
         return None
     index = str(interoperability.get(INTEROPERABILITY_INDEX, "")).rstrip("\0")
     is_adobe = index == OPTIONAL_COLOURS or details.get(COLOR_SPACE) == ADOBE_RGB
@@ -76,13 +70,13 @@ def profile_of_camera(image: Image.Image) -> bytes | None:
 
 
 def conversion_bytes(profile: bytes | None) -> int:
-    """The most memory that a conversion takes besides the pixels."""
+    """Return the most memory that a conversion takes besides the pixels."""
     return 0 if profile is None else PROFILE_COPIES * len(profile) + TABLE_BYTES
 
 
 def to_srgb(image: Image.Image, profile: bytes | None) -> ToSrgb | None:
-    """The conversion of a picture with this profile. None where it would change nothing, and for a profile that is
-    broken or of other colours than the picture's: viewers show the picture without it."""
+    """Return the conversion of a picture with this profile; None where it would change nothing, and for a profile that
+    is broken or of other colours than the picture's: viewers show the picture without it."""
     if profile is None or _is_endless(profile):
         return None
     try:
@@ -111,7 +105,7 @@ def _is_endless(profile: bytes) -> bool:
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """16 bits of gray as eight: Pillow's conversion would clip, not scale."""
+    """Return 16 bits of gray as eight: Pillow's conversion would clip, not scale."""
     if image.mode.startswith(("I", "F")):
         return image.point(lambda value: value / 256).convert("L")
     return image

@@ -29,12 +29,12 @@ NEAR_GAMMA = 0.05  # by which 1/2.2 stands for sRGB's curve, as in libpng
 
 
 def adobe_rgb() -> bytes:
-    """The profile of Adobe RGB (1998), which cameras name in their EXIF without embedding one."""
+    """Return the profile of Adobe RGB (1998), which cameras name in their EXIF without embedding one."""
     return _profile(ADOBE_PRIMARIES, _power(ADOBE_GAMMA))
 
 
 def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) -> bytes | None:
-    """The profile for gAMA (below 1, as stored) and cHRM. None for sRGB and for impossible values."""
+    """Return the profile for gAMA (below 1, as stored) and cHRM. None for sRGB and for impossible values."""
     primaries = tuple(chromaticities or SRGB_PRIMARIES)
     if gamma is not None and not 0.1 <= gamma <= 10:
         return None
@@ -45,7 +45,7 @@ def of_png_chunks(gamma: float | None, chromaticities: Chromaticities | None) ->
 
 
 def of_cicp(chunk: bytes) -> bytes | None:
-    """The profile for a cICP chunk of RGB in its full range. None for code points that are not known here."""
+    """Return the profile for a cICP chunk of RGB in its full range. None for code points that are not known here."""
     if len(chunk) != 4 or chunk[2:] != b"\0\1" or chunk[0] not in CICP_PRIMARIES:
         return None
     curves = {4: lambda: _power(2.2), 5: lambda: _power(2.8), 8: lambda: _power(1), 13: _srgb_curve, 16: _pq_curve}
@@ -54,7 +54,7 @@ def of_cicp(chunk: bytes) -> bytes | None:
 
 
 def _possible(primaries: Chromaticities, curve: bytes) -> bytes | None:
-    """The profile. None for primaries on one line, or without a light."""
+    """Return the profile; None for primaries on one line, or without a light."""
     try:
         return _profile(primaries, curve)
     except (ZeroDivisionError, struct.error):
@@ -62,7 +62,8 @@ def _possible(primaries: Chromaticities, curve: bytes) -> bytes | None:
 
 
 def _profile(primaries: Chromaticities, curve: bytes) -> bytes:
-    """Of a display with three primaries. Raises ZeroDivisionError, and struct.error for values out of range."""
+    """Build the profile of a display with three primaries. Raises ZeroDivisionError, and struct.error for values out of
+    range."""
     red, green, blue = _colorants(primaries)
     text = b"mluc" + bytes(4) + struct.pack(">II2s2sII", 1, 12, b"en", b"US", 6, 28) + "RGB".encode("utf-16-be")
     tags = {
