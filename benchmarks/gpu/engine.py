@@ -99,7 +99,7 @@ def serving(machine: Machine, pipeline: Any, group: Group | None = None, **runti
         _write_headers(pipeline, folder)
 
         def from_memory(spec: CheckpointSpec, *others: Any) -> Any:
-            return pipeline if spec.path == folder else read(spec, *others)
+            return (pipeline, ()) if spec.path == folder else read(spec, *others)
 
         loading._read = from_memory
         try:

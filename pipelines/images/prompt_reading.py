@@ -232,7 +232,12 @@ def watch(components: Mapping[str, Any], denoiser: Any) -> None:
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer.truncation_side = "right"
             _watch(name, tokenizer)
-    denoiser.register_forward_pre_hook(lambda *_: current_reader().require_whole())
+    denoiser.register_forward_pre_hook(_require_whole)
+
+
+def _require_whole(*_: Any) -> None:
+    """End a run whose prompt was cut and must not be, before its first step. By name: other processes get the model."""
+    current_reader().require_whole()
 
 
 def _watch(name: str, tokenizer: Any) -> None:

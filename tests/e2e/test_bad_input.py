@@ -84,7 +84,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any], int, str | None, str | None]] = [
     ("partial images alone", body(partial_images=2), 400, "unsupported_parameter", "partial_images"),
     ("four partial images", body(stream=True, partial_images=4), 400, "integer_above_max_value", "partial_images"),
     ("an unsupported field of OpenAI's", body(svg={"model": "x"}), 400, "unsupported_parameter", "svg"),
-    ("negative seed", body(seed=-1), 400, "integer_below_min_value", "seed"),
+    ("a seed under -1, which is random", body(seed=-2), 400, "integer_below_min_value", "seed"),
     ("steps of 0", body(steps=0), 400, "integer_below_min_value", "steps"),
     ("steps over 200", body(steps=201), 400, "integer_above_max_value", "steps"),
     ("strength over 1", body(strength=1.5), 400, "decimal_above_max_value", "strength"),
