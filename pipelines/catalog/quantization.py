@@ -145,8 +145,8 @@ def _said_by_layer(file: Path, header: Header) -> Layers:
     layers: dict[str, Mapping[str, Any]] = {}
     said = _json(header.metadata.get("_quantization_metadata")).get("layers")
     if isinstance(said, dict):
-        present = {tensor.name.rpartition(".")[0] for tensor in header.tensors}
-        loaded = (name for name in said if name in present or not name.startswith(BESIDE))
+        names = [tensor.name for tensor in header.tensors]
+        loaded = (name for name in said if not name.startswith(BESIDE) or any(n.startswith(f"{name}.") for n in names))
         layers |= {name: said[name] for name in loaded if isinstance(said[name], dict)}
     for tensor in header.tensors:
         layer, _, suffix = tensor.name.rpartition(".")
