@@ -237,7 +237,11 @@ def watch(components: Mapping[str, Any], denoiser: Any) -> None:
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer.truncation_side = "right"
             _watch(name, tokenizer)
-    denoiser.register_forward_pre_hook(lambda *_: current_reader().require_whole())
+    denoiser.register_forward_pre_hook(_require_whole)
+
+
+def _require_whole(*_: Any) -> None:  # no lambda: a denoiser is sent to the processes of further devices with its hooks
+    current_reader().require_whole()
 
 
 def _watch(name: str, tokenizer: Any) -> None:
