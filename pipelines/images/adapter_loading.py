@@ -26,6 +26,7 @@ from pipelines.images.adapter_files import (
     respelled,
 )
 from pipelines.images.base_state import base_modules
+from pipelines.images.parts import LOAD_LOCK
 from pipelines.protocol.messages import AdapterFit
 
 LEAST_SHARE: Final = 0.5  # of an adapter's layers that the model must have
@@ -56,7 +57,8 @@ def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) 
         raise CheckpointError("there is no such file")
     file = read_adapter_file(path)
     try:
-        return _load(pipeline, file, path.stem, name, proved=proved)
+        with LOAD_LOCK:
+            return _load(pipeline, file, path.stem, name, proved=proved)
     except Exception as error:  # the libraries raise anything for an adapter of another model
         pipeline.delete_adapters([name])
         if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):

@@ -16,6 +16,7 @@ from pipelines.images.adapter_loading import UNFIT, adapted_components, load_ada
 from pipelines.images.base_state import base_state, changed
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.file_versions import FileHashes, FileVersion
+from pipelines.images.parts import LOAD_LOCK
 from pipelines.protocol.images import Lora
 from pipelines.protocol.messages import AdapterFit
 
@@ -53,6 +54,8 @@ class Adapters:
             version = FileVersion.find(lora.path)
             if version is not None and self._loaded.get(name) != version:
                 self._hashes.read(version)
+                with LOAD_LOCK:  # a checkpoint that is being loaded would have the device wait, in the run's turn
+                    pass
 
     def is_outdated(self, requested: Mapping[str, Lora]) -> bool:
         """Whether one that is loaded has another file by now."""

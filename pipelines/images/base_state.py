@@ -8,6 +8,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 WHOLE: Final = 2**16  # bytes up to which a tensor is digested as it is
+WORDS: Final = 1024  # of 64 bits, that stand for a larger one
 INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
 
 
@@ -24,8 +25,7 @@ def base_modules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[st
 def base_state(components: Mapping[str, torch.nn.Module]) -> dict[str, str]:
     """A digest of each module by its component and name: its class, and its weights' names, shapes and numbers.
 
-    Sums of their bits over rows and over columns stand for large tensors: the device computes them, and little is
-    copied from it.
+    Sums of their bits stand for large tensors: the device computes them, and little is copied from it.
     """
     return {
         f"{component}.{name}": _digest(each)
@@ -60,13 +60,18 @@ def _parts(tensor: Any) -> Iterator[torch.Tensor]:
 
 
 def _numbers(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Integers that stand for it. None of one without data."""
+    """Integers that stand for it: of a large one, sums of its 64-bit words, which a device and a host read as fast as
+    their memory is. None of one without data."""
     if tensor.is_meta or tensor.element_size() not in INTEGERS:
         return
     bits = tensor.view(INTEGERS[tensor.element_size()])
     if bits.nbytes <= WHOLE:
         yield bits
-    else:
-        rows = bits.flatten(1) if bits.dim() > 1 else bits.unsqueeze(0)
-        yield rows.sum(0, dtype=torch.int64)
-        yield rows.sum(1, dtype=torch.int64)
+        return
+    flat = bits.flatten()
+    row = WORDS * 8 // flat.element_size()
+    whole = flat[: len(flat) // row * row]
+    if whole.storage_offset() * whole.element_size() % 8:
+        whole = whole.clone()
+    yield whole.view(torch.int64).view(-1, WORDS).sum(0)
+    yield flat[len(whole) :]

@@ -24,7 +24,7 @@ from pipelines.device.weight_names import check_loaded
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.file_versions import FileHashes, FileVersion
 from pipelines.images.finish import to_image
-from pipelines.images.parts import unlisted
+from pipelines.images.parts import LOAD_LOCK, unlisted
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
@@ -131,6 +131,8 @@ class Controls:
         for active in self._wanted(self.of_kind("ip-adapter", inputs)):
             if active not in self._active and active[1] is not None:
                 self.hashes.read(active[1])
+                with LOAD_LOCK:  # as for adapters
+                    pass
 
     def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
         """Whether an IP-Adapter in the denoiser has another file by now."""
@@ -194,7 +196,8 @@ class Controls:
         }
         if len(files) == 1:  # some take one alone, and no lists
             arguments = {name: values[0] for name, values in arguments.items()}
-        pipeline.load_ip_adapter(**arguments, local_files_only=True)
+        with LOAD_LOCK:
+            pipeline.load_ip_adapter(**arguments, local_files_only=True)
 
 
 def load_controls(

@@ -7,7 +7,6 @@ pipelines of all tasks share the same modules.
 
 import inspect
 import re
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ from pipelines.images.noise_schedulers import follow_file
 from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
-from pipelines.images.parts import load_parts, model_classes
+from pipelines.images.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.prompt_reading import watch
 from pipelines.images.safety_checker import safety_note
 from pipelines.images.shared_parts import SharedParts
@@ -54,7 +53,6 @@ from pipelines.images.whole_files import load_whole
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
 NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
-LOAD_LOCK = threading.Lock()  # the libraries change global state while they build modules
 
 
 def load_checkpoint(
@@ -112,7 +110,8 @@ def load_checkpoint(
     multiple = size_multiple(pipeline, scale if hasattr(pipeline, "unet") else 2 * scale)
     tasks = task_classes(pipeline_class)
     components = dict(pipeline.components)
-    controls = load_controls(spec, pipeline_class, device, dtype)
+    with LOAD_LOCK:
+        controls = load_controls(spec, pipeline_class, device, dtype)
     return Checkpoint(
         spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
         notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,

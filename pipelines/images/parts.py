@@ -5,6 +5,7 @@ A pipeline's `from_pretrained` would load them too, and keep to itself what it d
 
 import inspect
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from pipelines.catalog.checkpoint_files import WEIGHTS
 from pipelines.catalog.weight_headers import read_header
 from pipelines.device.weight_names import check_loaded
 
+# Held while modules are built, adapters included: the libraries change what torch does for all threads meanwhile, and
+# another thread's weights would come out without memory.
+LOAD_LOCK = threading.Lock()
 LIBRARIES: Mapping[str, Any] = {"diffusers": diffusers, "transformers": transformers}
 
 

@@ -3,6 +3,7 @@ under its name is another adapter."""
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import init_empty_weights
 
-from pipelines.images.base_state import base_modules
+from pipelines.images.base_state import base_modules, base_state, changed
 from pipelines.images.batching import Row
 from pipelines.images.checkpoint import Checkpoint
 from pipelines.images.engine import ImageEngine
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.loading import load_checkpoint
+from pipelines.images.parts import LOAD_LOCK
 from pipelines.images.pipeline import PicturePipeline
 from pipelines.images.previews import PreviewMap
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
@@ -254,3 +257,44 @@ async def test_adapters_that_were_not_tried_are_checked_when_a_call_names_them(f
     assert isinstance(again, Finished)
     assert again.images[0].data == base.images[0].data
     assert isinstance(await last(engine, flux, loras=(("plain", 1.0),)), Finished)
+
+
+def test_an_adapter_is_read_whole_while_another_checkpoint_is_built(flux: CheckpointSpec) -> None:
+    """Libraries build models without memory: meanwhile every thread's new weights would have none."""
+    checkpoint = load_checkpoint(flux, CPU)
+    save(adapter_of(checkpoint), folder_of(flux) / "style.safetensors")
+    drawn = threading.Event()
+
+    def build() -> None:
+        while not drawn.is_set():
+            with LOAD_LOCK, init_empty_weights():
+                torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(200)))
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    try:
+        pictures = [draw(checkpoint, loras=loras) for loras in ((("style", 1.0),), ()) * 3]
+    finally:
+        drawn.set()
+        builder.join()
+    assert np.array_equal(pictures[0], pictures[4])
+    assert not np.array_equal(pictures[0], pictures[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint8])
+@pytest.mark.parametrize("shape", [(300, 300), (123_457,), (131_072, 1), (70, 70, 3, 3)])
+def test_the_digest_of_a_large_weight_sees_one_number(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    numbers = (torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 100).to(dtype)
+    if len(shape) == 4:
+        numbers = numbers.contiguous(memory_format=torch.channels_last)
+    model = torch.nn.Module()
+    model.register_buffer("weight", numbers)
+    before = base_state({"part": model})
+    assert base_state({"part": model}) == before
+    for place in (0, numbers.numel() // 2, numbers.numel() - 1):
+        old = numbers.view(-1)[place].clone() if len(shape) < 4 else numbers[-1, -1, -1, -1].clone()
+        target = numbers.view(-1)[place : place + 1] if len(shape) < 4 else numbers[-1:, -1:, -1:, -1:]
+        target.copy_(torch.tensor(120.0).to(dtype))
+        assert changed(before, base_state({"part": model})) == [""]
+        target.copy_(old)
+    assert base_state({"part": model}) == before
