@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from server.accounts.keys import Key
 from server.errors import BadRequest, Overloaded
 from server.flows.fingerprint import fingerprint
+from server.flows.responses.left_out import unknown_options
 from server.flows.retries import RetryInfo
 from server.http import examples
 from server.http.bodies import hold_body, read_json
@@ -95,6 +96,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
     body, left_out = services.response_creator.leave_out_unknown(key, body)
+    left_out += unknown_options(values)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
     retry_info = read_retry_info(request, request_print)

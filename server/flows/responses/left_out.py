@@ -1,5 +1,8 @@
 """Parts of a request that the model behind it can't use, left out. Pure; each returns the paths, to be named."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from server.schemas.hosted_items import UnreadItem
 from server.schemas.response_items import InputImage, InputText, MessageItem
 from server.schemas.response_tools import CustomTool, Grammar, ImageTool, NamespaceTool
@@ -20,6 +23,16 @@ def leave_out_pictures(body: ResponseBody) -> tuple[ResponseBody, list[str]]:
             items[index] = item.model_copy(update={"content": parts})
             paths += [f"input[{index}].content[{number}]" for number in shown]
     return (body.model_copy(update={"input": items}), paths) if paths else (body, [])
+
+
+def unknown_options(values: Mapping[str, Any]) -> list[str]:
+    """Fields of a valid body's image tool that this server's tool does not have, such as `loras`."""
+    return [
+        f"tools[{index}].{name}"
+        for index, tool in enumerate(values.get("tools") or ())
+        if tool["type"] == "image_generation"
+        for name in sorted(tool.keys() - ImageTool.model_fields.keys())
+    ]
 
 
 def unread_items(body: ResponseBody) -> list[str]:

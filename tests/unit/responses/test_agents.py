@@ -155,3 +155,14 @@ async def test_fields_of_the_hosted_service_that_change_nothing_are_named(app: I
         "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}], **hosted}
     )
     assert (chat.status_code, chat.headers["x-darkroom-ignored"]) == (200, named)
+
+
+async def test_options_that_the_image_tool_does_not_have_are_named(app: InProcess) -> None:
+    """Options of the image routes alone, such as an adapter, change nothing here."""
+    tools = [
+        {"type": "function", "name": "add"},
+        {"type": "image_generation", "seed": 1, "loras": {"ink": 1}, "steps": 2},
+    ]
+    answer = await app.client.post("/v1/responses", json={"input": "Hi", "tools": tools})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-darkroom-ignored"] == "tools[1].loras, tools[1].steps"
