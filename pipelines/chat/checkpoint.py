@@ -13,7 +13,7 @@ from pipelines.chat.tokens import TokenTable
 from pipelines.chat.tool_syntax import OutputSyntax
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import compute_dtype
-from pipelines.device.weight_names import check_loaded
+from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.chat import ChatSpec
 
 
@@ -47,7 +47,7 @@ def load_chat(spec: ChatSpec, device: torch.device) -> ChatCheckpoint:
             spec.path,
             **load_kwargs,
             use_safetensors=True,
-            output_loading_info=True,
+            **TELLING,
             dtype=compute_dtype(spec.dtype, device),
             **({} if device.type == "cpu" else {"device_map": device.type}),
         )

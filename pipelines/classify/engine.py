@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from pipelines.device.failures import exit_if_lost, watch_device
-from pipelines.device.weight_names import check_loaded
+from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
 
@@ -145,7 +145,7 @@ def load_classifier(spec: ClassifierSpec, device: torch.device) -> Classifier:
     model_class: Any = AutoModelForSequenceClassification if texts else AutoModelForImageClassification
     processor: Any = AutoTokenizer if texts else AutoImageProcessor
     model, info = model_class.from_pretrained(
-        spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+        spec.path, local_files_only=True, use_safetensors=True, dtype=torch.float32, **TELLING
     )
     notes = check_loaded(spec.path, "model", model, info)
     reads = processor.from_pretrained(spec.path, local_files_only=True)

@@ -32,6 +32,9 @@ BY_CLASS: Final[Mapping[str, str]] = {
 }
 QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format|scale\w*|zero\w*|amax|g_idx)(\.|$)")
 
+# Arguments of `from_pretrained` by which it goes on to the end and says what did not fit, for `check_loaded`
+TELLING: Final[Mapping[str, bool]] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+
 
 def check_loaded(
     path: Path, part: str, model: torch.nn.Module, info: Mapping[str, Any], extra: Iterable[str] = ()
@@ -41,6 +44,11 @@ def check_loaded(
 
     Returns notes for the operator. Raises CheckpointError.
     """
+    if other := sorted(info["mismatched_keys"]):
+        name, in_file, in_model = other[0]
+        weights = _counted(other, "weight of its files has", "weights of its files have")
+        shapes = f"{list(in_file)} where its config says {list(in_model)}"
+        raise CheckpointError(f"{path}: {part}: {weights} another shape, such as {name}: {shapes}")
     unused = {*info["unexpected_keys"], *extra}
     if getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False):  # it has read them
         unused = {name for name in unused if not QUANTIZERS.search(name)}

@@ -20,7 +20,7 @@ from PIL import Image
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
-from pipelines.device.weight_names import check_loaded
+from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.images.families import UnsupportedTask
 from pipelines.images.file_versions import FileHashes, FileVersion
 from pipelines.images.finish import to_image
@@ -244,7 +244,7 @@ def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, li
         variant = single_variant(control.path)
         net, info = kind.from_pretrained(
             control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,
-            output_loading_info=True,
+            **TELLING,
         )  # fmt: skip
         return net.eval(), check_loaded(control.path, control.name, net, info, unlisted(control.path, variant))
 
@@ -257,7 +257,7 @@ def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, An
     if kind is None:
         raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
     with _named("ip_adapters", folder):
-        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "output_loading_info": True}
+        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, **TELLING}
         if names[0] == "CLIPModel":
             both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
             both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone

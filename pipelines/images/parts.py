@@ -16,7 +16,7 @@ import transformers
 
 from pipelines.catalog.checkpoint_files import WEIGHTS
 from pipelines.catalog.weight_headers import read_header
-from pipelines.device.weight_names import check_loaded
+from pipelines.device.weight_names import TELLING, check_loaded
 
 # Held while modules are built, adapters included: the libraries change what torch does for all threads meanwhile, and
 # another thread's weights would come out without memory.
@@ -40,7 +40,7 @@ def load_parts(
         own |= {key: options[key] for key in ("local_files_only", "device_map") if key in options}
         own["torch_dtype" if issubclass(kind, diffusers.ModelMixin) else "dtype"] = options["torch_dtype"]
         own["variant"] = _own_variant(folder / name, variant)
-        part, info = kind.from_pretrained(folder / name, use_safetensors=True, output_loading_info=True, **own)
+        part, info = kind.from_pretrained(folder / name, use_safetensors=True, **TELLING, **own)
         notes += check_loaded(folder, name, part, info, unlisted(folder / name, own["variant"]))
         parts[name] = part
     return parts, notes

@@ -76,6 +76,15 @@ def with_these(*names: str) -> Change:
     return lambda weights: weights | dict.fromkeys(names, ONE)
 
 
+def wider(text: str) -> Change:
+    """A vector of twice as many numbers, as of a larger sibling of the model."""
+    return lambda weights: {name: weight.repeat(2) if text in name else weight for name, weight in weights.items()}
+
+
+def shaped(example: str) -> str:
+    return f"1 weight of its files has another shape, such as {example}: ["
+
+
 def change_file(file: Path, change: Change) -> None:
     changed = change(load_file(file))
     save_file({name: weight.contiguous().clone() for name, weight in changed.items()}, file, {"format": "pt"})
@@ -107,12 +116,15 @@ def test_a_whole_folder_loads_without_a_note(family: Callable[[str], Path], name
         ("sdxl", "text_encoder", with_another("encoder.layers.1"), spare(16, "encoder")),
         ("sdxl", "text_encoder", with_these("encoder.layers.0.mlp.fc1.weight_scale"), spare(1, "")),
         ("sdxl", "text_encoder", with_these("extra.weight"), spare(1, "extra.weight")),
+        ("sdxl", "text_encoder", wider("layers.0.mlp.fc1.bias"), shaped("encoder.layers.0.mlp.fc1.bias")),
         ("sdxl", "text_encoder_2", without("q_proj"), lacks(4, "text_model.encoder.layers.0.self_attn")),
         ("sdxl", "text_encoder_2", without("text_projection"), lacks(1, "text_projection.weight")),
         ("sdxl", "unet", without("mid_block.attentions"), lacks(46, "mid_block.attentions.0.norm.bias")),
         ("sdxl", "unet", with_another("transformer_blocks.1"), spare(80, "down_blocks")),
         ("sdxl", "vae", without("decoder.mid_block"), lacks(16, "decoder.mid_block.resnets.0.conv1.bias")),
         ("sdxl", "vae", with_these("decoder.conv_in.lora_A.weight"), spare(1, "decoder")),
+        ("sdxl", "vae", wider("decoder.conv_in.bias"), shaped("decoder.conv_in.bias")),
+        ("flux", "transformer", wider("x_embedder.bias"), shaped("x_embedder.bias")),
         ("flux", "transformer", without("x_embedder.bias"), lacks(1, "x_embedder.bias")),
         ("flux", "transformer", with_another("single_transformer_blocks.0"), spare(14, "")),
         ("flux", "text_encoder_2", without("SelfAttention.q"), "such as encoder.block.0.layer.0.SelfAttention.q"),
