@@ -32,7 +32,7 @@ POSTGRESQL_BUSY = (
     "57014", "57P01", "57P02", "57P03", "57P05",  # cancelled, shut down, crashed, not started yet
 )  # fmt: skip
 # The server says of these that nothing of the transaction was written
-UNDONE = (READ_ONLY, "40", "53", "55P03", "55006", "57014")
+UNDONE = (READ_ONLY, "40001", "40P01", "53", "55P03", "55006", "57014")
 SQLITE_UNDONE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 
 
