@@ -41,7 +41,7 @@ WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"scheduler": "NoScheduler"}, "scheduler"),
     ({"controls": {"edges": "data:image/png;base64,"}}, "controls"),
     ({"image": ["data:,"] * 17}, "image"),
-    ({"seed": -1}, "seed"),
+    ({"seed": -2}, "seed"),
 )
 
 
