@@ -182,7 +182,7 @@ def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, 
 def _from_files(
     spec: CheckpointSpec,
     pipeline_class: type[Any],
-    index: Mapping[str, Any],
+    index: dict[str, Any],
     options: dict[str, Any],
     device: torch.device,
     encoders_device: torch.device | None,
@@ -196,7 +196,7 @@ def _from_files(
         variant = find_variant(spec)
         notes: list[str] = []
         if spec.base is not None:
-            denoiser, notes = _denoiser_of_file(spec, options)
+            denoiser, notes = _denoiser_of_file(spec, index, options)
             if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
                 denoiser = {name: part.to(device) for name, part in denoiser.items()}
             options |= denoiser
@@ -207,7 +207,8 @@ def _from_files(
         )
     else:
         notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
-        pipeline = load_whole(spec, pipeline_class, model_index(check_files(spec)), options)
+        pipeline, of_folder = load_whole(spec, pipeline_class, index, options)
+        notes += of_folder
         notes += check_text_encoders(spec.path, pipeline.components)
         staged = on_device and "quantization_config" not in options
         if on_device and not staged:
@@ -235,10 +236,11 @@ def _place(
         move_modules(elsewhere, encoders_device)
 
 
-def _denoiser_of_file(spec: CheckpointSpec, options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _denoiser_of_file(
+    spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """The denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
     CheckpointError."""
-    index = model_index(check_files(spec))
     name = denoiser_name(index)
     kind = getattr(diffusers, index[name][1])
     quantization = options.pop("quantization_config", None)

@@ -1,34 +1,31 @@
 """A pipeline of one file that has several components, with a folder of configs. What the file lacks is the folder's."""
 
-import importlib
 from typing import Any
 
 import diffusers
 from diffusers.loaders.single_file import load_single_file_sub_model
 
-from pipelines.catalog.checkpoint_files import class_of, denoiser_name, find_variant
+from pipelines.catalog.checkpoint_files import check_files, class_of, denoiser_name, find_variant
 from pipelines.catalog.file_layout import missing_parts
 from pipelines.catalog.quantization import is_quantized
 from pipelines.catalog.weight_headers import read_header
+from pipelines.images.parts import load_parts
 from pipelines.images.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 
 
-def load_whole(spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], options: dict[str, Any]) -> Any:
-    """Load the pipeline on the host. `options` are those of from_pretrained, with components that are there already."""
+def load_whole(
+    spec: CheckpointSpec, pipeline_class: type[Any], index: dict[str, Any], options: dict[str, Any]
+) -> tuple[Any, list[str]]:
+    """Load the pipeline on the host, and return it with notes for the operator. `options` are those of from_pretrained,
+    with components that are there already. Raises CheckpointError for weights that the folder's parts lack."""
+    folder = check_files(spec)
     of_folder = missing_parts(index, read_header(spec.path).tensors, denoiser_name(index))
-    parts = {name: _of_folder(spec, name, index, options) for name in of_folder if name not in options}
+    listed = {name: index[name] for name in of_folder}
+    parts, notes = load_parts(folder, pipeline_class, listed, find_variant(spec), options)
     if is_quantized(spec.path):
         parts |= _of_scaled_file(spec, index, {**options, **parts})
-    return pipeline_class.from_single_file(str(spec.path), config=str(spec.config), **{**options, **parts})
-
-
-def _of_folder(spec: CheckpointSpec, name: str, index: dict[str, Any], options: dict[str, Any]) -> Any:
-    kind = getattr(importlib.import_module(index[name][0]), class_of(index[name]))
-    return kind.from_pretrained(
-        str(spec.config), subfolder=name, use_safetensors=True, variant=find_variant(spec),
-        torch_dtype=options["torch_dtype"], local_files_only=True,
-    )  # fmt: skip
+    return pipeline_class.from_single_file(str(spec.path), config=str(folder), **{**options, **parts}), notes
 
 
 def _of_scaled_file(spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
