@@ -284,6 +284,16 @@ def test_a_whole_checkpoint_without_a_text_encoder_anywhere_is_refused(whole: Ch
     assert refusal(whole).startswith(f"{whole.path} has no text_encoder; {whole.config}/text_encoder: no weights")
 
 
+def test_what_a_whole_file_lacks_is_compared_in_its_folder(whole: CheckpointSpec) -> None:
+    prefix = "cond_stage_model.transformer."
+    own = {n.removeprefix(prefix): w.clone() for n, w in load_file(whole.path).items() if n.startswith(prefix)}
+    assert own
+    assert whole.config is not None
+    save_file(without("self_attn.q_proj")(own), whole.config / "text_encoder" / "model.safetensors", {"format": "pt"})
+    change_file(whole.path, without("cond_stage_model"))
+    assert "text_encoder: 2 weights are not in its files, such as" in refusal(whole)
+
+
 def test_a_whole_checkpoint_in_a_file_loads_and_notes_what_is_of_no_part(whole: CheckpointSpec) -> None:
     assert load_checkpoint(whole, CPU).notes == ()
     change_file(whole.path, with_these("model_ema.decay", "betas", "first_stage_model.loss.logvar"))
