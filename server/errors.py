@@ -27,7 +27,7 @@ def retry_after_header(retry_after_s: float) -> str:
 
 
 def status_label(status: int) -> str:
-    """Of an HTTP status in snake case, such as `not_found`."""
+    """Return the name of an HTTP status in snake case, such as `not_found`."""
     return STATUS_NAMES.get(status, "error")
 
 

@@ -42,7 +42,7 @@ class AdapterFile:
 
 
 def read_adapter_file(path: Path) -> AdapterFile:
-    """From the disk. Raises CheckpointError with the reason why no model takes it."""
+    """Read an adapter from the disk. Raises CheckpointError with the reason why no model takes it."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -66,7 +66,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
-    """By the sum, which takes no copy: only where that is not finite, by each number."""
+    """Tell whether all numbers are finite: by the sum, which takes no copy, and by each only where that is not."""
     wide = weight.float() if weight.element_size() == 1 else weight  # float8 has no sums
     return not weight.is_floating_point() or bool(wide.sum(dtype=torch.float32).isfinite() or wide.isfinite().all())
 
@@ -110,8 +110,8 @@ def _multiply_into_kronecker(weights: dict[str, torch.Tensor], layer: str) -> No
 
 
 def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """By peft's config of the layer: `lora_alpha`, or what `alpha_pattern` says of it. Diffusers' has one for each
-    component, whose names begin with it."""
+    """Return a layer's strength by peft's config: `lora_alpha`, or what `alpha_pattern` says of it. Diffusers' config
+    has one for each component, whose names begin with it."""
     part = next((f"{name}." for name in ("transformer", "unet", *ENCODER_PREFIXES) if f"{name}.r" in config), "")
     if part:
         part = f"{layer.split('.')[0]}."

@@ -250,6 +250,6 @@ def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], 
 
 
 def _last_line(error: Exception) -> str:
-    """Of a text with a line for every layer."""
+    """Return the last line of an error that has one for every layer, cut to a bound."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     return line if len(line) <= MOST_OF_AN_ERROR else f"{line[:MOST_OF_AN_ERROR]}..."

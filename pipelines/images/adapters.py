@@ -39,7 +39,7 @@ class Adapters:
 
     @property
     def fits(self) -> tuple[AdapterFit, ...]:
-        """Of all files that were loaded, by their names."""
+        """Return how much of each file fits that was loaded, sorted by name."""
         return tuple(sorted(known for known in self.known.values() if isinstance(known, AdapterFit)))
 
     def refuse(self, path: Path, reason: str) -> None:
@@ -102,7 +102,7 @@ class Adapters:
         return tuple((name, lora.weight, hashes.get(name)) for name, lora in active.items() if name in names)
 
     def _load(self, pipeline: Any, path: Path, name: str) -> None:
-        """Raises CheckpointError."""
+        """Load a file, again if it is replaced meanwhile. Raises CheckpointError."""
         for _ in range(ATTEMPTS):
             version = FileVersion.find(path)
             if version is None:

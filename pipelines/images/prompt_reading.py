@@ -290,7 +290,7 @@ def _by_encoder(readings: Sequence[Reading], text: str) -> dict[str, Reading]:
 
 
 def _best(found: Mapping[str, Reading]) -> Reading:
-    """Of the encoder that reads the largest part, and of those the one with most room."""
+    """Return the reading of the encoder that reads the largest part, of those the one with most room."""
 
     def rank(each: Reading) -> tuple[float, int]:
         return each.used / max(1, each.used + each.cut), UNLIMITED if each.of is None else each.of

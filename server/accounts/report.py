@@ -120,7 +120,7 @@ def _wrong_amounts(session: Session) -> list[str]:
 
 
 def _wrong_totals(session: Session) -> list[str]:
-    """Of all charges of a key, and of those of each month."""
+    """Compare the totals of all charges of a key, and of those of each month."""
     totals = dict(session.execute(select(KeyRow.id, KeyRow.settled)).all())
     charged: dict[str, int] = defaultdict(int)
     months: dict[tuple[str, float], int] = {}

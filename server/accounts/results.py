@@ -110,8 +110,8 @@ class ResultStore(Store):
 
 
 def write_origins(session: Session, origins: Mapping[str, Origin], sent: SentPictures) -> None:
-    """Of pictures that the session's transaction records, by name. A result of the same key that was sent as a file is
-    known by its hash."""
+    """Write the origins of pictures that this transaction records, by name. A result of the same key that was sent as a
+    file is known by its hash."""
     session.flush()
     rows = {name: session.get_one(ResultRow, name) for name in origins}
     key_id = next(row.key_id for row in rows.values())

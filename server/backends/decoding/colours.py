@@ -36,7 +36,7 @@ class ToSrgb:
         return self.transform.apply(pixels)
 
     def apply_in_place(self, image: Image.Image) -> None:
-        """As `apply`, for an RGB picture, which takes no further memory."""
+        """Convert an RGB picture in place, as `apply` does with a copy."""
         self.transform.apply_in_place(image)
 
 
