@@ -21,24 +21,24 @@ from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.device.memory import Budgets, fence, launch_mark
 from pipelines.device.openmp import release_openmp_threads, run_and_release
-from pipelines.images.adapters import SpoiledWeights
-from pipelines.images.admission import MAX_RUNS, Admission
-from pipelines.images.batching import TRIAL, EngineJob, Row, start_order
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.merging import Sharing
+from pipelines.images.denoising.noise_schedulers import try_config
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import row_seed
+from pipelines.images.drawing.run import Run, RunCallbacks
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
-from pipelines.images.families import check_conditioning
-from pipelines.images.merging import Sharing
-from pipelines.images.noise_schedulers import try_config
+from pipelines.images.families.tasks import check_conditioning
+from pipelines.images.loading.adapters import SpoiledWeights
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint_cache import InsufficientMemory, Residency, Resident
 from pipelines.images.parallel.group import Group
-from pipelines.images.pipeline import row_seed
-from pipelines.images.probe_records import ProbeRecords
-from pipelines.images.residency import InsufficientMemory, Residency, Resident
-from pipelines.images.row_limits import RowLimits
-from pipelines.images.run import Run, RunCallbacks
-from pipelines.images.scheduler import DeviceScheduler, Preempted
-from pipelines.images.step_observer import Pixels
-from pipelines.images.warmup import Warmup
+from pipelines.images.scheduling.admission import MAX_RUNS, Admission
+from pipelines.images.scheduling.batching import TRIAL, EngineJob, Row, start_order
+from pipelines.images.scheduling.row_limits import RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
+from pipelines.images.warmup.check_records import ProbeRecords
+from pipelines.images.warmup.warmup import Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -139,7 +139,7 @@ class ImageEngine:
 
     async def prepare(self, spec: CheckpointSpec) -> Abilities:
         """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' abilities works (pipelines.images.warmup). Raises CheckpointError."""
+        classes' abilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)

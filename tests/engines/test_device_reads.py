@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelines.catalog.estimate import work_units
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import PreviewFn
+from pipelines.images.drawing.pipeline import Drawn, PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import Drawn, PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.step_observer import PreviewFn
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Runtime
 
 Job = Callable[..., ImageJob]

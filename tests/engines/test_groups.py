@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images import runtime_options
+from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import runtime_options
 from pipelines.images.parallel.group import Group
-from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
     Event,

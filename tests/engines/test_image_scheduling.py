@@ -14,14 +14,14 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.run import due_preview
 from pipelines.images.encode import encode
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.residency import InsufficientMemory, Resident
-from pipelines.images.run import due_preview
-from pipelines.images.scheduler import DeviceTurn
-from pipelines.images.step_observer import Pixels
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint_cache import InsufficientMemory, Resident
+from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -191,7 +191,7 @@ async def test_out_of_memory_is_tried_again_with_the_device_to_itself_and_then_f
             tries.append(self.row.exclusive)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Failing)
+    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Failing)
     ended = await asyncio.gather(run(engine, job("sd", prompt="large")), run(engine, job("sd", id="other", steps=9)))
     failed = ended[0][-1]
     assert isinstance(failed, Failed)
@@ -327,7 +327,7 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
             assert released.wait(240)
             return super().draw()
 
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Slow)
+    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])

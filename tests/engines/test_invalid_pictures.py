@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.previews import PreviewMap
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Preview, Runtime
 from tests.engines.conftest import split_picture
 from tests.engines.shared_passes import drawn_together

@@ -8,7 +8,7 @@ and turns, shared passes, cancels and previews are rank 0's own affair.
 - choice: which way a checkpoint is divided, and what is refused
 - group: rank 0: starts the followers, tells them what to do, and ends with them
 - process: rank 0's end of a follower
-- follower: a further process: `python -m pipelines.images.parallel.follower`
+- follower: a further process: `python -m pipelines.images.parallel.rank_main`
 - messages: what goes through the pipes
 - ring: the collective operations of all ranks
 - packing: objects for other processes, with their tensors apart

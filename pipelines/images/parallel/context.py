@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from pipelines.images.forward_arguments import MASK, TEXT
+from pipelines.images.denoising.forward_arguments import MASK, TEXT
 
 IMAGE = "hidden_states"  # (rows, tokens, channels)
 

@@ -23,7 +23,7 @@ from pipelines.images.parallel.context import apply_context, divide
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share
 from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
 from pipelines.images.parallel.process import FollowerProcess
-from pipelines.images.parallel.ring import LIMIT, Ring, open_store
+from pipelines.images.parallel.process_group import LIMIT, Ring, open_store
 from pipelines.images.parallel.shards import reserve, shard
 from pipelines.protocol.images import Parallel
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT

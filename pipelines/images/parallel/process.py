@@ -14,7 +14,7 @@ import torch
 from pipelines.images.parallel.messages import Answer, Command, PassFailed
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT
 
-FOLLOWER: Final = "pipelines.images.parallel.follower"
+FOLLOWER: Final = "pipelines.images.parallel.rank_main"
 EXIT_LIMIT_S: Final = 5.0  # from the end of its pipe, or its kill, until a process has ended
 
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipelines.images.parallel.packing import replace_weights
-from pipelines.images.parallel.ring import Ring
+from pipelines.images.parallel.process_group import Ring
 
 
 class _Columns(ColwiseParallel):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.adapter_probes import LEFT_BEHIND, MAX_ADAPTERS, AdapterProber
+from pipelines.images.warmup.adapter_checks import LEFT_BEHIND, MAX_ADAPTERS, AdapterProber
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
 from tests.support.image_jobs import image_job

@@ -13,8 +13,8 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import in_own_steps, partial, plan_picture
-from pipelines.images.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
-from pipelines.images.probes import Prober
+from pipelines.images.drawing.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
+from pipelines.images.warmup.capability_checks import Prober
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
 from pipelines.protocol.messages import Abilities
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.weights import WeightsKey
-from pipelines.images.fairness import RecentUse
-from pipelines.images.row_limits import PassShape
-from pipelines.images.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
+from pipelines.images.scheduling.fairness import RecentUse
+from pipelines.images.scheduling.row_limits import PassShape
+from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
 from pipelines.protocol.images import Runtime
 
 
