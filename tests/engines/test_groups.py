@@ -229,7 +229,7 @@ def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     ],
 )
 def test_a_group_goes_on_or_ends_as_one(story: str, status: int) -> None:
-    """The followers have its output too, which therefore ends with the last of them."""
+    """The ranks have its output too, which therefore ends with the last of them."""
     command = [sys.executable, "-m", "tests.support.group_stories", story]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)

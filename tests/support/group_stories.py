@@ -72,13 +72,13 @@ def refuse_what_does_not_fit_on_the_other_process() -> None:
 
 
 def started(limit_s: float = 60.0) -> tuple[Group, Any, int]:
-    """A group that has computed a pass, its denoiser, and the follower's process id. An exchange waits so long."""
+    """A group that has computed a pass, its denoiser, and the rank's process id. An exchange waits so long."""
     process_group.LIMIT = timedelta(seconds=limit_s)  # type: ignore[misc]
     denoiser, group = transformer(), Group(CPU, 2)
     group.share(denoiser, "context")
     with torch.no_grad():
         denoiser(**inputs())
-    (pid,) = [follower.pid for follower in group._followers]
+    (pid,) = [rank.pid for rank in group._ranks]
     assert pid is not None
     return group, denoiser, pid
 

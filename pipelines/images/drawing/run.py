@@ -10,7 +10,7 @@ from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.denoising.step_observer import Pixels, PreviewFn
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.checkpoint_cache import Resident
+from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import PassShape
 from pipelines.images.scheduling.scheduler import DeviceScheduler
@@ -30,7 +30,9 @@ class RunCallbacks:
 class Run:
     """A started picture. It ends before its next step once it is `cancelled`."""
 
-    def __init__(self, row: Row, resident: Resident, scheduler: DeviceScheduler, callbacks: RunCallbacks) -> None:
+    def __init__(
+        self, row: Row, resident: LoadedCheckpoint, scheduler: DeviceScheduler, callbacks: RunCallbacks
+    ) -> None:
         self.row = row
         self.resident = resident
         self.cancelled = False

@@ -37,7 +37,7 @@ class InsufficientMemory(Exception):
 
 
 @dataclass(slots=True)
-class Resident:
+class LoadedCheckpoint:
     """One checkpoint in memory. `ref_count` is the number of runs that use it; it is not evicted meanwhile."""
 
     checkpoint: Checkpoint
@@ -51,7 +51,7 @@ class Resident:
     part_sizes: Sizes = field(default_factory=dict)  # of components that others may share
 
 
-class Residency:
+class CheckpointCache:
     """The checkpoints in memory, within a budget in bytes for the device and one for the host. `on_change` is called
     with them whenever they change."""
 
@@ -67,30 +67,31 @@ class Residency:
         self._device = device
         self._group = group or Group(device)
         self._on_change = on_change
-        self._budget = {True: device_bytes, False: host_bytes if device.type != "cpu" else 0}  # by on_device
+        self._device_bytes = device_bytes
+        self._host_bytes = host_bytes if device.type != "cpu" else 0
         self._sharing = sharing
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
-        self._residents: dict[WeightsKey, Resident] = {}
+        self._residents: dict[WeightsKey, LoadedCheckpoint] = {}
         self._shared = SharedParts()
-        self._loading: dict[WeightsKey, asyncio.Task[Resident]] = {}
+        self._loading: dict[WeightsKey, asyncio.Task[LoadedCheckpoint]] = {}
         self._load_lock = asyncio.Lock()  # for one change at a time: a load goes by what is there when it begins
         self._idle_timer: asyncio.TimerHandle | None = None
         self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
 
-    def find(self, spec: CheckpointSpec) -> Resident | None:
+    def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
         """The checkpoint, if it is on the device and ready."""
         resident = self._residents.get(weights_key(spec))
         ready = resident and resident.on_device and not resident.checkpoint.adapters.spoiled
         return resident if ready and weights_key(spec) not in self._loading else None
 
-    def acquire(self, resident: Resident) -> None:
+    def acquire(self, resident: LoadedCheckpoint) -> None:
         """A run starts with it: it is not evicted until `release`."""
         resident.ref_count += 1
         resident.used_at = time.monotonic()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
-    def release(self, resident: Resident) -> None:
+    def release(self, resident: LoadedCheckpoint) -> None:
         resident.ref_count -= 1
         resident.used_at = time.monotonic()
         if not any(each.ref_count for each in self._residents.values()):
@@ -102,7 +103,7 @@ class Residency:
         """What the allocator keeps of the largest picture, other processes on the device can use meanwhile."""
         self._loader.submit(free_memory, self._device)
 
-    async def load(self, spec: CheckpointSpec) -> Resident:
+    async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
         """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
         key = weights_key(spec)
         if loaded := self.find(spec):
@@ -145,9 +146,9 @@ class Residency:
         residents = self._residents.values()
         listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in residents]
         used = _used_bytes([each for each in residents if each.on_device], {})
-        self._on_change(Residents(tuple(listed), used, self._budget[True]))
+        self._on_change(Residents(tuple(listed), used, self._device_bytes))
 
-    async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> Resident:
+    async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> LoadedCheckpoint:
         loop = asyncio.get_running_loop()
         async with self._load_lock:
             on_host, known = self._without_spoiled(key)
@@ -169,7 +170,9 @@ class Residency:
             self._announce()
         return resident
 
-    def _without_spoiled(self, key: WeightsKey) -> tuple[Resident | None, Mapping[FileVersion, AdapterFit | str]]:
+    def _without_spoiled(
+        self, key: WeightsKey
+    ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
         """What is in memory of these weights, unless an adapter has spoiled them: those are dropped, and what is known
         of adapters is kept. Raises InsufficientMemory while a run uses them."""
         resident = self._residents.get(key)
@@ -181,10 +184,10 @@ class Residency:
         return None, resident.checkpoint.adapters.known
 
     def _estimate(self, spec: CheckpointSpec) -> int:
-        runtime, _ = runtime_options.resolve(spec, self._device, self._budget[True], self._group.size)
+        runtime, _ = runtime_options.resolve(spec, self._device, self._device_bytes, self._group.size)
         return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
 
-    def _load_weights(self, on_host: Resident | None, spec: CheckpointSpec) -> Resident:
+    def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
         """On the loader thread: from host memory or from the disk."""
         if on_host is not None:
             watch_device(self._device, on_host.checkpoint.move, self._device)
@@ -197,12 +200,12 @@ class Residency:
             self._device,
             self._sharing,
             self._shared,
-            self._budget[True],
+            self._device_bytes,
             self._group,
         )
-        return Resident(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
+        return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
 
-    def _offload(self, evicted: list[Resident]) -> None:
+    def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
         """Move them to the host and free the device's memory. `find` does not return them any more."""
         for resident in evicted:
             watch_device(self._device, resident.checkpoint.move, HOST)
@@ -215,7 +218,7 @@ class Residency:
 
         Raises CheckpointError, or InsufficientMemory while too much is in use.
         """
-        budget = self._budget[on_device]
+        budget = self._device_bytes if on_device else self._host_bytes
         if size > budget:
             place = "device" if on_device else "host"
             raise CheckpointError(
@@ -241,13 +244,13 @@ class Residency:
             raise InsufficientMemory
         return evictions
 
-    def _is_pinned(self, key: WeightsKey, resident: Resident, spec: CheckpointSpec) -> bool:
+    def _is_pinned(self, key: WeightsKey, resident: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
         """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
         own = resident.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
 
-    def _evict(self, key: WeightsKey) -> Resident | None:
+    def _evict(self, key: WeightsKey) -> LoadedCheckpoint | None:
         """Stop counting it on the device. A resident that is returned must be offloaded: the host has room for it."""
         resident = self._residents[key]
         runtime = resident.checkpoint.runtime
@@ -277,13 +280,13 @@ class Residency:
             self._loader.submit(resident.checkpoint.split.close)
 
 
-def _used_bytes(residents: Iterable[Resident], new: Sizes) -> int:
+def _used_bytes(residents: Iterable[LoadedCheckpoint], new: Sizes) -> int:
     """The memory of the residents, beside a new checkpoint with such components: what several share counts once."""
     listed = list(residents)
     used = sum(resident.bytes for resident in listed)
     return used - counted_twice([new, *(resident.part_sizes for resident in listed)])
 
 
-def _eviction_order(resident: Resident) -> tuple[bool, float]:
+def _eviction_order(resident: LoadedCheckpoint) -> tuple[bool, float]:
     """LRU, but checkpoints with `runtime.resident` last."""
     return resident.checkpoint.spec.runtime.resident, resident.used_at

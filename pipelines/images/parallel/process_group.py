@@ -1,4 +1,4 @@
-"""The collective operations of a group: all ranks call them in the same order."""
+"""The collective operations of a process group: all ranks call them in the same order."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # public by the documentation
 from torch.distributed.device_mesh import init_device_mesh
 
 from pipelines.images.parallel.packing import Form
@@ -18,8 +18,8 @@ from pipelines.images.parallel.packing import Form
 LIMIT: Final = timedelta(seconds=60)
 
 
-class Ring:
-    """This process's place in the group. Creating it waits for all ranks, which meet at `store`."""
+class ProcessGroup:
+    """This rank's place in the process group. Creating it waits for all ranks, which meet at `store`."""
 
     def __init__(self, rank: int, size: int, device: torch.device, store: Store) -> None:
         self.rank, self.size = rank, size
@@ -52,32 +52,32 @@ class Ring:
 
     @property
     def position(self) -> int:
-        """How many collective operations this rank has called: where it is, for the ranks to compare."""
+        """Return how many collective operations this rank has called: where it is, for the ranks to compare."""
         groups = {self.mesh.get_group(), self.context.context_parallel_config._ulysses_mesh.get_group()}
         return sum(group._get_sequence_number_for_group() for group in groups)
 
     def leave(self) -> None:
-        """This process belongs to no group any more."""
+        """Leave the process group."""
         dist.destroy_process_group()
 
     def send(self, tensor: torch.Tensor) -> None:
-        """From rank 0 to all."""
+        """Send a tensor from rank 0 to all others."""
         if tensor.numel():
             dist.broadcast(_bytes(tensor.detach().contiguous()), src=0)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What rank 0 sends, into a contiguous tensor."""
+        """Receive what rank 0 sends into a contiguous tensor, and return that."""
         if tensor.numel():
             dist.broadcast(_bytes(tensor), src=0)
         return tensor
 
     def receive_all(self, forms: Sequence[Form]) -> list[torch.Tensor]:
-        """The tensors that rank 0 sends."""
+        """Receive the tensors that rank 0 sends, of these shapes and dtypes."""
         return [self.fill(torch.empty(form.shape, dtype=form.dtype, device=self.device)) for form in forms]
 
 
 def open_store(size: int) -> tuple[Store, int]:
-    """Rank 0's: where the ranks meet, and its port. It listens on the loopback address alone."""
+    """Return the store at which the ranks meet, and its port, for rank 0. It listens on the loopback address alone."""
     listener = socket.create_server(("127.0.0.1", 0))
     port: int = listener.getsockname()[1]
     store = TCPStore(
@@ -88,10 +88,10 @@ def open_store(size: int) -> tuple[Store, int]:
 
 
 def join_store(port: int, size: int) -> Store:
-    """Another rank's."""
+    """Return the store of rank 0, for another rank."""
     return TCPStore("127.0.0.1", port, size, is_master=False, timeout=LIMIT)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """As bytes: the backends do not know all dtypes."""
+    """Return the tensor as bytes: the backends do not know all dtypes."""
     return tensor.reshape(-1).view(torch.uint8)

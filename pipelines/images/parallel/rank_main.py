@@ -1,6 +1,6 @@
-"""`python -m pipelines.images.parallel.rank_main PIPE RANK SIZE DEVICE PORT`: a further process of a group.
+"""`python -m pipelines.images.parallel.rank_main PIPE RANK SIZE DEVICE PORT`: a rank above 0.
 
-It does what rank 0 says, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
+It does what rank 0 sends, in order. When rank 0 is gone, it ends at once, also in the middle of a pass.
 """
 
 import argparse
@@ -24,19 +24,19 @@ from pipelines.device.memory import free_memory  # noqa: E402
 from pipelines.images.parallel.context import apply_context  # noqa: E402
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share  # noqa: E402
 from pipelines.images.parallel.packing import replace_weights, unpack, unpack_module  # noqa: E402
-from pipelines.images.parallel.process_group import Ring, join_store  # noqa: E402
+from pipelines.images.parallel.process_group import ProcessGroup, join_store  # noqa: E402
 from pipelines.images.parallel.shards import reserve, shard  # noqa: E402
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT  # noqa: E402
 
 PR_SET_PDEATHSIG: Final = 1
 
 
-class Follower:
+class RankDenoisers:
     """The denoisers of a rank above 0."""
 
-    def __init__(self, pipe: Connection, ring: Ring) -> None:
+    def __init__(self, pipe: Connection, group: ProcessGroup) -> None:
         self._pipe = pipe
-        self._ring = ring
+        self._group = group
         self._denoisers: dict[int, Any] = {}
         self._sharing: tuple[Share, Any, list[torch.Tensor], list[torch.Tensor]] | None = None
 
@@ -47,21 +47,21 @@ class Follower:
             case Fill():
                 self._fill()
             case Forward(key, number, arguments):
-                inputs = unpack(arguments, self._ring.receive_all(arguments.forms))
+                inputs = unpack(arguments, self._group.receive_all(arguments.forms))
                 try:
                     with torch.no_grad():
                         self._denoisers[key](**inputs)
                 except Exception as error:
                     traceback.print_exc()
-                    failed = PassFailed.of(error, number, self._ring.position)
+                    failed = PassFailed.of(error, number, self._group.position)
                     if failed.no_memory:
                         traceback.clear_frames(error.__traceback__)
-                        free_memory(self._ring.device)  # it may be tried again
+                        free_memory(self._group.device)  # it may be tried again
                     self._pipe.send(failed)
             case Drop(key):
                 self._denoisers.pop(key, None)
                 self._sharing = None  # another rank had no room for it
-                free_memory(self._ring.device)
+                free_memory(self._group.device)
 
     def _make_room(self, command: Share) -> None:
         """Before rank 0 sends, so that a device without room is an error of the checkpoint."""
@@ -69,11 +69,11 @@ class Follower:
         room: list[torch.Tensor] = []
         try:
             if command.parallel == "tensor":
-                reserve(denoiser, self._ring)
+                reserve(denoiser, self._group)
             else:
-                room = [torch.empty(each.shape, dtype=each.dtype, device=self._ring.device) for each in weights]
+                room = [torch.empty(each.shape, dtype=each.dtype, device=self._group.device) for each in weights]
         except RuntimeError as error:  # out of memory
-            self._pipe.send(Answer(f"process {self._ring.rank} of the group: {error}"))
+            self._pipe.send(Answer(f"process {self._group.rank} of the group: {error}"))
             return
         self._sharing = command, denoiser, weights, room
         self._pipe.send(Answer())
@@ -84,11 +84,11 @@ class Follower:
         command, denoiser, weights, room = self._sharing
         self._sharing = None
         if command.parallel == "tensor":
-            shard(denoiser, weights, self._ring)
+            shard(denoiser, weights, self._group)
         else:
-            filled = [self._ring.fill(target) for target in room]
+            filled = [self._group.fill(target) for target in room]
             replace_weights(denoiser, {id(old): new for old, new in zip(weights, filled, strict=True)})
-            apply_context(denoiser, self._ring.context)
+            apply_context(denoiser, self._group.context)
         self._denoisers[command.key] = denoiser
 
 
@@ -117,10 +117,10 @@ def main() -> None:
     threading.Thread(target=read, name="pipe", daemon=True).start()
     pipe.send(Answer())
     store = join_store(options.port, options.size)
-    follower = Follower(pipe, Ring(options.rank, options.size, options.device, store))
+    denoisers = RankDenoisers(pipe, ProcessGroup(options.rank, options.size, options.device, store))
     while True:
         try:
-            follower.handle(inbox.get())
+            denoisers.handle(inbox.get())
         except Exception as error:
             traceback.print_exc()
             os._exit(GROUP_NO_MEMORY_EXIT if is_out_of_memory(error) else 1)

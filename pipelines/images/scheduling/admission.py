@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
 from pipelines.images.drawing.run import Run, first_shape
-from pipelines.images.loading.checkpoint_cache import Resident
+from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler
@@ -32,7 +32,7 @@ class Admission:
         self._limits = limits
         self._held_bytes = held_bytes
 
-    def may_start(self, row: Row, resident: Resident | None, ahead: int) -> bool:
+    def may_start(self, row: Row, resident: LoadedCheckpoint | None, ahead: int) -> bool:
         """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
@@ -59,13 +59,13 @@ class Admission:
     def _of_key(self, row: Row) -> int:
         return sum(run.row.owner == row.owner for run in self._runs)
 
-    def _joins(self, row: Row, resident: Resident) -> bool:
+    def _joins(self, row: Row, resident: LoadedCheckpoint) -> bool:
         """Whether forward passes that others share have room for it."""
         shape = first_shape(row, resident.checkpoint)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
 
-    def is_busy(self, resident: Resident, row: Row) -> bool:
+    def is_busy(self, resident: LoadedCheckpoint, row: Row) -> bool:
         """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
         together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
         two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""

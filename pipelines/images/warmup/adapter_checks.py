@@ -18,7 +18,7 @@ Pictures = tuple[EncodedImage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AdapterProber:
+class AdapterChecker:
     """Tries each adapter alone: it must give a picture of several colours, and another one than `job` without it, which
     must be the same again afterwards. `refuse` is told of a file after which it is not: the weights are loaded anew."""
 

@@ -18,15 +18,15 @@ from pipelines.images.warmup.check_jobs import (
     TEXT,
     TWO_PASSES,
     TWO_REFERENCES,
-    Probe,
-    ProbeJobs,
+    Check,
+    CheckJobs,
     again,
     guided,
     negated,
     painted,
     with_other_second,
 )
-from pipelines.images.warmup.control_checks import ControlProber, Draw
+from pipelines.images.warmup.control_checks import ControlChecker, Draw
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
 from pipelines.protocol.messages import Abilities, Withdrawn
 
@@ -45,7 +45,7 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prober:
+class CapabilityChecker:
     """Tries a checkpoint. `draw` gives each job an id of its own."""
 
     spec: CheckpointSpec
@@ -53,27 +53,27 @@ class Prober:
     draw: Draw
 
     @property
-    def jobs(self) -> ProbeJobs:
+    def jobs(self) -> CheckJobs:
         """Return what makes the jobs."""
-        return ProbeJobs(self.spec, self.multiple_px)
+        return CheckJobs(self.spec, self.multiple_px)
 
     async def find_abilities(self, announced: Abilities, *, warmup_native: bool) -> Abilities:
         """Return the abilities that work. The first picture is drawn from text, or else from a reference, or from one
         with a mask; it has the native size if `warmup_native`. Raises CheckpointError if none of them is drawn."""
-        abilities, probe, first = await self._find_first(announced, native=warmup_native)
+        abilities, check, first = await self._find_first(announced, native=warmup_native)
         small = await self._look_small(abilities, first) if warmup_native else first
         abilities, shown = await self._try_one_step(abilities, small)
         abilities = await self._try_prompt(abilities, shown, small)
         short = shown.job
-        abilities = await self._try_inputs(abilities, probe, small.job, shown)
+        abilities = await self._try_inputs(abilities, check, small.job, shown)
         abilities = await self._try_guidance(abilities, small)
         abilities = await self._try_two_passes(abilities, short)
         abilities = await self._try_long_prompt(abilities, short)
         abilities = await self._try_two(abilities, small.job, small.pictures[0])
-        abilities = await self._try_two_edits(abilities, probe, small.job, short)
+        abilities = await self._try_two_edits(abilities, check, small.job, short)
         abilities = await self._try_schedulers(abilities, short)
         steps = small.job.sampling.steps
-        return await ControlProber(
+        return await ControlChecker(
             self.spec, self._pictures, small.pictures, small.job, lambda way: self.jobs.with_way(way, steps)
         ).find(abilities)
 
@@ -100,21 +100,21 @@ class Prober:
         shown = await self.look(job)
         return shown if isinstance(shown, str) else shown.pictures
 
-    async def _find_first(self, announced: Abilities, *, native: bool) -> tuple[Abilities, Probe, Shown]:
+    async def _find_first(self, announced: Abilities, *, native: bool) -> tuple[Abilities, Check, Shown]:
         abilities = announced
-        while (probe := self.jobs.first(abilities, native=native)) is not None:
-            shown = await self.look(probe.job)
+        while (check := self.jobs.first(abilities, native=native)) is not None:
+            shown = await self.look(check.job)
             if not isinstance(shown, str):
-                return abilities, probe, shown
-            abilities = _withdraw(abilities, probe, shown)
+                return abilities, check, shown
+            abilities = _withdraw(abilities, check, shown)
         reason = abilities.withdrawn[0].why if abilities.withdrawn else "it has no pipeline"
         if reason == ONE_COLOUR:
             reason = f"{reason}; its weights may be damaged, or stored in a form that is not known here"
         raise CheckpointError(f"{self.spec.path} loads and does not draw: {reason}")
 
     async def _look_small(self, abilities: Abilities, first: Shown) -> Shown:
-        probe = self.jobs.first(abilities, native=False)
-        job = first.job if probe is None else probe.job
+        check = self.jobs.first(abilities, native=False)
+        job = first.job if check is None else check.job
         shown = await self.look(job)
         if isinstance(shown, str):
             raise CheckpointError(f"{self.spec.path} loads and does not draw {job.width_px} px: {shown}")
@@ -130,7 +130,7 @@ class Prober:
         if not isinstance(drawn, str) and _fault(one, drawn) is None:
             return abilities, Shown(one, drawn)
         if isinstance(failed := await self.look(more), str):
-            abilities = _withdraw(abilities, Probe("another number of steps", more, {"any_steps": False}), failed)
+            abilities = _withdraw(abilities, Check("another number of steps", more, {"any_steps": False}), failed)
         return abilities, shown
 
     async def _try_prompt(self, abilities: Abilities, *pictures: Shown) -> Abilities:
@@ -147,7 +147,7 @@ class Prober:
                 f"{self.spec.path} loads and does not draw what a prompt says: {why}; "
                 "the weights of its text encoder may be damaged"
             )
-        return _withdraw(abilities, Probe(A_PROMPT, pictures[0].job, {"prompt": False, "text": False}), why)
+        return _withdraw(abilities, Check(A_PROMPT, pictures[0].job, {"prompt": False, "text": False}), why)
 
     async def _change(self, job: ImageJob, before: Pictures) -> Shown | str:
         """The pictures of the job, which must not be those before it."""
@@ -156,20 +156,20 @@ class Prober:
             return NO_CHANGE
         return shown
 
-    async def _try_inputs(self, abilities: Abilities, first: Probe, job: ImageJob, short: Shown) -> Abilities:
+    async def _try_inputs(self, abilities: Abilities, first: Check, job: ImageJob, short: Shown) -> Abilities:
         """References, a mask and another shape. `short` is the first picture in as few steps as these."""
-        for probe in self.jobs.others(job, short.job):
-            if probe.name == first.name or not probe.needs(abilities):
+        for check in self.jobs.others(job, short.job):
+            if check.name == first.name or not check.needs(abilities):
                 continue
-            if probe.name == REFERENCE and first.name == TEXT:
-                shown = await self._change(probe.job, short.pictures)
+            if check.name == REFERENCE and first.name == TEXT:
+                shown = await self._change(check.job, short.pictures)
             else:
-                shown = await self.look(probe.job)
-            if probe.name == TWO_REFERENCES and not isinstance(shown, str):
+                shown = await self.look(check.job)
+            if check.name == TWO_REFERENCES and not isinstance(shown, str):
                 shown = await self._change(with_other_second(shown.job), shown.pictures)
                 shown = "the second changes nothing" if shown == NO_CHANGE else shown
             if isinstance(shown, str):
-                abilities = _withdraw(abilities, probe, shown)
+                abilities = _withdraw(abilities, check, shown)
         return abilities
 
     async def _try_guidance(self, abilities: Abilities, before: Shown) -> Abilities:
@@ -179,7 +179,7 @@ class Prober:
             much = guided(before.job, 2 * before.job.sampling.guidance + 3)
             shown = await self._change(much, before.pictures)
             if isinstance(shown, str):
-                abilities = _withdraw(abilities, Probe("guidance", much, {"guidance": False}), shown)
+                abilities = _withdraw(abilities, Check("guidance", much, {"guidance": False}), shown)
             else:
                 before = shown
         return await self._try_negative_prompt(abilities, before) if abilities.negative_prompt else abilities
@@ -190,7 +190,7 @@ class Prober:
         job = before.job
         shown = await self._change(negated(job), before.pictures)
         if isinstance(shown, str):
-            return _withdraw(abilities, Probe("a negative prompt", job, {"negative_prompt": False}), shown)
+            return _withdraw(abilities, Check("a negative prompt", job, {"negative_prompt": False}), shown)
         if not abilities.guidance:
             return abilities
         little = await self.look(guided(job, 0.5))
@@ -203,9 +203,9 @@ class Prober:
         """A larger picture, whose second pass takes some of a checkpoint's own steps if it can't take others."""
         if not abilities.second_pass:
             return abilities
-        probe = Probe(TWO_PASSES, self.jobs.two_passes(abilities, job), {"second_pass": False})
-        shown = await self.look(probe.job)
-        return _withdraw(abilities, probe, shown) if isinstance(shown, str) else abilities
+        check = Check(TWO_PASSES, self.jobs.two_passes(abilities, job), {"second_pass": False})
+        shown = await self.look(check.job)
+        return _withdraw(abilities, check, shown) if isinstance(shown, str) else abilities
 
     async def _try_long_prompt(self, abilities: Abilities, job: ImageJob) -> Abilities:
         """One that is longer than any class reads: in windows, or up to the longest that the class lets through, which
@@ -216,27 +216,27 @@ class Prober:
         shown = await self.look(long)
         if not isinstance(shown, str):
             return abilities
-        return _withdraw(abilities, Probe("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), shown)
+        return _withdraw(abilities, Check("all of a long prompt", long, {"long_prompts": ("refuse", "tell")}), shown)
 
     async def _try_two(self, abilities: Abilities, job: ImageJob, alone: EncodedImage) -> Abilities:
         """Two pictures at once, which share forward passes. Each must be much nearer to what it is alone than to the
         other: a pipeline may keep state that all its runs share, such as the seed of torch's global generator. `alone`
         is the job's picture. An error need not be the same again, so it counts too.
         """
-        probe = Probe(AT_ONCE, job, {"at_once": False})
+        check = Check(AT_ONCE, job, {"at_once": False})
         other = await self.draw(replace(job, seed=job.seed + 1))
         if isinstance(other, str):
-            return _withdraw(abilities, probe, other)
+            return _withdraw(abilities, check, other)
         both = await self.draw(replace(job, n=2))
         if isinstance(both, str):
-            return _withdraw(abilities, probe, both)
+            return _withdraw(abilities, check, both)
         pairs = zip(both, (alone, other[0]), strict=True)
         apart = max(difference(one, expected) for one, expected in pairs)
         if apart > max(ROUNDING, difference(alone, other[0]) / 4):
-            return _withdraw(abilities, probe, f"they are not what each is alone: {apart:.0f} of 255 apart")
+            return _withdraw(abilities, check, f"they are not what each is alone: {apart:.0f} of 255 apart")
         return abilities
 
-    async def _try_two_edits(self, abilities: Abilities, first: Probe, job: ImageJob, short: ImageJob) -> Abilities:
+    async def _try_two_edits(self, abilities: Abilities, first: Check, job: ImageJob, short: ImageJob) -> Abilities:
         """Two at once from a reference, and two with a mask: these encode a picture beside another run's passes. What
         sharing passes does to a picture is known from the first kind; here an error counts."""
         for other in self.jobs.others(job, short):
@@ -244,7 +244,7 @@ class Prober:
                 drawn = await self._pictures(replace(other.job, n=2))
                 if isinstance(drawn, str):
                     why = f"with {other.name}: {drawn}"
-                    abilities = _withdraw(abilities, Probe(AT_ONCE, other.job, {"at_once": False}), why)
+                    abilities = _withdraw(abilities, Check(AT_ONCE, other.job, {"at_once": False}), why)
         return abilities
 
     async def _try_schedulers(self, abilities: Abilities, job: ImageJob) -> Abilities:
@@ -253,12 +253,12 @@ class Prober:
             drawn = await self._pictures(replace(job, sampling=replace(job.sampling, scheduler=name)))
             if isinstance(drawn, str):
                 without = {"unfit_schedulers": (*abilities.unfit_schedulers, name)}
-                abilities = _withdraw(abilities, Probe(f"the scheduler {name}", job, without), drawn)
+                abilities = _withdraw(abilities, Check(f"the scheduler {name}", job, without), drawn)
         return abilities
 
 
-def _withdraw(abilities: Abilities, probe: Probe, reason: str) -> Abilities:
-    return replace(abilities, **probe.without, withdrawn=(*abilities.withdrawn, Withdrawn(probe.name, reason)))
+def _withdraw(abilities: Abilities, check: Check, reason: str) -> Abilities:
+    return replace(abilities, **check.without, withdrawn=(*abilities.withdrawn, Withdrawn(check.name, reason)))
 
 
 def _fault(job: ImageJob, drawn: Pictures | str) -> str | None:

@@ -22,7 +22,7 @@ MASK: Final = "a mask"
 TWO_PASSES: Final = "a second pass"
 
 
-class Probe(NamedTuple):
+class Check(NamedTuple):
     """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails."""
 
     name: str
@@ -32,33 +32,33 @@ class Probe(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeJobs:
+class CheckJobs:
     """Makes the jobs that try one checkpoint."""
 
     spec: CheckpointSpec
     multiple_px: int
 
-    def first(self, abilities: Abilities, *, native: bool) -> Probe | None:
+    def first(self, abilities: Abilities, *, native: bool) -> Check | None:
         """Return the picture that a checkpoint with these abilities draws first; None if it has none."""
         side_px = self._native_px if native else self._side_px
         if abilities.text:
-            return Probe(TEXT, self._job(side_px), {"text": False})
+            return Check(TEXT, self._job(side_px), {"text": False})
         if abilities.references:
-            return Probe(REFERENCE, self._job(side_px, references=1), {"references": 0})
+            return Check(REFERENCE, self._job(side_px, references=1), {"references": 0})
         if abilities.mask:
-            return Probe(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
+            return Check(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
         return None
 
-    def others(self, shown: ImageJob, short: ImageJob) -> Iterator[Probe]:
+    def others(self, shown: ImageJob, short: ImageJob) -> Iterator[Check]:
         """Yield a picture for each input, and one of another shape. `short` is the first picture, `shown`, in the
         fewest steps in which it is drawn. The other shape has the steps of `shown`: its second is timed."""
         side_px, steps = self._side_px, short.sampling.steps
         one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
         masked = self._job(side_px, references=1, mask=True, steps=steps)
-        yield Probe(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
-        yield Probe(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
-        yield Probe(MASK, masked, {"mask": False}, lambda has: has.mask)
-        yield Probe("a picture that is no square", self._wide(shown), {"any_ratio": False})
+        yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
+        yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
+        yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
+        yield Check("a picture that is no square", self._wide(shown), {"any_ratio": False})
 
     def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
         """Return a job for a control beside a prompt, a reference or a mask."""

@@ -67,7 +67,7 @@ def list_files(spec: CheckpointSpec) -> list[str]:
     return [line for source in sources if source is not None for line in _lines(source)]
 
 
-class ProbeRecords:
+class CheckRecords:
     """One file a record, in a folder that several workers may share. All calls block."""
 
     def __init__(self, folder: Path) -> None:

@@ -16,7 +16,7 @@ SQUARES_PX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ControlProber:
+class ControlChecker:
     """Tries each control alone, which must change the picture, and then what else the fitting ones work with.
 
     `plain` are the pictures of `job`, drawn without any. `job_with` makes a job with a reference, or with a mask too.

@@ -18,12 +18,12 @@ from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_
 from pipelines.images.drawing.looks import InvalidPicture
 from pipelines.images.drawing.run import Run
 from pipelines.images.families.tasks import UnsupportedTask
-from pipelines.images.loading.checkpoint_cache import Resident
+from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import TRIAL
-from pipelines.images.warmup.adapter_checks import AdapterProber
-from pipelines.images.warmup.capability_checks import Prober
+from pipelines.images.warmup.adapter_checks import AdapterChecker
+from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.images.warmup.check_jobs import TWO_PASSES
-from pipelines.images.warmup.check_records import ProbeRecords, Subject, describe, list_files
+from pipelines.images.warmup.check_records import CheckRecords, Subject, describe, list_files
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, Event, Failed, Finished, ImageJob
 from pipelines.protocol.messages import Abilities, Withdrawn
 
@@ -31,7 +31,7 @@ TYPICAL_STEPS = 20  # of a picture, which share its fixed cost on a GPU
 SPEED_CHANGE = 0.2  # part by which a speed must have changed before it is written again
 
 Submit = Callable[[ImageJob], AsyncGenerator[Event, None]]
-Find = Callable[[CheckpointSpec], Resident | None]
+Find = Callable[[CheckpointSpec], LoadedCheckpoint | None]
 AbilitiesKey = tuple[Hashable, ...]  # what they follow from; first the WeightsKey
 
 
@@ -53,7 +53,7 @@ class Warmup:
         submit: Submit,
         find: Find,
         speeds: Speeds,
-        records: ProbeRecords | None = None,
+        records: CheckRecords | None = None,
     ) -> None:
         self._device = device
         self._submit = submit
@@ -69,16 +69,16 @@ class Warmup:
         """For `run`, before the checkpoint is loaded."""
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
-    async def run(self, spec: CheckpointSpec, resident: Resident, files: Sequence[str]) -> Abilities:
+    async def run(self, spec: CheckpointSpec, resident: LoadedCheckpoint, files: Sequence[str]) -> Abilities:
         """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
         checkpoint = resident.checkpoint
         trials = _Trials(self._submit, self._errors)
-        prober = Prober(spec, checkpoint.multiple_px, trials.draw)
+        checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
         if _key(spec) not in self._found:
             subject = await self._describe(spec, resident, files)
-            found = await self._remembered(prober, resident, subject)
+            found = await self._remembered(checker, resident, subject)
             if found is None:
-                found = replace(await self._try(prober, resident), prompt_tokens=trials.prompt_tokens)
+                found = replace(await self._try(checker, resident), prompt_tokens=trials.prompt_tokens)
                 if subject is not None and not trials.passing:
                     await self._write(subject, found)
                 else:
@@ -92,60 +92,62 @@ class Warmup:
                 f"{_because(abilities)}"
             )
         if checkpoint.runtime.compile and not resident.compiled_shapes:
-            for job in prober.jobs.compiled_shapes(abilities, refined=spec.refined):
+            for job in checker.jobs.compiled_shapes(abilities, refined=spec.refined):
                 await trials.draw(job)
             resident.compiled_shapes = True
         return abilities
 
-    async def _describe(self, spec: CheckpointSpec, resident: Resident, files: Sequence[str]) -> Subject | None:
+    async def _describe(self, spec: CheckpointSpec, resident: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
         """None without records, and for files that have changed while they were read: what is loaded is neither."""
         if self._records is None:
             return None
         subject = await asyncio.to_thread(describe, spec, resident.checkpoint.runtime, self._device)
         return subject if subject.facts["files"] == list(files) else None
 
-    async def _remembered(self, prober: Prober, resident: Resident, subject: Subject | None) -> Abilities | None:
+    async def _remembered(
+        self, checker: CapabilityChecker, resident: LoadedCheckpoint, subject: Subject | None
+    ) -> Abilities | None:
         """What was found before, once it has drawn a picture here too."""
         if self._records is None or subject is None:
             return None
         found = await asyncio.to_thread(self._records.read, subject)
         if found is None:
             return None
-        if not resident.warmed_up and not await prober.draws_first(found, native=self._warms_native(resident)):
+        if not resident.warmed_up and not await checker.draws_first(found, native=self._warms_native(resident)):
             return None
         if found.unit_s is not None:
-            self._speeds.begin_with(prober.spec, found.unit_s, guessed=False)
+            self._speeds.begin_with(checker.spec, found.unit_s, guessed=False)
         return found
 
-    async def _try(self, prober: Prober, resident: Resident) -> Abilities:
+    async def _try(self, checker: CapabilityChecker, resident: LoadedCheckpoint) -> Abilities:
         checkpoint = resident.checkpoint
-        self._timings[weights_key(prober.spec)] = []
+        self._timings[weights_key(checker.spec)] = []
         native = self._warms_native(resident)
-        found = await prober.find_abilities(checkpoint.abilities, warmup_native=native)
-        found = await self._try_adapters(prober, found)
+        found = await checker.find_abilities(checkpoint.abilities, warmup_native=native)
+        found = await self._try_adapters(checker, found)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
             found = replace(found, withdrawn=(*found.withdrawn, Withdrawn("a shared forward pass", why)))
-        again = prober.jobs.first(found, native=True)
+        again = checker.jobs.first(found, native=True)
         if self._on_gpu and again is not None:
-            await prober.draw(again.job)  # for the time alone: its kernels are there now
-        timings = self._timings.pop(weights_key(prober.spec))
-        picture = prober.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
+            await checker.draw(again.job)  # for the time alone: its kernels are there now
+        timings = self._timings.pop(weights_key(checker.spec))
+        picture = checker.spec.native_area_px / 1e6 * (TYPICAL_STEPS if self._on_gpu else 1)
         if (unit_s := unit_s_at(timings, picture)) is not None:
-            self._speeds.begin_with(prober.spec, unit_s, guessed=True)
-        return replace(found, unit_s=self._speeds.unit_s(prober.spec))
+            self._speeds.begin_with(checker.spec, unit_s, guessed=True)
+        return replace(found, unit_s=self._speeds.unit_s(checker.spec))
 
-    async def _try_adapters(self, prober: Prober, found: Abilities) -> Abilities:
+    async def _try_adapters(self, checker: CapabilityChecker, found: Abilities) -> Abilities:
         """Those of the folder. One that leaves the weights changed has them loaded anew."""
-        first = prober.jobs.first(found, native=False)
+        first = checker.jobs.first(found, native=False)
         if first is None:
             return found
 
         def refuse(file: Path, reason: str) -> None:
-            if (resident := self._find(prober.spec)) is not None:
+            if (resident := self._find(checker.spec)) is not None:
                 resident.checkpoint.adapters.refuse(file, reason)
 
-        found = await AdapterProber(prober.spec, prober.draw, first.job, refuse).find(found)
-        resident = self._find(prober.spec)
+        found = await AdapterChecker(checker.spec, checker.draw, first.job, refuse).find(found)
+        resident = self._find(checker.spec)
         fits = resident.checkpoint.adapters.fits if resident is not None else ()
         return replace(found, adapter_fits=tuple(each for each in fits if each.name not in found.unfit_adapters))
 
@@ -157,7 +159,7 @@ class Warmup:
     def _on_gpu(self) -> bool:
         return self._device.type != "cpu"
 
-    def _warms_native(self, resident: Resident) -> bool:
+    def _warms_native(self, resident: LoadedCheckpoint) -> bool:
         """A GPU's kernels are built for sizes; on a CPU a smaller picture is enough."""
         return self._on_gpu and not resident.warmed_up
 
