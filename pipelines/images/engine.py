@@ -19,8 +19,9 @@ import torch
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.device.memory import Budgets, fence, launch_mark
+from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
+from pipelines.device.timeline import CudaTimeline
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels
@@ -72,7 +73,7 @@ class ImageEngine:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
-        self._scheduler = DeviceScheduler(fence(device), release_openmp_threads, mark=launch_mark(device))
+        self._scheduler = DeviceScheduler(CudaTimeline() if device.type == "cuda" else None, release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
         self._cache = CheckpointCache(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)

@@ -9,13 +9,13 @@ import torch
 
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
-from pipelines.images.drawing.finish import to_image
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults
+from pipelines.protocol.pixels import to_image
 from tests.engines.conftest import left_half, plain_picture, split_picture
 
 CLASSES = ["sd", "sd3", "klein"]

@@ -6,7 +6,8 @@ from PIL import Image, ImageOps
 
 from pipelines.catalog.plan import Plan
 from pipelines.images.denoising.previews import LONG_SIDE_PX
-from pipelines.protocol.images import ImageJob, Picture
+from pipelines.protocol.images import ImageJob
+from pipelines.protocol.pixels import to_image
 
 ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
 
@@ -58,11 +59,6 @@ def _method(image: Image.Image) -> Image.Resampling:
 def whole_paint(mask: Image.Image) -> Image.Image:
     """White wherever a mask paints at all: pipelines divide at one half, and what is blended must have been painted."""
     return mask.point([0] + [255] * 255)
-
-
-def to_image(picture: Picture) -> Image.Image:
-    """The same pixels for Pillow."""
-    return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data)
 
 
 def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:

@@ -17,6 +17,7 @@ from pipelines.catalog.conditioning import Task, task_of
 from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
 from pipelines.device.memory import compute_dtype
+from pipelines.device.transfer import Transfer, sum_of
 from pipelines.images.denoising.late_start import LateStart
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn, StepObserver
@@ -26,13 +27,12 @@ from pipelines.images.drawing.finish import (
     composite,
     thumbnail,
     to_drawn_size,
-    to_image,
     whole_paint,
 )
 from pipelines.images.drawing.looks import InvalidPicture
 from pipelines.images.drawing.reference_sheet import on_sheet
+from pipelines.images.drawing.returned_picture import ReturnedPicture, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
-from pipelines.images.drawing.transfer import ReturnedPicture, Transfer, sum_of, sums_of_decoded
 from pipelines.images.families.call_arguments import guidance, max_sequence_length, references
 from pipelines.images.families.cast_codec import restored_dtype
 from pipelines.images.families.tasks import UnsupportedTask
@@ -42,6 +42,7 @@ from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_picture import to_planned_size
 from pipelines.protocol.images import ImageJob, LongPrompt, Picture
+from pipelines.protocol.pixels import to_image
 
 SEED_MODULUS = 2**63
 OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that

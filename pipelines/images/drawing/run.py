@@ -3,13 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines.catalog.conditioning import task_of
-from pipelines.catalog.plan import plan_picture
-from pipelines.catalog.weights import weights_key
 from pipelines.device.failures import Cancelled, watch_device
 from pipelines.images.denoising.step_observer import Pixels, PreviewFn
 from pipelines.images.drawing.pipeline import PicturePipeline
-from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.images.scheduling.row_limits import PassShape
@@ -48,7 +44,7 @@ class Run:
         )
         self.steps = self._pipeline.steps
         self.turn = row.turn
-        self.turn.shape = first_shape(row, resident.checkpoint)
+        self.turn.shape = PassShape.first_of(row.job, resident.checkpoint.multiple_px)
 
     @property
     def is_refined(self) -> bool:
@@ -79,7 +75,7 @@ class Run:
         return finish
 
     def _begin_call(self, size: tuple[int, int]) -> None:
-        self.turn.shape, self.turn.in_prologue = _shape(self.row.job, size), True
+        self.turn.shape, self.turn.in_prologue = PassShape.of_call(self.row.job, size), True
 
     def _after_step(self, preview: PreviewFn) -> None:
         self.step += 1
@@ -103,18 +99,6 @@ class Run:
     def _check_cancelled(self) -> None:
         if self.cancelled:
             raise Cancelled
-
-
-def first_shape(row: Row, checkpoint: Checkpoint) -> PassShape:
-    """Of the passes that a row begins with."""
-    job = row.job
-    plan = plan_picture(job.checkpoint, job.width_px, job.height_px, checkpoint.multiple_px)
-    return _shape(job, (plan.width, plan.height))
-
-
-def _shape(job: ImageJob, size: tuple[int, int]) -> PassShape:
-    attended = len(job.references) if task_of(job).reads_references else 0
-    return PassShape(weights_key(job.checkpoint), *size, attended)
 
 
 def due_preview(job: ImageJob, step: int, steps: int) -> int | None:

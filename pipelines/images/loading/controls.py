@@ -21,11 +21,11 @@ from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, s
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.images.drawing.finish import to_image
 from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK, unlisted
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
+from pipelines.protocol.pixels import to_image
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
 ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipelines.images.drawing.transfer import Transfer, sum_of
+from pipelines.device.transfer import Transfer, sum_of
 from pipelines.images.prompts import long_prompts
 from pipelines.images.prompts.reading import Reading, current_reader
 

@@ -1,17 +1,60 @@
 """Whether a waiting picture may start: there is room for it, and it joins others or goes before them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
-from pipelines.images.drawing.run import Run, first_shape
-from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import Row
-from pipelines.images.scheduling.row_limits import RowLimits
-from pipelines.images.scheduling.scheduler import DeviceScheduler
+from pipelines.images.scheduling.row_limits import PassShape, RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn
+from pipelines.protocol.images import ControlInput, Runtime, Sampling
 
 MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
 MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
 FIRST = 2  # in the order of those who run: the next one waits for the device when the first one ends
+
+
+class Weights(Protocol):
+    """A checkpoint, as far as admission knows one."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Return the options that it was loaded with."""
+
+    @property
+    def multiple_px(self) -> int:
+        """Return what both sides of an image that it draws are multiples of."""
+
+    def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
+        """Return whether a file that such a run draws with has changed since it was read into the weights."""
+
+
+class InMemory(Protocol):
+    """A checkpoint in memory."""
+
+    @property
+    def checkpoint(self) -> Weights:
+        """Return its weights."""
+
+    @property
+    def ref_count(self) -> int:
+        """Return how many runs use it."""
+
+
+class Started(Protocol):
+    """A sample that has a thread."""
+
+    @property
+    def row(self) -> Row:
+        """Return the sample."""
+
+    @property
+    def resident(self) -> InMemory:
+        """Return the checkpoint that it draws with."""
+
+    @property
+    def turn(self) -> DeviceTurn:
+        """Return its state at the scheduler."""
 
 
 class Admission:
@@ -20,8 +63,8 @@ class Admission:
 
     def __init__(
         self,
-        runs: Collection[Run],
-        drawing: Collection[Run],
+        runs: Collection[Started],
+        drawing: Collection[Started],
         one_by_one: Collection[WeightsKey],
         limits: RowLimits,
         held_bytes: int,
@@ -32,7 +75,7 @@ class Admission:
         self._limits = limits
         self._held_bytes = held_bytes
 
-    def may_start(self, row: Row, resident: LoadedCheckpoint | None, ahead: int) -> bool:
+    def may_start(self, row: Row, resident: InMemory | None, ahead: int) -> bool:
         """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
@@ -59,13 +102,13 @@ class Admission:
     def _of_key(self, row: Row) -> int:
         return sum(run.row.owner == row.owner for run in self._runs)
 
-    def _joins(self, row: Row, resident: LoadedCheckpoint) -> bool:
+    def _joins(self, row: Row, resident: InMemory) -> bool:
         """Whether forward passes that others share have room for it."""
-        shape = first_shape(row, resident.checkpoint)
+        shape = PassShape.first_of(row.job, resident.checkpoint.multiple_px)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
 
-    def is_busy(self, resident: LoadedCheckpoint, row: Row) -> bool:
+    def is_busy(self, resident: InMemory, row: Row) -> bool:
         """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
         together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
         two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""

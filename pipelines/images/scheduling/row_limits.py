@@ -8,9 +8,13 @@ while a picture's share of a pass gets shorter by 5 % at least.
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Self
 
+from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import is_duration
-from pipelines.catalog.weights import WeightsKey
+from pipelines.catalog.plan import plan_picture
+from pipelines.catalog.weights import WeightsKey, weights_key
+from pipelines.protocol.images import ImageJob
 
 PATCH_PX = 16  # of a latent token: an autoencoder of factor 8, and patches of 2 x 2
 MAX_TOKENS = 16384  # in a pass: four 1K pictures; a 2K picture runs alone
@@ -30,6 +34,18 @@ class PassShape:
     width_px: int
     height_px: int
     references: int = 0  # that the denoiser attends to
+
+    @classmethod
+    def of_call(cls, job: ImageJob, size: tuple[int, int]) -> Self:
+        """Return the shape of a job's pipeline call that draws `size`: width and height in px."""
+        attended = len(job.references) if task_of(job).reads_references else 0
+        return cls(weights_key(job.checkpoint), *size, attended)
+
+    @classmethod
+    def first_of(cls, job: ImageJob, multiple_px: int) -> Self:
+        """Return the shape of the passes that a sample of the job begins with. `multiple_px` is the checkpoint's."""
+        plan = plan_picture(job.checkpoint, job.width_px, job.height_px, multiple_px)
+        return cls.of_call(job, (plan.width, plan.height))
 
     @property
     def tokens(self) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.images.scheduling.device_timeline import DeviceTimeline, Synchronous
 from pipelines.images.scheduling.fairness import RecentUse, Shares, in_order
 from pipelines.images.scheduling.row_limits import PassShape
 
@@ -76,21 +77,18 @@ def select_next(waiting: Sequence[DeviceTurn], used_s: Mapping[str, float]) -> D
 class DeviceScheduler:
     """Gives the device to one run at a time. Each run calls from a thread of its own.
 
-    `fence` is called before a forward pass: on a GPU it waits until the device has caught up, because kernels are
-    launched asynchronously. What `mark` returns waits until the device has computed what was launched when
-    `mark` was called. `on_release` is called by a run that gives the device to another, or back.
+    `timeline` is caught up with before each forward pass. `on_release` is called by a run that gives the device to
+    another, or back.
     """
 
     def __init__(
         self,
-        fence: Callable[[], None] = lambda: None,
+        timeline: DeviceTimeline | None = None,
         on_release: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        mark: Callable[[], Callable[[], None]] = lambda: lambda: None,
     ) -> None:
         self.clock = clock
-        self._fence = fence
-        self._mark = mark
+        self._timeline = timeline or Synchronous()
         self._on_release = on_release
         self._lock = threading.Lock()
         self._waiting: list[DeviceTurn] = []
@@ -173,7 +171,7 @@ class DeviceScheduler:
     def mark_launched(self) -> None:
         """At the end of what the calling thread launches in its turn, for `await_launched`."""
         if (turn := self.current) is not None:
-            turn.launched = self._mark()
+            turn.launched = self._timeline.mark()
 
     def await_launched(self, turn: DeviceTurn) -> None:
         """After its turn: wait until the device has computed what was launched in it. While no other run has the
@@ -252,7 +250,7 @@ class DeviceScheduler:
     def _catch_up(self, turn: DeviceTurn) -> None:
         """Wait for the device. The wait is for the last pass, so those who shared it share the time."""
         began = self.clock()
-        self._fence()
+        self._timeline.catch_up()
         waited_s = self.clock() - began
         with self._lock:
             turn.since += waited_s

@@ -1,4 +1,4 @@
-"""A picture on its way from the device to the host: one copy of bytes, which nobody waits for during a turn."""
+"""What a pipeline call returned, on its way from the device to the host: nobody waits for it during a turn."""
 
 import math
 from collections.abc import Sequence
@@ -7,24 +7,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-
-class Transfer:
-    """A tensor's copy on the host. On a GPU the copy is queued behind the kernels that compute the tensor."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._arrived: torch.cuda.Event | None = None
-        self._host = tensor
-        if tensor.device.type == "cuda":
-            self._host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-            self._host.copy_(tensor, non_blocking=True)
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
-
-    def wait(self) -> torch.Tensor:
-        """The copy, once it is there. Blocks."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._host
+from pipelines.device.transfer import Transfer, sum_of
 
 
 class ReturnedPicture:
@@ -58,11 +41,6 @@ class ReturnedPicture:
         if self._image is None:
             raise RuntimeError("a pipeline returned no picture")
         return self._image
-
-
-def sum_of(tensor: torch.Tensor) -> torch.Tensor:
-    """On its device, as one number: finite if all of its numbers are, but for huge ones."""
-    return tensor.sum(dtype=torch.float32)
 
 
 def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
