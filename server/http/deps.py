@@ -94,8 +94,8 @@ async def _session_key(request: Request, services: Services) -> Key | None:
 
 
 def is_of_console(request: Request) -> bool:
-    """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it is on
-    the same machine: so what changes something is taken from the console's own page only."""
+    """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if
+    it is on the same machine: so what changes something is taken from the console's own page only."""
     return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
