@@ -29,7 +29,6 @@ from pipelines.images.drawing.pipeline import row_seed
 from pipelines.images.drawing.run import Run, RunCallbacks
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
-from pipelines.images.families.tasks import check_conditioning
 from pipelines.images.loading.adapters import SpoiledWeights
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
@@ -38,6 +37,7 @@ from pipelines.images.scheduling.admission import MAX_RUNS, Admission
 from pipelines.images.scheduling.batching import TRIAL, EngineJob, Row, start_order
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
+from pipelines.images.tasks import check_conditioning
 from pipelines.images.warmup.check_records import CheckRecords
 from pipelines.images.warmup.warmup import Warmup
 from pipelines.protocol.images import (

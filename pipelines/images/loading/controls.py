@@ -21,9 +21,9 @@ from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, s
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.staged_copy import move_modules
 from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK, unlisted
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 from pipelines.protocol.pixels import to_image
 

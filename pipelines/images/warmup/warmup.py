@@ -17,9 +17,9 @@ from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
 from pipelines.images.drawing.looks import InvalidPicture
 from pipelines.images.drawing.run import Run
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import TRIAL
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.images.warmup.adapter_checks import AdapterChecker
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.images.warmup.check_jobs import TWO_PASSES
