@@ -51,8 +51,8 @@ def read_name(name: str) -> NamedAfter:
 
 @cache
 def _distilled() -> re.Pattern[str]:
-    """Words that mean few steps. "hyper" does beside a family's name or a number of steps alone."""
+    """Return a pattern of words that mean few steps. "hyper" does beside a family's name or a number of steps alone."""
     families = all_families()
-    words = [*METHODS, *(word for family in families for word in family.distilled_words)]
+    words = sorted({*METHODS, *(word for family in families for word in family.distilled_words)})
     names = [*(name for family in families for name in family.short_names), r"\d+ steps?"]
     return re.compile(rf"\b({'|'.join(words)}|hyper(?= ({'|'.join(names)})\b))\b")

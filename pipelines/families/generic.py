@@ -140,8 +140,9 @@ class Family:
     unneeded_weights: ClassVar[Mapping[str, str]] = MappingProxyType({})
     # By name, tensors without values that say something of a single file
     marks: ClassVar[Mapping[str, Mark]] = MappingProxyType({})
-    # How the family is called in names of files, in lower case, and which of its names mean few steps
+    # How the family is called in names of files, in lower case
     short_names: ClassVar[tuple[str, ...]] = ()
+    # Words in names of files, in lower case, by which a checkpoint of the family was distilled to few steps
     distilled_words: ClassVar[tuple[str, ...]] = ()
 
     def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:

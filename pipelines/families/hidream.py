@@ -4,7 +4,7 @@ from pipelines.families.generic import Family
 
 
 class HiDream(Family):
-    """Its experts' results depend on what else is in the pass."""
+    """In a shared pass its rows come out as others: seen on every checkpoint that was tried."""
 
     classes = ("HiDreamImage*",)
     separate_passes = "its rows differ from what they are alone"

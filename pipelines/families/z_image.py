@@ -12,6 +12,5 @@ class ZImage(Family):
     """Z-Image and Z-Image-Turbo."""
 
     classes = ("ZImage*",)
-    unneeded_weights: ClassVar = {
-        "ZImageTransformer2DModel": r"^norm_final\.weight$"
-    }  # in all files in ComfyUI's names
+    # In all published files in ComfyUI's names
+    unneeded_weights: ClassVar = {"ZImageTransformer2DModel": r"^norm_final\.weight$"}
