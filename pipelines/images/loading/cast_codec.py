@@ -16,7 +16,7 @@ from pipelines.families.registry import family_of
 def is_cast(part: Any, pipeline_class: type[Any]) -> bool:
     """Return whether the class's calls cast this component."""
     config = getattr(part, "config", None)
-    if not isinstance(config, dict) or part.dtype == torch.float32:
+    if not isinstance(part, torch.nn.Module) or not isinstance(config, dict) or part.dtype == torch.float32:
         return False
     return family_of(pipeline_class.__name__).casts_codec(config, pipeline_class)
 
