@@ -19,6 +19,7 @@
 - warmup/: what a checkpoint draws before it serves
 - families/: what differs between the families of pipelines
 - contact_sheet: several pictures on one, for the operator
+- job_files: from pixels to the files of a job; the last one finishes it
 - encode: pixels to PNG, JPEG or WebP with metadata
 - failures: from an exception to the last event of a job
 """

@@ -25,10 +25,9 @@ from pipelines.device.timeline import CudaTimeline
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import row_seed
 from pipelines.images.drawing.run import Run, RunCallbacks
-from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
+from pipelines.images.job_files import JobFiles
 from pipelines.images.loading.adapters import SpoiledWeights
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
@@ -42,12 +41,10 @@ from pipelines.images.warmup.check_records import CheckRecords
 from pipelines.images.warmup.warmup import Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
-    EncodedImage,
     Event,
     Failed,
     Finished,
     ImageJob,
-    Preview,
     Progress,
     Queued,
     Started,
@@ -78,11 +75,11 @@ class ImageEngine:
         sharing = Sharing(self._scheduler, limits)
         self._cache = CheckpointCache(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
-        self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()
         records = CheckRecords(probes) if probes is not None else None
         self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, records)
         self._jobs: dict[str, EngineJob] = {}
+        self._files = JobFiles(self._jobs, self._speeds, self._fail)
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
@@ -169,7 +166,7 @@ class ImageEngine:
         self.retain(())
         self._cache.close()
         self._run_threads.shutdown()
-        self._encode_threads.shutdown()
+        self._files.close()
 
     def _evict_unneeded(self) -> None:
         if self._catalog_specs is not None:
@@ -229,7 +226,7 @@ class ImageEngine:
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
             on_drawn=lambda run: self._post(self._on_drawn, run),
-            on_preview=lambda *preview: self._post(self._encode_preview, *preview),
+            on_preview=lambda *preview: self._post(self._files.encode_preview, *preview),
         )
         run = Run(row, resident, self._scheduler, callbacks)
         self._runs.add(run)
@@ -272,7 +269,7 @@ class ImageEngine:
         if error is None:
             self._record_speed(run)
             run.resident.warmed_up = True
-            self._encode(run.row, future.result())
+            self._files.encode(run.row, future.result())
         elif isinstance(error, Preempted | SpoiledWeights):
             self._wait_again(run.row)
         elif not isinstance(error, Cancelled):
@@ -314,53 +311,6 @@ class ImageEngine:
         row.start_over()
         if (active := self._jobs.get(row.job.id)) and not active.done:
             self._wait(row)
-
-    def _encode(self, row: Row, pixels: Pixels) -> None:
-        """Encode a picture; the last one of a job finishes it."""
-        active = self._jobs.get(row.job.id)
-        if active is None or active.done:
-            return
-        future = self._loop.run_in_executor(
-            self._encode_threads, encode, pixels, row.job.encoding, {**row.job.metadata, **row.found}, row_seed(row)
-        )
-        future.add_done_callback(lambda future: self._on_encoded(active, row, future))
-
-    def _on_encoded(self, active: EngineJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
-        if active.done:
-            return
-        if error := future.exception():
-            self._fail(active, error)
-            return
-        active.files[row.index] = future.result()
-        active.found |= row.found
-        self._finish(active)
-
-    def _finish(self, active: EngineJob) -> None:
-        """End a job, once all its pictures and previews are encoded."""
-        if active.done or active.previews or len(active.files) < active.job.n:
-            return
-        active.done = True
-        files = tuple(active.files[index] for index in range(active.job.n))
-        unit_s = self._speeds.unit_s(active.job.checkpoint)
-        active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
-
-    def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
-        active = self._jobs.get(row.job.id)
-        if active is None or active.done:
-            return
-        future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
-        active.previews.append((row.index, number, future))
-        future.add_done_callback(lambda _: self._emit_previews(active))
-
-    def _emit_previews(self, active: EngineJob) -> None:
-        """Those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
-        while active.previews and active.previews[0][2].done() and not active.done:
-            index, number, future = active.previews.popleft()
-            if error := future.exception():
-                self._fail(active, error)
-            else:
-                active.emit(Preview(index, number, future.result()))
-        self._finish(active)
 
     def _active_job(self, run: Run) -> EngineJob | None:
         """The run's job, unless it is done."""

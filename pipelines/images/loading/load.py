@@ -39,7 +39,7 @@ from pipelines.images.denoising.step_caches import StepCaches
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.controls import load_controls
+from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
