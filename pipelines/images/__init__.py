@@ -2,7 +2,7 @@
 
     job -> rows        engine.submit: a row for each picture
     row -> run         engine._dispatch: in the order of batching.start_order, if admission lets it start and its
-                       checkpoint is resident; else checkpoint_cache.load first
+                       checkpoint is loaded; else checkpoint_cache.load first
     run                run.execute, on a thread: pipeline.draw, one turn of the device for each forward pass; then what
                        needs no device, outside of turns
     next turn          scheduler.select_next: in the order of fairness

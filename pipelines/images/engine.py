@@ -141,12 +141,12 @@ class ImageEngine:
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
-        resident = await self._load(spec)
-        checkpoint = resident.checkpoint
+        loaded = await self._load(spec)
+        checkpoint = loaded.checkpoint
         await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
         await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        abilities = await self._warmup.run(spec, resident, files)
+        abilities = await self._warmup.run(spec, loaded, files)
         if not abilities.at_once:
             self._one_by_one.add(weights_key(spec))
         partial = (f"the adapter {fit.name}: {fit}" for fit in abilities.adapter_fits if not fit.is_whole)
@@ -183,18 +183,18 @@ class ImageEngine:
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
             spec, starved = row.job.checkpoint, now - row.queued_at > FAIR_WAIT_S
-            resident = self._cache.find(spec)
-            free = resident is not None and not self._admission.is_busy(resident, row)
-            if not self._admission.may_start(row, resident, ahead):
+            loaded = self._cache.find(spec)
+            free = loaded is not None and not self._admission.is_busy(loaded, row)
+            if not self._admission.may_start(row, loaded, ahead):
                 if starved and row.exclusive:
                     return False
                 if free:
                     self._admission.make_place(row, ahead, self._scheduler)
                 continue
-            if resident is not None and free:
-                self._start(row, resident)
+            if loaded is not None and free:
+                self._start(row, loaded)
                 return True
-            if resident is None and spec not in self._loads and spec not in self._blocked_loads:
+            if loaded is None and spec not in self._loads and spec not in self._blocked_loads:
                 self._loads[spec] = asyncio.create_task(self._load_and_dispatch(spec))
             elif starved and spec in self._blocked_loads:
                 return False  # nothing new starts until the checkpoints in use can be evicted
@@ -219,16 +219,16 @@ class ImageEngine:
         self._waiting.append(row)
         self._scheduler.enter(row.turn)
 
-    def _start(self, row: Row, resident: LoadedCheckpoint) -> None:
+    def _start(self, row: Row, loaded: LoadedCheckpoint) -> None:
         self._waiting.remove(row)
-        self._cache.acquire(resident)
+        self._cache.acquire(loaded)
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
             on_drawn=lambda run: self._post(self._on_drawn, run),
             on_preview=lambda *preview: self._post(self._files.encode_preview, *preview),
         )
-        run = Run(row, resident, self._scheduler, callbacks)
+        run = Run(row, loaded, self._scheduler, callbacks)
         self._runs.add(run)
         self._drawing.add(run)
         future = self._loop.run_in_executor(self._run_threads, run_and_release, run.execute)
@@ -259,7 +259,7 @@ class ImageEngine:
         self._runs.discard(run)
         self._drawing.discard(run)
         self._scheduler.leave(run.turn)
-        self._cache.release(run.resident)
+        self._cache.release(run.loaded)
         self._ended_runs += 1
         self._blocked_loads.clear()
         error = future.exception()
@@ -268,7 +268,7 @@ class ImageEngine:
             active.merged |= run.turn.merged
         if error is None:
             self._record_speed(run)
-            run.resident.warmed_up = True
+            run.loaded.warmed_up = True
             self._files.encode(run.row, future.result())
         elif isinstance(error, Preempted | SpoiledWeights):
             self._wait_again(run.row)

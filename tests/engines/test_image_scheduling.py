@@ -217,7 +217,7 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
     ended = await asyncio.gather(*(run(engine, one) for one in jobs))
     assert all(isinstance(events[-1], Finished) for events in ended)
-    residents = engine._cache._residents.values()
+    residents = engine._cache._loaded.values()
     assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
 
 
