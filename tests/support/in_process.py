@@ -107,7 +107,7 @@ class InProcess:
 
     async def another_key(self) -> dict[str, str]:
         """The header of a second key."""
-        database = self.services.database
+        database = self.services.stores.database
         return await asyncio.to_thread(_authorization, database)
 
 
@@ -141,7 +141,7 @@ async def in_process(
         _script(monkeypatch, workers)
         app = create_app(Settings(home=home, weights=home, model_configs=configs, database=database, **settings))
         async with app.router.lifespan_context(app):
-            headers = await asyncio.to_thread(_authorization, app.state.services.database)
+            headers = await asyncio.to_thread(_authorization, app.state.services.stores.database)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
                 yield InProcess(app, client, workers)
