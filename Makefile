@@ -41,7 +41,7 @@ $(SERVER): pyproject.toml constraints.txt
 serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
 
-bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/reference/carrying.md
+bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/guides/offline.md
 	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
 
 verify: ## in an unpacked bundle: is every file as it was bundled, and does it suit this machine?

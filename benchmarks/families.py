@@ -1,5 +1,6 @@
 """`make families`: every family of tiny checkpoints through a real server, over HTTP. Writes the table of
-docs/reference/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly refused.
+docs/reference/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly
+refused.
 
     python -m benchmarks.families [NAME ...] [--pictures FOLDER]
 
