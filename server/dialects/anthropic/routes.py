@@ -1,0 +1,98 @@
+"""Anthropic's protocol: POST /v1/messages and /v1/messages/count_tokens."""
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from server.accounts.keys import Key
+from server.dialects.anthropic import examples
+from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageError, TokenCount
+from server.dialects.anthropic.errors import error_body
+from server.dialects.anthropic.events import collect, message_events
+from server.dialects.anthropic.request import FIELDS, check_values, count_to_chat, to_chat
+from server.dialects.anthropic.schema import CountBody, MessagesBody
+from server.errors import ApiError
+from server.flows.chat.any_model import rename_field
+from server.flows.models import find_chat_model
+from server.http.bodies import read_json
+from server.http.chat_delivery import Protocol, chat_response
+from server.http.deps import Caller, ServicesDep, ignored_header
+from server.http.openapi import (
+    KEEPALIVE,
+    RATE_HEADERS,
+    RUN_ERRORS,
+    answer,
+    errors_as,
+    event_stream_of,
+    json_body,
+    openapi,
+)
+from server.http.refusals import refuse_endpoints
+from server.schemas.validation import ignored_fields, validate
+from server.services import Services
+
+router = APIRouter(prefix="/v1/messages")
+ENDPOINT = "messages"
+Body = TypeVar("Body", bound=CountBody)
+refuse_endpoints(router, "", {"batches": "Batches of messages are"}, "It serves /v1/messages.")
+
+
+@router.post(
+    "",
+    **openapi(
+        "Create a message",
+        "Answers a conversation as Anthropic's Messages API does, by any chat model. A field that is null counts as "
+        "absent. With `stream`, each event has the `type` of its data as its name.",
+        body=json_body(MessagesBody, examples.MESSAGES),
+        success=answer("The message, as JSON or as a stream of events.", MessageAnswer),
+        stream=event_stream_of(*EVENTS, examples=examples.MESSAGE_EVENTS),
+        parameters=[KEEPALIVE],
+        headers=["x-darkroom-ignored", *RATE_HEADERS],
+        others=errors_as(MessageError, RUN_ERRORS),
+    ),
+)
+async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """A message, or a stream of its events."""
+    values, body = await _read(MessagesBody, request, key, services)
+    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    chat = await asyncio.to_thread(to_chat, body)
+    written = partial(message_events, f"msg_{uuid.uuid4().hex}", model.name)
+    protocol = Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
+    events = partial(services.any_model_chat.events, key, model, ENDPOINT, chat, tuple(body.stop_sequences))
+    headers = ignored_header(ignored_fields(MessagesBody, values))
+    return chat_response(request, key, services, events, protocol, headers, stream=body.stream)
+
+
+@router.post(
+    "/count_tokens",
+    **openapi(
+        "Count the tokens of a message",
+        "Counts the tokens that the model would read for this conversation. Another server is asked for an answer of "
+        "one token, which says so.",
+        body=json_body(CountBody, examples.COUNT),
+        success=answer("The count.", TokenCount),
+        others=errors_as(MessageError, RUN_ERRORS),
+    ),
+)
+async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> Response:
+    """How long the conversation would be."""
+    _, body = await _read(CountBody, request, key, services)
+    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    try:
+        tokens = await services.any_model_chat.count_tokens(key, model, await asyncio.to_thread(count_to_chat, body))
+    except ApiError as error:
+        rename_field(error, FIELDS)
+        raise
+    return Response(f'{{"input_tokens": {tokens}}}', media_type="application/json")
+
+
+async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Mapping[str, Any], Body]:
+    """The JSON object that was sent, and what it says. Raises ApiError."""
+    values = await read_json(request, key, services)
+    check_values(values)
+    return values, await asyncio.to_thread(partial(validate, model, values, strict=True))

@@ -1,0 +1,275 @@
+"""Google's protocol: /v1beta/models, generateContent, streamGenerateContent and countTokens."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pipelines.catalog.chat import ChatModel
+from pipelines.catalog.images import Catalog, ImageModel
+from server.accounts.keys import Key
+from server.dialects.gemini import examples
+from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
+from server.dialects.gemini.errors import error_answer
+from server.dialects.gemini.events import candidate_events, collect
+from server.dialects.gemini.request import FIELDS, asks_for_picture, check_values, ignored, to_chat
+from server.dialects.gemini.schema import CountTokensBody, GenerateBody
+from server.errors import ApiError, BadRequest, NotFound
+from server.flows.chat.any_model import rename_field
+from server.flows.chat.completion import CompletionHead
+from server.flows.chat.picture import PicturedEvent
+from server.flows.models import find_chat_model, unknown_model
+from server.http.bodies import read_json
+from server.http.chat_delivery import Json, Protocol, chat_response
+from server.http.deps import Caller, ServicesDep, ignored_header
+from server.http.openapi import (
+    IDEMPOTENCY_KEY,
+    KEEPALIVE,
+    RATE_HEADERS,
+    RUN_ERRORS,
+    answer,
+    errors_as,
+    event_stream_of,
+    json_body,
+    openapi,
+    parameter,
+    schema_of,
+)
+from server.http.pictured_chat import PicturedCall, pictured_response
+from server.http.refusals import refuse, refuse_endpoints
+from server.schemas.chat import ChatBody
+from server.schemas.validation import validate
+from server.services import Services
+
+router = APIRouter(prefix="/v1beta/models")
+ENDPOINT = "gemini.images"
+CHAT_ENDPOINT = "gemini.chat"
+MODEL = parameter("path", "model", "The name of a model, or an alias.")
+BODY = json_body(GenerateBody, examples.GENERATE)
+PICTURE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
+GENERATES: dict[str, Any] = {
+    "body": BODY,
+    "headers": ["x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS],
+    "others": errors_as(GeminiError, (*RUN_ERRORS, 409, 422)),
+}
+UNSUPPORTED = {
+    "files": "The files endpoint is",
+    "cachedContents": "Cached contents are",
+    "fileSearchStores": "File search stores are",
+    "tunedModels": "Tuned models are",
+    "corpora": "Corpora are",
+    "batches": "Batches are",
+    "operations": "Operations are",
+    "interactions": "Interactions are",
+    "agents": "Agents are",
+    "webhooks": "Webhooks are",
+}
+# What Google's models do elsewhere. Below /v1/models only these, as a model's name may have a colon of its own.
+UNSUPPORTED_ACTIONS = (
+    "asyncBatchEmbedContent",
+    "batchEmbedContents",
+    "batchGenerateContent",
+    "embedContent",
+    "generateAnswer",
+    "predict",
+    "predictLongRunning",
+)
+
+
+@router.get(
+    "",
+    **openapi(
+        "List models for Google's clients",
+        "Lists every model of the catalog as Google's API does.",
+        success=answer("The models.", GeminiCards),
+        others=errors_as(GeminiError, (401, 500, 503)),
+    ),
+)
+async def list_models(_: Caller, services: ServicesDep) -> Json:
+    """The catalog, on one page."""
+    catalog = services.catalog.current
+    images, chats = catalog.models.values(), catalog.chat.models.values()
+    return {"models": [*map(_card, images), *map(_card, chats)]}
+
+
+@router.post(
+    "/{model:path}:generateContent",
+    **openapi(
+        "Generate content",
+        "Answers a conversation as Google's API does: with pictures of an image model, or with a chat model's text. "
+        "`responseModalities` says which; without them, an image model draws and a chat model writes. What the policy "
+        "refuses has no candidates, or one without content.",
+        success=answer("The candidates.", GenerateAnswer),
+        parameters=[MODEL, IDEMPOTENCY_KEY, KEEPALIVE],
+        **GENERATES,
+    ),
+)
+async def generate(model: str, request: Request, key: Caller, services: ServicesDep) -> Response:
+    """All candidates at once."""
+    return await _generate(model, request, key, services, stream=False)
+
+
+@router.post(
+    "/{model:path}:streamGenerateContent",
+    **openapi(
+        "Generate content as a stream",
+        "The same in parts, as they come. Without `alt=sse` in the query, the parts are one JSON array.",
+        success=answer("The parts.", {"type": "array", "items": schema_of(GenerateAnswer, "serialization")}),
+        stream=event_stream_of(GenerateAnswer, GeminiError, examples=examples.GENERATE_EVENTS),
+        parameters=[
+            MODEL,
+            parameter("query", "alt", "`sse` for server-sent events.", enum=["sse", "json"], default="json"),
+            IDEMPOTENCY_KEY,
+            KEEPALIVE,
+        ],
+        **GENERATES,
+    ),
+)
+async def generate_stream(
+    model: str, request: Request, key: Caller, services: ServicesDep, alt: str = "json"
+) -> Response:
+    """Parts of the candidates as they come."""
+    return await _generate(model, request, key, services, stream=alt == "sse", as_array=True)
+
+
+@router.post(
+    "/{model:path}:countTokens",
+    **openapi(
+        "Count the tokens of contents",
+        "Counts the tokens that a chat model would read. For an image model, those of the chat model that is the "
+        "default.",
+        body=json_body(CountTokensBody, examples.COUNT_TOKENS),
+        success=answer("The count.", TotalTokens),
+        parameters=[MODEL],
+        others=errors_as(GeminiError, RUN_ERRORS),
+    ),
+)
+async def count_tokens(model: str, request: Request, key: Caller, services: ServicesDep) -> Json:
+    """How long the conversation would be."""
+    values = await read_json(request, key, services)
+    sent = await asyncio.to_thread(partial(validate, CountTokensBody, values, strict=True))
+    body = sent.generate_content_request or GenerateBody(contents=sent.contents)
+    if not body.contents:
+        message = "Missing required parameter: 'contents'."
+        raise BadRequest(message, param="contents", code="missing_required_parameter")
+    chat = find_chat_model(services.catalog.current, _chat_name(services.catalog.current, model), key.groups)
+    try:
+        tokens = await services.any_model_chat.count_tokens(
+            key, chat, await asyncio.to_thread(to_chat, body, chat.name)
+        )
+    except ApiError as error:
+        rename_field(error, FIELDS)
+        raise
+    return {"totalTokens": tokens}
+
+
+@router.get(
+    "/{model:path}",
+    **openapi(
+        "Get a model for Google's clients",
+        "Returns one model, by its name or an alias, as Google's API does.",
+        parameters=[MODEL],
+        success=answer("The model.", GeminiCard),
+        others=errors_as(GeminiError, (401, 404, 500, 503)),
+    ),
+)
+async def show_model(model: str, _: Caller, services: ServicesDep) -> Json:
+    """One model."""
+    catalog = services.catalog.current
+    found = catalog.find(model) or catalog.chat.find(model)
+    if found is None:
+        message = unknown_model(model, (*catalog.names, *catalog.chat.names))
+        raise NotFound(message, param="model", code="model_not_found")
+    return _card(found)
+
+
+# Google's newer clients leave out the "beta" where no version is set.
+stable = APIRouter(prefix="/v1/models")
+for _action, _route in (
+    ("generateContent", generate),
+    ("streamGenerateContent", generate_stream),
+    ("countTokens", count_tokens),
+):
+    stable.add_api_route(f"/{{model:path}}:{_action}", _route, methods=["POST"], include_in_schema=False)
+
+refusals = APIRouter()
+refuse_endpoints(refusals, "/v1beta", UNSUPPORTED, "It serves /v1beta/models.")
+for _action in UNSUPPORTED_ACTIONS:
+    _message = (
+        f"'{_action}' is not supported by this server. Models here take generateContent, streamGenerateContent and "
+        "countTokens."
+    )
+    refuse(
+        refusals, [f"/{version}/models/{{model:path}}:{_action}" for version in ("v1", "v1beta")], _message, ["POST"]
+    )
+
+
+async def _generate(
+    name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
+) -> Response:
+    """Text-only calls go to a chat model, whatever model they name. Raises ApiError."""
+    values = await read_json(request, key, services)
+    check_values(values)
+    body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
+    catalog, asked = services.catalog.current, asks_for_picture(body)
+    draws = catalog.chat.find(name) is None and catalog.find(name) is not None
+    write = partial(_protocol, as_array and not stream)
+    try:
+        if asked or (asked is None and draws):
+            call = await asyncio.to_thread(_pictured_call, body, values, name, stream, write)
+            return await pictured_response(request, key, services, call)
+        model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
+    except ApiError as error:
+        rename_field(error, FIELDS)
+        raise
+    chat = await asyncio.to_thread(to_chat, body, model.name)
+    stops = tuple(body.generation_config.stop_sequences)
+    events = partial(services.any_model_chat.events, key, model, CHAT_ENDPOINT, chat, stops)
+    protocol = write(CompletionHead.of_call(model.name), 1)
+    return chat_response(request, key, services, events, protocol, ignored_header(ignored(values)), stream=stream)
+
+
+def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Any) -> PicturedCall:
+    """Raises BadRequest."""
+    chat = to_chat(body, name)
+    image = body.generation_config.image_config
+    config = image.model_dump(exclude_none=True) if image else None
+    pictured = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
+    options = {field: chat[field] for field in PICTURE_OPTIONS if field in chat}
+    return PicturedCall(pictured, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)
+
+
+def _protocol(as_array: bool, head: CompletionHead, _: int) -> Protocol:
+    def written(events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
+        return candidate_events(uuid.uuid4().hex, head.model, events)
+
+    async def listed(events: AsyncIterator[PicturedEvent]) -> list[Json]:
+        return [chunk async for chunk in written(events)]
+
+    to_body = listed if as_array else lambda events: collect(written(events))
+    return Protocol(written, to_body, _error, FIELDS, comment=None)  # Google's SDK takes a comment for a broken event
+
+
+def _error(error: ApiError) -> Json:
+    return error_answer(error)[1]
+
+
+def _chat_name(catalog: Catalog, name: str) -> str | None:
+    """The chat model of a name; for an image model's, the default."""
+    return None if catalog.chat.find(name) is None and catalog.find(name) is not None else name
+
+
+def _card(model: ImageModel | ChatModel) -> Json:
+    chats = isinstance(model, ChatModel)
+    methods = ["generateContent", "streamGenerateContent", *(["countTokens"] if chats else [])]
+    return {
+        "name": f"models/{model.name}",
+        "version": "1",
+        "displayName": model.name,
+        "description": "A chat model." if isinstance(model, ChatModel) else f"An image model ({model.tier}).",
+        "supportedGenerationMethods": methods,
+    }
