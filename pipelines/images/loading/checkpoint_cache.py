@@ -286,5 +286,5 @@ def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
 
 
 def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
-    """LRU, but checkpoints with `runtime.resident` last."""
-    return resident.checkpoint.spec.runtime.resident, resident.used_at
+    """Return what LRU sorts by, checkpoints with `runtime.resident` last."""
+    return loaded.checkpoint.spec.runtime.resident, loaded.used_at
