@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -101,38 +102,13 @@ def create_app(
 
     link = services.link
     forwarder = None if link is None else Forwarder(services.gateways, link, services.database.clock)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        with lock_home(settings.home), lock_database(settings) or nullcontext():
-            await services.database.in_patient_writer(services.database.migrate)
-            async with AsyncExitStack() as shutdown:
-                _register_shutdown(services, shutdown)
-                if link is not None and settings.gateway_url is not None:
-                    shutdown.push_async_callback(link.close)
-                    listener = listen(app, settings.gateway_url, link.secret, services.database.clock)
-                    await shutdown.enter_async_context(listener)
-                await recover_after_crash(services)
-                await services.decoders.start()
-                engines = _engines(services)
-                for engine in engines:
-                    await engine.start()
-                tasks = [
-                    asyncio.create_task(run_maintenance(services), name="maintenance"),
-                    asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
-                ]
-                if settings.cluster is not None:
-                    tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
-                shutdown.push_async_callback(_cancel_tasks, tasks)
-                yield
-
     # no docs pages: their scripts would come from the internet
     app = DocumentedApp(
         title="Darkroom",
         version=version("darkroom"),
         description=describe(dialects),
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        lifespan=lifespan,
+        lifespan=partial(_running, services, on_ready),
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
@@ -142,6 +118,40 @@ def create_app(
     for router in (*(module.router for module in ROUTES), *(each for one in dialects for each in one.routers)):
         app.include_router(router)
     handle_errors(app, forwarder)
+    _add_middleware(app, services, dialects, forwards=forwarder is not None)
+    return app
+
+
+@asynccontextmanager
+async def _running(services: Services, on_ready: Callable[[Services], None], app: FastAPI) -> AsyncIterator[None]:
+    """Run what the app stands on while this is entered: its lifespan."""
+    settings, link = services.settings, services.link
+    with lock_home(settings.home), lock_database(settings) or nullcontext():
+        await services.database.in_patient_writer(services.database.migrate)
+        async with AsyncExitStack() as shutdown:
+            _register_shutdown(services, shutdown)
+            if link is not None and settings.gateway_url is not None:
+                shutdown.push_async_callback(link.close)
+                listener = listen(app, settings.gateway_url, link.secret, services.database.clock)
+                await shutdown.enter_async_context(listener)
+            await recover_after_crash(services)
+            await services.decoders.start()
+            engines = _engines(services)
+            for engine in engines:
+                await engine.start()
+            tasks = [
+                asyncio.create_task(run_maintenance(services), name="maintenance"),
+                asyncio.create_task(_signal_ready(engines, services, on_ready), name="signal ready"),
+            ]
+            if settings.cluster is not None:
+                tasks.append(asyncio.create_task(follow_cluster(services), name="follow the cluster"))
+            shutdown.push_async_callback(_cancel_tasks, tasks)
+            yield
+
+
+def _add_middleware(app: FastAPI, services: Services, dialects: Sequence[Dialect], *, forwards: bool) -> None:
+    """Add what is around every route; what is added last is outermost."""
+    settings = services.settings
     app.add_middleware(
         BodyLimitMiddleware,
         budget=services.bodies,
@@ -156,7 +166,7 @@ def create_app(
         allow_private_network=True,  # a page on the internet may call a server in its user's network
         expose_headers=[*request_id_headers(dialects), *EXPOSED_HEADERS],
     )
-    if forwarder is not None:
+    if forwards:
         app.add_middleware(BodyRecorder)
     app.add_middleware(
         ObservabilityMiddleware,
@@ -164,7 +174,6 @@ def create_app(
         tracing=services.tracing,
         record=services.call_recorder.record,
     )
-    return app
 
 
 def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
