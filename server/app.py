@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
-from server.build import build_services
+from server.build.services import build_services
 from server.extras import DIALECTS
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.housekeeping import (
@@ -100,7 +100,7 @@ def create_app(
     services = build_services(settings, catalog_at_start(settings))
     services.telemetry.metrics.track_engines(lambda: _reports(services))
 
-    link = services.link
+    link = None if services.cluster is None else services.cluster.link
     forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
     # no docs pages: their scripts would come from the internet
     app = DocumentedApp(
@@ -125,14 +125,14 @@ def create_app(
 @asynccontextmanager
 async def _running(services: Services, on_ready: Callable[[Services], None], app: FastAPI) -> AsyncIterator[None]:
     """Run what the app stands on while this is entered: its lifespan."""
-    settings, link = services.settings, services.link
+    settings, cluster = services.settings, services.cluster
     with lock_home(settings.home), lock_database(settings) or nullcontext():
         await services.stores.database.in_patient_writer(services.stores.database.migrate)
         async with AsyncExitStack() as shutdown:
             _register_shutdown(services, shutdown)
-            if link is not None and settings.gateway_url is not None:
-                shutdown.push_async_callback(link.close)
-                listener = listen(app, settings.gateway_url, link.secret, services.stores.database.clock)
+            if cluster is not None and settings.gateway_url is not None:
+                shutdown.push_async_callback(cluster.link.close)
+                listener = listen(app, settings.gateway_url, cluster.link.secret, services.stores.database.clock)
                 await shutdown.enter_async_context(listener)
             await recover_after_crash(services)
             await services.engines.decoders.start()
