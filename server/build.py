@@ -37,11 +37,10 @@ from server.flows.call_recording import CallRecorder
 from server.flows.catalog_edit import EditHistory
 from server.flows.catalog_switch import CatalogSwitch
 from server.flows.catalog_update import CatalogUpdater, FileCatalogUpdater
-from server.flows.chat.any_model import AnyModelChat
-from server.flows.chat.complete import ChatCompletions
-from server.flows.chat.idempotency import KeyedChats
+from server.flows.chat.chats import Chats
+from server.flows.chat.keyed import KeyedChats
 from server.flows.chat.run import ChatRunner
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.source import ChatParts
 from server.flows.checkpoints import CheckpointManager
 from server.flows.cluster_catalog.member import CatalogMember
 from server.flows.cluster_catalog.start import StartCatalog
@@ -80,7 +79,6 @@ from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChats
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
@@ -129,11 +127,9 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         base.image_engine.unit_s,
         lambda: len(base.image_engine.alive),
     )
-    running_chats = RunningChats()
     limiter = RateLimiter(
         base.active_calls,
         base.active_responses,
-        running_chats,
         backlog,
         base.chat_engine,
         settings.max_running_per_key,
@@ -145,32 +141,33 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         base.ledger, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
     )
     runner = ChatRunner(base.chat_engine, base.metrics, base.tracing, base.database, base.background)
-    upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
-    completions = ChatCompletions(
+    parts = ChatParts(
         base.catalog,
         moderator,
         references,
         runner,
+        base.upstreams,
+        base.metrics,
         time_limit_s=settings.job_time_limit_s,
         leave_out_pictures=settings.leave_out_pictures,
     )
     active_chats, call_log = ActiveChats(), CallLog(base.database)
+    chats = Chats(parts, limiter, active_chats, base.drain)
     creator = _image_creator(base, references, moderator, backlog)
     image_calls = _image_calls(base, creator, limiter)
     history = History(base.response_store, base.conversation_store, base.storage, references)
-    planner = Planner(base.catalog, history, references, creator, settings.job_time_limit_s)
+    planner = Planner(base.catalog, history, references, creator)
     responses = Responses(
         base.active_responses, base.response_store, base.storage, base.expected_retries, base.gateways.owner
     )
     image_tool = ImageToolRunner(image_calls, creator, base.storage)
     checkpoints = CheckpointManager(settings.model_configs, settings.weights)
-    loop = ToolLoop(runner, upstream_chat, moderator, image_tool, base.response_store, base.expected_retries)
-    any_model_chat = AnyModelChat(completions, upstream_chat, moderator, limiter, base.drain)
+    loop = ToolLoop(chats, moderator, image_tool, base.response_store, base.expected_retries)
     response_creator = _response_creator(base, history, planner, loop, responses, limiter)
     job_queue = JobQueue(
         base.active_calls,
         base.active_responses,
-        running_chats,
+        active_chats,
         backlog,
         base.database,
         base.drain,
@@ -223,10 +220,8 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         ),
         limiter=limiter,
         moderator=moderator,
-        chat_completions=completions,
-        upstream_chat=upstream_chat,
-        any_model_chat=any_model_chat,
-        keyed_chats=KeyedChats(active_chats, base.call_store, limiter, base.background, base.drain),
+        chats=chats,
+        keyed_chats=KeyedChats(active_chats, base.call_store, limiter, base.background),
         image_calls=image_calls,
         webhooks=Webhooks(WebhookStore(base.database), settings.webhooks, settings.webhook_secret.read_bytes),
         image_jobs=ImageJobs(base.active_calls, base.call_store, base.storage, backlog, base.gateways.owner),
@@ -234,7 +229,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         responses=responses,
         conversations=Conversations(base.conversation_store, history, base.storage, limiter),
         pictured_chat=PicturedChat(image_calls, response_creator, base.storage, links=settings.links_in_chats),
-        compactor=Compactor(base.catalog, history, any_model_chat, base.storage),
+        compactor=Compactor(base.catalog, history, chats, base.storage),
         token_counter=TokenCounter(base.catalog, history, planner, runner, limiter),
         checkpoints=checkpoints,
         proofs=Proofs(base.catalog, base.image_engine, checkpoints, settings.job_time_limit_s),

@@ -21,10 +21,8 @@ from server.backends.gateway_link import GatewayLink
 from server.backends.storage import Storage
 from server.backends.upstream import UpstreamClient
 from server.flows.call_recording import CallRecorder
-from server.flows.chat.any_model import AnyModelChat
-from server.flows.chat.complete import ChatCompletions
-from server.flows.chat.idempotency import KeyedChats
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.chats import Chats
+from server.flows.chat.keyed import KeyedChats
 from server.flows.checkpoints import CheckpointManager
 from server.flows.cluster_catalog.member import CatalogMember
 from server.flows.images.idempotency import ImageCalls
@@ -104,9 +102,7 @@ class Services:
     thumbnails: Thumbnails
     limiter: RateLimiter
     moderator: Moderator
-    chat_completions: ChatCompletions
-    upstream_chat: UpstreamChat
-    any_model_chat: AnyModelChat
+    chats: Chats
     keyed_chats: KeyedChats
     image_calls: ImageCalls
     image_jobs: ImageJobs

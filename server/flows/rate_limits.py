@@ -10,10 +10,9 @@ calls of all of them count.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.calls import CallId
@@ -27,9 +26,6 @@ from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
 from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChat, RunningChats
-
-Item = TypeVar("Item")
 
 
 class RateLimiter:
@@ -39,7 +35,6 @@ class RateLimiter:
         self,
         calls: ActiveCalls,
         responses: ActiveResponses,
-        chats: RunningChats,
         backlog: Backlog,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
         max_running_per_key: int,
@@ -48,7 +43,6 @@ class RateLimiter:
     ) -> None:
         self._calls = calls
         self._responses = responses
-        self._running_chats = chats
         self._backlog = backlog
         self._chat_engine = chat_engine
         self._max_running_per_key = max_running_per_key
@@ -123,18 +117,6 @@ class RateLimiter:
         with self.counted(key):
             async with self.claimed(key, CallId(f"slot_{uuid.uuid4().hex}", key.id, "chat", "", None)):
                 yield
-
-    async def run_chat(
-        self, key: Key, model: str, endpoint: str, items: AsyncGenerator[Item, None]
-    ) -> AsyncGenerator[Item, None]:
-        """The items of a chat, which has a slot and is listed until the last of them. Raises RateLimited before the
-        first, and Cancelled."""
-        async with aclosing(items), self.slot(key):
-            chat = RunningChat(key.id, model, endpoint)
-            with self._running_chats.listed(chat):
-                async with aclosing(chat.follow(items)) as followed:
-                    async for item in followed:
-                        yield item
 
     def max_running(self, key: Key) -> int:
         """How many calls this key may have at once."""

@@ -14,7 +14,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.flows.chat.picture import PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, PictureDelta
 
 Json = dict[str, Any]
 REASONS: dict[FinishReason, str] = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
@@ -29,7 +29,7 @@ class CandidateWriter:
         self._pictures = False
         self._ends: list[Json] = []  # kept for the last chunk, which has the usage
 
-    def write(self, event: PicturedEvent) -> Iterator[Json]:
+    def write(self, event: AnswerEvent) -> Iterator[Json]:
         match event:
             case TextDelta():
                 yield self._chunk(event.choice, {"text": event.text})
@@ -66,7 +66,7 @@ class CandidateWriter:
         return {**counts, **thoughts, "candidatesTokensDetails": details}
 
 
-async def candidate_events(response_id: str, model: str, events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
+async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
     """The stream. Raises what `events` raises."""
     writer = CandidateWriter(response_id, model)
     async for event in events:

@@ -11,14 +11,14 @@ from server.errors import NotFound
 from server.flows.operators.reports import key_names
 from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall, ActiveCalls
+from server.state.active_chats import ActiveChat, ActiveChats
 from server.state.active_responses import ActiveResponse, ActiveResponses
 from server.state.drain import Drain
 from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChat, RunningChats
 
 WATCH_S = 0.5  # between two looks at the queue
 
-Job = ActiveCall | ActiveResponse | RunningChat
+Job = ActiveCall | ActiveResponse | ActiveChat
 
 
 class JobQueue:
@@ -28,7 +28,7 @@ class JobQueue:
         self,
         calls: ActiveCalls,
         responses: ActiveResponses,
-        chats: RunningChats,
+        chats: ActiveChats,
         backlog: Backlog,
         database: Database,
         drain: Drain,
@@ -64,9 +64,8 @@ class JobQueue:
     async def cancel(self, job_id: str, *, by: str) -> None:
         """End a job; it is not charged, unless it was already. Raises NotFound."""
         job = self._find(job_id)
-        key_id, endpoint = _origin(job)
         await _end(job)
-        details = {"key_id": key_id, "endpoint": endpoint}
+        details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 
     async def cancel_own(self, job_id: str, key_id: str) -> None:
@@ -74,27 +73,26 @@ class JobQueue:
         await _end(self._find(job_id, key_id))
 
     def _find(self, job_id: str, key_id: str | None = None) -> Job:
-        running = {_id(job): job for job in self._running()}
+        running = {job.call.id: job for job in self._running()}
         job = running.get(job_id)
-        if job is None or key_id not in {None, _origin(job)[0]}:
+        if job is None or key_id not in {None, job.call.key_id}:
             message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
             raise NotFound(message, param="id", code="job_not_found")
         return job
 
     def _running(self) -> list[Job]:
-        jobs: list[Job] = [*self._calls.all(), *self._responses.all(), *self._chats.all()]
+        jobs: list[Job] = [*self._calls.all(), *self._responses.all(), *self._chats.running()]
         return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
 
     def _describe(self, job: Job, names: Mapping[str, str]) -> QueuedJob:
-        key_id, endpoint = _origin(job)
         common = {
-            "id": _id(job),
-            "key_id": key_id,
-            "key_name": names.get(key_id, ""),
-            "endpoint": endpoint,
+            "id": job.call.id,
+            "key_id": job.call.key_id,
+            "key_name": names.get(job.call.key_id, ""),
+            "endpoint": job.call.endpoint,
             "created_at": job.created_at,
         }
-        if isinstance(job, RunningChat):
+        if isinstance(job, ActiveChat):
             state = "running" if job.admitted else "queued"
             return QueuedJob(**common, kind="chat", model=job.model, state=state, tokens=job.tokens)
         if isinstance(job, ActiveCall):
@@ -115,18 +113,9 @@ class JobQueue:
         return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
 
 
-def _id(job: Job) -> str:
-    return job.id if isinstance(job, RunningChat) else job.call.id
-
-
-def _origin(job: Job) -> tuple[str, str]:
-    """The id of its key, and its endpoint."""
-    return (job.key_id, job.endpoint) if isinstance(job, RunningChat) else (job.call.key_id, job.call.endpoint)
-
-
 async def _end(job: Job) -> None:
-    if isinstance(job, RunningChat):
-        await job.cancel()
+    if isinstance(job, ActiveChat):
+        await job.stop()
         return
     job.cancel()
     await job.wait_done()

@@ -8,14 +8,12 @@ from collections.abc import Sequence
 
 from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.sizes import SizeError, resolve_size
-from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
+from pipelines.protocol.chat import ChatSampling, JsonFormat
 from pipelines.protocol.images import Picture
-from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
-from server.flows.chat.run import UsageContext
 from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
@@ -51,13 +49,11 @@ class Planner:
         history: History,
         references: ReferenceLoader,
         creator: ImageCreator,
-        time_limit_s: float,
     ) -> None:
         self._catalog = catalog
         self._history = history
         self._references = references
         self._creator = creator
-        self._time_limit_s = time_limit_s
 
     async def plan(
         self,
@@ -70,15 +66,13 @@ class Planner:
         results_base: str,
     ) -> ResponsePlan:
         """Raises ApiError."""
-        _, vision = _abilities(model.source)
-        context = self.context(model.source, body, [*past.items, *inputs])
-        new_pictures = await self._new_pictures(key, body, past, inputs, vision=vision)
+        context = self.context(model, body, [*past.items, *inputs])
+        new_pictures = await self._new_pictures(key, body, past, inputs, vision=bool(model.vision))
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
         logprobs = "message.output_text.logprobs" in body.include
         return ResponsePlan(
             key=key,
-            source=model.source,
-            usage_context=UsageContext(key, model.name),
+            chat=model,
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
             messages=context.messages,
@@ -95,16 +89,15 @@ class Planner:
             truncate=body.truncation == "auto",
             logprobs=logprobs,
             top_logprobs=body.top_logprobs if logprobs else 0,
-            time_limit_s=self._time_limit_s,
             template_options=template_options(
                 body.reasoning.effort if body.reasoning else None, body.text.verbosity, body.chat_template_kwargs
             ),
         )
 
-    def context(self, source: ChatSpec | Upstream, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
+    def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
         """What the model reads. Raises BadRequest if it would see too many pictures and nothing may be dropped."""
-        tools, vision = _abilities(source)
-        context = build_context(items, body.instructions, tools=tools, vision=vision)
+        tools = model.tools is not False  # another server checks them itself
+        context = build_context(items, body.instructions, tools=tools, vision=bool(model.vision))
         count = len(context.pictures)
         if count > MAX_SHOWN and body.truncation != "auto":
             earlier = "conversation" if body.conversation else "previous_response_id"
@@ -173,7 +166,7 @@ class Planner:
         )
 
 
-def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
+def check_combinations(body: ResponseBody, model: ChatModel) -> None:
     """Refuse fields that exclude each other or that this kind of model can't do. Raises BadRequest."""
     if body.background and not body.store:
         message = "'background' needs 'store': true: a background response is read from where it is stored."
@@ -181,7 +174,7 @@ def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
     if body.stream_options is not None and not body.stream:
         message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
-    if body.tools and not _abilities(source)[0]:
+    if body.tools and model.tools is False:
         raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
     if body.conversation and body.previous_response_id:
         message = "'conversation' and 'previous_response_id' say two things of what came before: send one of them."
@@ -200,12 +193,6 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
     tools = [tool.model_dump() for tool in body.tools if not isinstance(tool, ImageTool)]
     effort = body.reasoning.effort if body.reasoning else None
     return chat_texts(new.messages, [*tools, template_options(effort, body.text.verbosity, body.chat_template_kwargs)])
-
-
-def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
-    """Whether the model calls tools, and whether it sees pictures. An upstream checks tools itself and gets no
-    pictures."""
-    return (True, False) if isinstance(source, Upstream) else (source.tools, source.vision)
 
 
 def _sampling(body: ResponseBody) -> ChatSampling:

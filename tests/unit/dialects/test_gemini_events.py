@@ -17,7 +17,7 @@ from pipelines.protocol.chat import (
 from server.dialects.gemini.answers import GenerateAnswer
 from server.dialects.gemini.events import candidate_events, collect
 from server.errors import ImageModerationBlocked, ModerationBlocked
-from server.flows.chat.picture import PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, PictureDelta
 from server.http.errors import error_answer
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(GenerateAnswer)
@@ -28,7 +28,7 @@ async def play(items: Sequence[Any]) -> AsyncIterator[Any]:
         yield item
 
 
-async def chunks(*events: PicturedEvent) -> list[dict[str, Any]]:
+async def chunks(*events: AnswerEvent) -> list[dict[str, Any]]:
     found = [chunk async for chunk in candidate_events("r1", "m", play((Admitted(3), *events)))]
     for chunk in found:
         ANSWER.validate_python(chunk)

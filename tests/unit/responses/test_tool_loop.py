@@ -18,11 +18,11 @@ TOOLS = read_tools(
 def plan(**options: Any) -> ResponsePlan:
     unused: Any = None
     fields: dict[str, Any] = {
-        "key": unused, "source": unused, "usage_context": unused, "moderation": unused, "inputs": (), "messages": (),
+        "key": unused, "chat": unused, "moderation": unused, "inputs": (), "messages": (),
         "pictures": (), "new_texts": (), "new_pictures": (), "image": None, "tools": TOOLS,
         "parallel_tool_calls": True, "max_tool_calls": None, "format": None,
         "max_output_tokens": None, "sampling": ChatSampling(), "truncate": False, "top_logprobs": 0,
-        "logprobs": False, "time_limit_s": 9.0, "template_options": {},
+        "logprobs": False, "template_options": {},
     }  # fmt: skip
     return ResponsePlan(**{**fields, **options})
 
