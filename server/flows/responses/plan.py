@@ -1,19 +1,16 @@
 """What one response needs to run, looked up and checked. Every field has its final value."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.images import ImageModel
-from pipelines.protocol.chat import ChatSampling, JsonFormat
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.flows.chat.request import ChatRequest
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference
 from server.flows.responses.tools import IMAGE_FUNCTION, ResponseTools
-from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 
 
@@ -36,23 +33,14 @@ class ResponsePlan:
 
     key: Key
     chat: ChatModel
+    request: ChatRequest  # of the first turn; further turns have more messages
     moderation: ModerationContext
     inputs: tuple[StoredItem, ...]  # as they are stored; empty if the response is not stored
-    messages: tuple[Json, ...]
-    pictures: tuple[Picture, ...]  # shown by the image_url parts of the messages, in order
     new_texts: tuple[str, ...]  # new in this round, to be moderated
     new_pictures: tuple[Picture, ...]
     image: ImagePlan | None
     tools: ResponseTools
-    parallel_tool_calls: bool
     max_tool_calls: int | None
-    format: JsonFormat | None
-    max_output_tokens: int | None
-    sampling: ChatSampling
-    truncate: bool
-    top_logprobs: int
-    logprobs: bool
-    template_options: Mapping[str, Any]
 
     @property
     def image_required(self) -> bool:

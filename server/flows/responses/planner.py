@@ -4,7 +4,8 @@ Whatever can be known to fail before the chat model runs fails here.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.sizes import SizeError, resolve_size
@@ -14,6 +15,7 @@ from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
+from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
@@ -30,8 +32,9 @@ from server.flows.responses.context import (
 from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan
-from server.flows.responses.tools import read_tools
+from server.flows.responses.tools import ResponseTools, read_tools
 from server.schemas.local_models import template_options
+from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
@@ -69,29 +72,18 @@ class Planner:
         context = self.context(model, body, [*past.items, *inputs])
         new_pictures = await self._new_pictures(key, body, past, inputs, vision=bool(model.vision))
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
-        logprobs = "message.output_text.logprobs" in body.include
+        tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
             chat=model,
+            request=_request(body, tools, context.messages, await self.decode(key, context.pictures)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
-            messages=context.messages,
-            pictures=await self.decode(key, context.pictures),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
             new_pictures=new_pictures,
             image=image,
-            tools=read_tools(body.tools, body.tool_choice),
-            parallel_tool_calls=body.parallel_tool_calls,
+            tools=tools,
             max_tool_calls=body.max_tool_calls,
-            format=_format(body),
-            max_output_tokens=body.max_output_tokens,
-            sampling=_sampling(body),
-            truncate=body.truncation == "auto",
-            logprobs=logprobs,
-            top_logprobs=body.top_logprobs if logprobs else 0,
-            template_options=template_options(
-                body.reasoning.effort if body.reasoning else None, body.text.verbosity, body.chat_template_kwargs
-            ),
         )
 
     def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
@@ -191,20 +183,43 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
     """The texts of this round, for moderation."""
     new = build_context(inputs, body.instructions, tools=True, vision=False)
     tools = [tool.model_dump() for tool in body.tools if not isinstance(tool, ImageTool)]
-    effort = body.reasoning.effort if body.reasoning else None
-    return chat_texts(new.messages, [*tools, template_options(effort, body.text.verbosity, body.chat_template_kwargs)])
+    return chat_texts(new.messages, [*tools, _template_options(body)])
 
 
-def _sampling(body: ResponseBody) -> ChatSampling:
-    return ChatSampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        top_k=body.top_k,
-        min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
+def _request(
+    body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], pictures: tuple[Picture, ...]
+) -> ChatRequest:
+    """Return what the model is asked first."""
+    logprobs = "message.output_text.logprobs" in body.include
+    return ChatRequest(
+        messages=messages,
+        pictures=pictures,
+        tools=tools.functions,
+        tool_choice=tools.mode,
+        allowed_tools=tools.allowed,
+        input_grammars=tools.grammars,
+        parallel_tool_calls=body.parallel_tool_calls,
+        format=_format(body),
+        max_tokens=body.max_output_tokens,
+        sampling=ChatSampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+        ),
+        truncate=body.truncation == "auto",
+        logprobs=logprobs,
+        top_logprobs=body.top_logprobs if logprobs else 0,
+        template_options=_template_options(body),
     )
+
+
+def _template_options(body: ResponseBody) -> Mapping[str, Any]:
+    effort = body.reasoning.effort if body.reasoning else None
+    return template_options(effort, body.text.verbosity, body.chat_template_kwargs)
 
 
 def _format(body: ResponseBody) -> JsonFormat | None:

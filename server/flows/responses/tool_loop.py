@@ -87,7 +87,7 @@ class ToolLoop:
     async def run(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """Run the response, then record and emit its end."""
         response.emit_snapshot("response.created")
-        state = LoopState(list(plan.messages))
+        state = LoopState([dict(message) for message in plan.request.messages])
         status: ResponseStatus = "completed"
         failure: ApiError | None = None
         try:
@@ -129,7 +129,7 @@ class ToolLoop:
                 response,
                 hosted=plan.image is not None,
                 max_image_calls=calls_left,
-                logprobs=plan.logprobs,
+                logprobs=plan.request.logprobs,
                 called=plan.tools.called,
             )
             reason = await self._run_turn(plan, response, turn, writer, state)
@@ -183,7 +183,7 @@ class ToolLoop:
     ) -> None:
         if plan.image is None:
             raise EngineFailure("The model called a tool that was not offered.")
-        fallback_prompt = last_user_text(plan.messages) if plan.image_required else None
+        fallback_prompt = last_user_text(plan.request.messages) if plan.image_required else None
 
         def record_item(item: StoredItem) -> Write:
             return self._store.output_write(response.record, len(plan.inputs) + call.index, item)
@@ -248,23 +248,10 @@ def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int
         names = plan.tools.allowed or tuple(plan.tools.called)
         allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
-    limit, spent = plan.max_output_tokens, state.usage.completion_tokens
-    return ChatRequest(
-        messages=tuple(state.messages),
-        pictures=plan.pictures,
-        tools=plan.tools.functions,
-        input_grammars=plan.tools.grammars,
-        tool_choice=choice,
-        allowed_tools=allowed,
-        parallel_tool_calls=plan.parallel_tool_calls,
-        format=plan.format,
-        max_tokens=None if limit is None else max(1, limit - spent),
-        sampling=plan.sampling,
-        logprobs=plan.logprobs,
-        top_logprobs=plan.top_logprobs,
-        truncate=plan.truncate,
-        template_options=plan.template_options,
-    )
+    limit, spent = plan.request.max_tokens, state.usage.completion_tokens
+    left = None if limit is None else max(1, limit - spent)
+    messages = tuple(state.messages)
+    return replace(plan.request, messages=messages, tool_choice=choice, allowed_tools=allowed, max_tokens=left)
 
 
 def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:
