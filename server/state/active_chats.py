@@ -62,7 +62,7 @@ class ActiveChat(ActiveJob[Json]):
         return self._admitted
 
     async def run(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
-        """Yield the items, until their end. Raises Cancelled after `stop`."""
+        """Yield the items, until their end. Raises Cancelled after `cancel_and_wait`."""
         self._running = items
         try:
             while not self.stopped:
@@ -87,7 +87,7 @@ class ActiveChat(ActiveJob[Json]):
             self._admitted = True
             self._notify()
 
-    async def stop(self) -> None:
+    async def cancel_and_wait(self) -> None:
         """End what `run` yields, and wait until it has ended. What it used is counted."""
         self.stopped = True
         if self._waiting is not None:

@@ -64,13 +64,13 @@ class JobQueue:
     async def cancel(self, job_id: str, *, by: str) -> None:
         """End a job; it is not charged, unless it was already. Raises NotFound."""
         job = self._find(job_id)
-        await _end(job)
+        await job.cancel_and_wait()
         details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 
     async def cancel_own(self, job_id: str, key_id: str) -> None:
         """The same by the key whose job it is."""
-        await _end(self._find(job_id, key_id))
+        await self._find(job_id, key_id).cancel_and_wait()
 
     def _find(self, job_id: str, key_id: str | None = None) -> Job:
         running = {job.call.id: job for job in self._running()}
@@ -111,14 +111,6 @@ class JobQueue:
         model = job.record.echo.get("model")
         state = "queued" if job.status == "queued" else "running"
         return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
-
-
-async def _end(job: Job) -> None:
-    if isinstance(job, ActiveChat):
-        await job.stop()
-        return
-    job.cancel()
-    await job.wait_done()
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:

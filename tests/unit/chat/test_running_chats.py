@@ -136,7 +136,7 @@ async def test_a_chat_whose_client_reads_slowly_is_ended_at_once() -> None:
     chat = ActiveChat(CALL)
     followed = chat.run(items())
     assert await anext(followed) == 0
-    await chat.stop()
+    await chat.cancel_and_wait()
     assert ended.is_set()
     with pytest.raises(Cancelled):
         await anext(followed)
