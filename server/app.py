@@ -13,11 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
 from server.build import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
+from server.extras import DIALECTS
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.housekeeping import (
     follow_cluster,
@@ -29,10 +31,11 @@ from server.housekeeping import (
 )
 from server.http.body_limit import BodyLimitMiddleware
 from server.http.cors import ApiCorsMiddleware
+from server.http.dialect import Dialect, dialects_of, find_dialect, request_id_headers
 from server.http.errors import error_answer, note_error
 from server.http.forwarding import BodyRecorder, Forwarder, listen
 from server.http.observability import ObservabilityMiddleware
-from server.http.openapi_document import DESCRIPTION, DocumentedApp
+from server.http.openapi_document import DocumentedApp, describe
 from server.routes import (
     account,
     admin,
@@ -42,11 +45,9 @@ from server.routes import (
     conversations,
     files,
     gateways,
-    gemini,
     health,
     image_jobs,
     images,
-    messages,
     models,
     operator_keys,
     operator_queue,
@@ -61,10 +62,28 @@ from server.telemetry.engine_metrics import EngineReport
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
-MISPLACED = {"images", "chat", "responses", "conversations", "messages", "models"}  # first parts of URLs without /v1
+ROUTES = (
+    images,
+    image_jobs,
+    chat,
+    responses,
+    conversations,
+    models,
+    files,
+    health,
+    console,
+    admin,
+    checkpoints,
+    gateways,
+    account,
+    results,
+    operator_keys,
+    operator_queue,
+    operator_reports,
+    unsupported,
+)
+MISPLACED = {"images", "chat", "responses", "conversations", "models"}  # first parts of URLs without /v1
 EXPOSED_HEADERS = [
-    "x-request-id",
-    "request-id",
     "retry-after",
     "x-darkroom-ignored",
     "x-darkroom-truncated",
@@ -77,8 +96,13 @@ EXPOSED_HEADERS = [
 ]
 
 
-def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda _: None) -> FastAPI:
-    """The ASGI app. Raises CatalogError and StartError. `on_ready` is called once, when all workers are ready."""
+def create_app(
+    settings: Settings,
+    on_ready: Callable[[Services], None] = lambda _: None,
+    dialects: Sequence[Dialect] = DIALECTS,
+) -> FastAPI:
+    """Build the ASGI app, and all that it stands on. `on_ready` is called once, when all workers are ready. Raises
+    CatalogError and StartError."""
     services = build_services(settings, catalog_at_start(settings))
     services.metrics.track_engines(lambda: _reports(services))
 
@@ -113,7 +137,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
     app = DocumentedApp(
         title="Darkroom",
         version=version("darkroom"),
-        description=DESCRIPTION,
+        description=describe(dialects),
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
         redirect_slashes=False,
@@ -121,30 +145,9 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         redoc_url=None,
     )
     app.state.services = services
-    app.include_router(gemini.stable)
-    for module in (
-        images,
-        image_jobs,
-        chat,
-        responses,
-        conversations,
-        messages,
-        gemini,
-        models,
-        files,
-        health,
-        console,
-        admin,
-        checkpoints,
-        gateways,
-        account,
-        results,
-        operator_keys,
-        operator_queue,
-        operator_reports,
-        unsupported,
-    ):
-        app.include_router(module.router)
+    app.state.dialects = dialects
+    for router in (*(module.router for module in ROUTES), *(each for one in dialects for each in one.routers)):
+        app.include_router(router)
     _handle_errors(app, forwarder)
     app.add_middleware(
         BodyLimitMiddleware,
@@ -158,7 +161,7 @@ def create_app(settings: Settings, on_ready: Callable[[Services], None] = lambda
         allow_methods=["*"],
         allow_headers=["*"],
         allow_private_network=True,  # a page on the internet may call a server in its user's network
-        expose_headers=EXPOSED_HEADERS,
+        expose_headers=[*request_id_headers(dialects), *EXPOSED_HEADERS],
     )
     if forwarder is not None:
         app.add_middleware(BodyRecorder)
@@ -242,9 +245,9 @@ def _handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
             url = await forwarder.find_url(request.scope, error)
             if url is not None:
                 return forwarder.answer(request.scope, error, url)
-        api_error = error if isinstance(error, ApiError) else _translate(error, request.url.path)
+        api_error = error if isinstance(error, ApiError) else _translate(error, request.scope)
         note_error(request.scope, api_error)
-        status, body = error_answer(request.url.path, api_error)
+        status, body = error_answer(request.scope, api_error)
         return JSONResponse(body, status_code=status, headers=api_error.headers)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = answer
@@ -252,9 +255,9 @@ def _handle_errors(app: FastAPI, forwarder: Forwarder | None) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _translate(error: Exception, path: str) -> ApiError:
+def _translate(error: Exception, scope: Scope) -> ApiError:
     if isinstance(error, HTTPException) and error.status_code == 404:
-        return NotFound(f"Unknown request URL. {_advice(path)}", code="unknown_url")
+        return NotFound(f"Unknown request URL. {_advice(scope)}", code="unknown_url")
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return MethodNotAllowed(f"This URL does not take that method. It takes: {allowed}.", headers={"Allow": allowed})
@@ -265,15 +268,16 @@ def _translate(error: Exception, path: str) -> ApiError:
     return BadRequest("The request could not be read: the client closed its connection.")
 
 
-def _advice(path: str) -> str:
-    """What to do about a URL that is not served: a client's base URL is the part that people get wrong."""
+def _advice(scope: Scope) -> str:
+    """Return what to do about a URL that is not served: a client's base URL is the part that people get wrong."""
+    path: str = scope["path"]
     first, _, rest = path.lstrip("/").partition("/")
-    if first in MISPLACED or (first == "v1" and rest.startswith("v1")):
-        return (
-            "URLs begin with /v1 once: the base URL of OpenAI's clients ends in /v1, that of Anthropic's and Google's "
-            "does not."
-        )
-    return "The routes are listed at /openapi.json."
+    twice = first == "v1" and rest.startswith("v1")
+    if not (first in MISPLACED or twice or find_dialect(scope, f"/v1{path}")):
+        return "The routes are listed at /openapi.json."
+    others = " and ".join(f"{dialect.vendor}'s" for dialect in dialects_of(scope))
+    advice = "URLs begin with /v1 once: the base URL of OpenAI's clients ends in /v1"
+    return f"{advice}, that of {others} does not." if others else f"{advice}."
 
 
 def _bad_parameter(error: RequestValidationError) -> ApiError:

@@ -6,15 +6,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import Forbidden
+from server.http.dialect import find_dialect
 
-PATHS = ("/v1/", "/v1beta/", "/cdn/")  # what needs a key, or a name that can't be guessed
+PATHS = ("/v1/", "/cdn/")  # what needs a key, or a name that can't be guessed; so do the paths of dialects
 
 
 class ApiCorsMiddleware(CORSMiddleware):
     """CORS for the API alone: what answers without a key is not for other sites to read."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(PATHS):
+        path = scope.get("path", "")
+        if scope["type"] == "http" and (path.startswith(PATHS) or find_dialect(scope, path)):
             await super().__call__(scope, receive, send)
         else:
             await self.app(scope, receive, send)

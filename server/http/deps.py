@@ -1,6 +1,6 @@
 """What routes take from a request: the services, its API key, and what its headers ask for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from server.accounts.keys import Key, authenticate, find_usable_key
 from server.errors import BadRequest, Unauthorized
 from server.flows.retries import RetryInfo
+from server.http.dialect import Dialect, dialects_of
 from server.http.public_address import own_address
 from server.services import Services
 from server.telemetry.call_trace import current_trace
@@ -16,8 +17,7 @@ from server.telemetry.call_trace import current_trace
 MAX_IDEMPOTENCY_KEY = 255
 SESSION_COOKIE = "darkroom-session"
 FORWARDED = "darkroom.forwarded"  # in the ASGI scope of what another gateway has sent: the id of the caller's key
-KEY_HEADERS = ("x-api-key", "api-key", "x-goog-api-key")  # what Anthropic's, Azure's and Google's clients send
-KEY_QUERY_PATHS = "/v1beta/"  # below it the query's `key` is read too, as Google's clients send it
+KEY_HEADER = "api-key"  # what Azure's clients send
 
 
 def services(request: Request) -> Services:
@@ -68,12 +68,20 @@ def bearer(request: Request) -> str:
 
 
 def find_secret(request: Request) -> str | None:
-    """Of the Authorization header, else of another protocol's place for it."""
+    """Return the secret of the Authorization header, else of a dialect's place for it."""
     scheme, _, secret = request.headers.get("authorization", "").strip().partition(" ")
-    sent = [secret if scheme.lower() == "bearer" else "", *(request.headers.get(name, "") for name in KEY_HEADERS)]
-    if request.url.path.startswith(KEY_QUERY_PATHS):
-        sent.append(request.query_params.get("key", ""))
+    dialects = dialects_of(request.scope)
+    sent = [secret] if scheme.lower() == "bearer" else []
+    sent += [request.headers.get(name, "") for name in key_headers(dialects)]
+    for path, name in filter(None, (dialect.key_query for dialect in dialects)):
+        if request.url.path.startswith(path):
+            sent.append(request.query_params.get(name, ""))
     return next((text.strip() for text in sent if text.strip()), None)
+
+
+def key_headers(dialects: Sequence[Dialect]) -> list[str]:
+    """Return the names of the headers in which a key may come, beside Authorization."""
+    return [*(name for dialect in dialects for name in dialect.key_headers), KEY_HEADER]
 
 
 async def _session_key(request: Request, services: Services) -> Key | None:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.accounts.money import format_money
 from server.errors import ApiError, EngineFailure, StorageFailed
+from server.http.dialect import dialects_of, request_id_headers
 from server.http.errors import ERROR_CODE, send_error
 from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, begin_trace
 from server.telemetry.metrics import Metrics
@@ -50,7 +51,8 @@ class ObservabilityMiddleware:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 replayed = "idempotency-replayed" in headers
-                headers["x-request-id"] = headers["request-id"] = request_id  # OpenAI's name and Anthropic's
+                for name in request_id_headers(dialects_of(scope)):
+                    headers[name] = request_id
                 headers["openai-version"] = "2020-10-01"
                 headers["openai-processing-ms"] = str(round((time.perf_counter() - started_at) * 1000))
             await send(message)

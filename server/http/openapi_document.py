@@ -2,20 +2,26 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, cast
 
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
+from server.http.deps import key_headers
+from server.http.dialect import Dialect
 from server.http.openapi import JSON_TEXT, Json, shared_components
 
-DESCRIPTION = (
-    "Images, chat completions and responses in the shapes of OpenAI's API. OpenAI's SDKs work with this server's URL "
-    "and one of its keys, which is sent as `Authorization: Bearer KEY`, or as `api-key` or `x-api-key`. Every "
-    "error has the same body."
-)
+
+def describe(dialects: Sequence[Dialect]) -> str:
+    """Return what the API is, and where a client sends its key."""
+    headers = " or ".join(f"`{name}`" for name in key_headers(dialects))
+    return (
+        "Images, chat completions and responses in the shapes of OpenAI's API. OpenAI's SDKs work with this server's "
+        f"URL and one of its keys, which is sent as `Authorization: Bearer KEY`, or as {headers}. Every error has the "
+        "same body."
+    )
 
 
 class DocumentedApp(FastAPI):

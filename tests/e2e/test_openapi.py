@@ -14,7 +14,9 @@ import httpx
 import pytest
 from PIL import Image
 
-from server.http import dialect_examples, examples
+from server.dialects.anthropic import examples as of_anthropic
+from server.dialects.gemini import examples as of_gemini
+from server.http import examples
 from server.http.examples import Examples
 from tests.support.harness import Server
 from tests.support.openapi import Json, check, operations, response
@@ -34,11 +36,11 @@ BODIES: dict[str, Examples] = {
     "/v1/chat/completions": examples.CHAT,
     "/v1/images/edits": examples.EDIT,
     "/v1/images/generations": examples.GENERATION,
-    "/v1/messages": dialect_examples.MESSAGES,
-    "/v1/messages/count_tokens": dialect_examples.COUNT,
-    "/v1beta/models/{model}:countTokens": dialect_examples.COUNT_TOKENS,
-    "/v1beta/models/{model}:generateContent": dialect_examples.GENERATE,
-    "/v1beta/models/{model}:streamGenerateContent": dialect_examples.GENERATE,
+    "/v1/messages": of_anthropic.MESSAGES,
+    "/v1/messages/count_tokens": of_anthropic.COUNT,
+    "/v1beta/models/{model}:countTokens": of_gemini.COUNT_TOKENS,
+    "/v1beta/models/{model}:generateContent": of_gemini.GENERATE,
+    "/v1beta/models/{model}:streamGenerateContent": of_gemini.GENERATE,
     "/v1/conversations": examples.CONVERSATION,
     "/v1/conversations/{conversation_id}": examples.CHANGE_CONVERSATION,
     "/v1/conversations/{conversation_id}/items": examples.CONVERSATION_ITEMS,

@@ -6,7 +6,7 @@ Models of other servers are drawn by those.
 import asyncio
 import io
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,8 @@ from server.app import create_app
 from server.backends.engine_host import EngineHost
 from server.backends.image_upstream.wire import UpstreamLauncher
 from server.backends.job_events import JobEvents
+from server.extras import DIALECTS
+from server.http.dialect import Dialect
 from server.services import Services
 from server.settings import REPOSITORY, Settings
 
@@ -124,6 +126,7 @@ async def in_process(
     more_of_alpha: str = "",
     configs: Path = REPOSITORY / "model_configs",
     database: str | None = None,
+    dialects: Sequence[Dialect] = DIALECTS,
     **settings: Any,
 ) -> AsyncIterator[InProcess]:
     """Run the app with the shipped catalog until the block ends. The gate is open. `lora_folder` is alpha's, below the
@@ -139,7 +142,8 @@ async def in_process(
     workers.gate.set()
     with pytest.MonkeyPatch.context() as monkeypatch:
         _script(monkeypatch, workers)
-        app = create_app(Settings(home=home, weights=home, model_configs=configs, database=database, **settings))
+        known = Settings(home=home, weights=home, model_configs=configs, database=database, **settings)
+        app = create_app(known, dialects=dialects)
         async with app.router.lifespan_context(app):
             headers = await asyncio.to_thread(_authorization, app.state.services.database)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

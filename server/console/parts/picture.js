@@ -19,6 +19,7 @@ export function picturesOf(job) {
     const stored = Object.entries(job.stored?.find((entry) => entry.id === id) ?? {}).filter(([, value]) => value != null);
     return {
       id,
+      call_id: job.id,
       url: item.url,
       prompt: request?.prompt,
       model: result.parameters.model,

@@ -2,6 +2,7 @@
 // The server knows all calls of the key: those that run are found again after a reload.
 import { ApiError, get, json, resultName } from "../core/api.js";
 import { createStore } from "../core/store.js";
+import { keepSent } from "./sent-files.js";
 
 export const jobs = createStore([]); // newest first
 const ENDED = new Set(["succeeded", "failed", "cancelled"]);
@@ -49,8 +50,13 @@ function add(state, request) {
   follow(state.id);
 }
 
+// A reference that is no result of the server.
+const isUploaded = (reference) => reference instanceof File || reference.startsWith("data:");
+
 async function start(route, body, request) {
   const state = await json("POST", `/v1/images/${route}`, body);
+  const { image = [], strokes = [] } = request;
+  if (strokes.length || image.some(isUploaded)) await keepSent(state.id, image, strokes);
   add(state, { ...request, endpoint: `images.${route}` });
   return state.id;
 }

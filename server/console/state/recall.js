@@ -3,6 +3,7 @@ import { N } from "../core/i18n.js";
 import { navigate } from "../core/router.js";
 import { draft, edit, EMPTY, EMPTY_EDIT, referenceTo } from "./draft.js";
 import { can, findModel, models } from "./models.js";
+import { sentWith } from "./sent-files.js";
 
 // The fields of a request for images. What else stands in a picture's `parameters` is told and never sent.
 // tests/unit/test_console_files.py compares them with the schema.
@@ -74,8 +75,9 @@ function recallEdit(picture, fields, references, lost) {
   navigate("edit");
 }
 
-// Edits with one image go to Edit, all else to Generate.
-export function recall(picture) {
+// Edits with one image go to Edit, all else to Generate. A page that did not send the call asks the browser for its files.
+export async function recall(recorded) {
+  const picture = recorded.references ? recorded : { ...recorded, ...(await sentWith(recorded.call_id)) };
   const lost = [];
   const fields = sentFields(picture);
   sendable(fields, findModel(models.get(), fields.model), lost);

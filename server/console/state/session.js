@@ -6,6 +6,7 @@ import { createStore } from "../core/store.js";
 import { deleteNow } from "./deletions.js";
 import { jobs } from "./jobs.js";
 import { loadModels, models } from "./models.js";
+import { deleteSent } from "./sent-files.js";
 
 export const session = createStore({ key: null, operator: false });
 
@@ -45,4 +46,5 @@ export async function signOut() {
   for (const role of ["key", "operator"]) settle(role, false);
   models.set([]);
   jobs.set([]);
+  await deleteSent();
 }

@@ -30,8 +30,15 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {"code": error.status, "message": error.message, "status": status, "details": [info]}}
 
 
+def error_answer(error: ApiError) -> tuple[int, dict[str, Any]]:
+    """Return status and body. What the policy refuses is an answer of this protocol, not an error."""
+    if isinstance(error, ModerationBlocked):
+        return 200, blocked_body(error)
+    return error.status, error_body(error)
+
+
 def blocked_body(error: ModerationBlocked) -> dict[str, Any]:
-    """What the policy refuses is an answer of this protocol, not an error: of the prompt, or of what came of it."""
+    """Return the answer that says that the policy refuses the prompt, or what came of it."""
     pictures = isinstance(error, ImageModerationBlocked)
     reason = "IMAGE_SAFETY" if pictures else "SAFETY"
     if error.details["moderation_stage"] == "input":

@@ -136,6 +136,59 @@ await spec("recall-of-an-edit", "/console/gallery", async (page, { shot }) => {
   await shot("recall-of-an-edit", { width: "phone" });
 });
 
+// Files that this browser sent, with the paint on one: both are back after a reload, until its person signs out.
+const made = await api("POST", "/v1/images/generations", { model: ALPHA, prompt: "a green hill", seed: 4, size: "768x512", output_format: "jpeg", response_format: "b64_json" });
+const hill = { name: "hill.jpg", mimeType: "image/jpeg", buffer: Buffer.concat([Buffer.from(made.body.data[0].b64_json, "base64"), Buffer.from([0])]) }; // no result has these bytes
+
+await spec("recall-of-sent-files", "/console/edit", async (page) => {
+  const canvas = page.locator(".easel canvas");
+  const painted = () => canvas.evaluate((element) => element.getContext("2d").getImageData(0, 0, element.width, element.height).data.filter((value, index) => index % 4 === 3 && value > 0).length);
+  await page.locator("#model").selectOption(ALPHA);
+  await page.locator("#image").setInputFiles(hill);
+  await page.waitForFunction(() => document.querySelector(".easel canvas")?.width === 768);
+  const box = await canvas.boundingBox();
+  await page.mouse.move(box.x + box.width * 0.1, box.y + box.height * 0.15);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.9, box.y + box.height * 0.15, { steps: 5 });
+  await page.mouse.up();
+  await page.getByLabel("What it shall become").fill("a painted hill");
+  await page.locator("#seed").fill("5");
+  const once = await painted();
+  await page.getByRole("button", { name: /^Generate · CNY/ }).click();
+  await page.getByLabel("Before and after").waitFor();
+
+  await openFirst(page, "a painted hill"); // goes there by its address: nothing of the page before is left
+  await sentAfterRecall(page);
+  await page.getByLabel("Before and after").waitFor();
+  assert.equal(await painted(), once);
+  const [again, first] = (await api("GET", "/v1/darkroom/results?limit=2&q=a+painted+hill")).body.data;
+  assert.notEqual(again.call_id, first.call_id);
+  assert.deepEqual(again.parameters, first.parameters);
+  assert.equal(again.parameters.masked, true);
+  assert.ok((await difference(page, again.id, first.id)) < 0.01); // the same picture
+
+  await page.goto(`${base}/console`);
+  await page.locator("#model").selectOption(ALPHA);
+  await page.locator("#prompt").fill("a hill by its file");
+  await page.locator("#image").setInputFiles(hill);
+  await page.getByAltText("Reference 1").waitFor();
+  await page.getByRole("button", { name: /^Generate · CNY/ }).click();
+  await page.getByRole("button", { name: "Open a hill by its file" }).waitFor();
+  await openFirst(page, "a hill by its file");
+  const body = (await sentAfterRecall(page)).postDataJSON();
+  assert.deepEqual(body.image, [`data:image/jpeg;base64,${hill.buffer.toString("base64")}`]);
+
+  const kept = () => page.evaluate(async () => {
+    const { sentWith } = await import("/console/state/sent-files.js");
+    const { data } = await (await fetch("/v1/darkroom/results?limit=1&q=a+painted+hill")).json();
+    return data.length ? sentWith(data[0].call_id) : null;
+  });
+  assert.equal((await kept()).strokes.length, 1);
+  await page.getByRole("button", { name: "Sign out" }).click();
+  const left = () => page.evaluate(async (call) => (await import("/console/state/sent-files.js")).sentWith(call), again.call_id);
+  await eventually(async () => assert.equal(await left(), null));
+});
+
 // What only other checkpoints have: the console's own recall of a picture that the gallery could list.
 await spec("recall-of-more", "/console", async (page, { looks }) => {
   await page.locator("#prompt").waitFor();

@@ -15,10 +15,10 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from server.dialects.gemini.answers import GenerateAnswer
+from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
 from server.errors import ImageModerationBlocked, ModerationBlocked
 from server.flows.chat.events import AnswerEvent, PictureDelta
-from server.http.errors import error_answer
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(GenerateAnswer)
 
@@ -79,9 +79,7 @@ async def test_each_picture_is_a_candidate() -> None:
 
 
 def test_a_refusal_of_the_policy_is_an_answer_without_a_picture() -> None:
-    path = "/v1beta/models/m:generateContent"
-    status, body = error_answer(path, ImageModerationBlocked("no", "input", ["x"]))
+    status, body = error_answer(ImageModerationBlocked("no", "input", ["x"]))
     assert (status, body["promptFeedback"]["blockReason"]) == (200, "IMAGE_SAFETY")
-    status, body = error_answer(path, ModerationBlocked("no", "output", ["x"]))
+    status, body = error_answer(ModerationBlocked("no", "output", ["x"]))
     assert (status, body["candidates"][0]["finishReason"]) == (200, "SAFETY")
-    assert error_answer("/v1/chat/completions", ModerationBlocked("no", "input", ["x"]))[0] == 400

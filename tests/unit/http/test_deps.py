@@ -1,12 +1,17 @@
 """What is read of a request before any route's own fields."""
 
+from types import SimpleNamespace
+
 import pytest
 from starlette.requests import Request
 
 from server.errors import Unauthorized
+from server.extras import DIALECTS
 from server.http.deps import bearer, ignored_header, read_retry_info
 from server.schemas.json_shape import JsonTooComplex
 from server.schemas.validation import MalformedBody, parse_json
+
+APP = SimpleNamespace(state=SimpleNamespace(dialects=DIALECTS))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", f"-{'9' * 400}.0"])
@@ -66,7 +71,7 @@ def test_the_key_is_found_where_each_protocol_has_it(
 ) -> None:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "headers": raw, "path": path, "query_string": query.encode(), "server": ("x", 80)}
-    request = Request(scope)
+    request = Request(scope | {"app": APP})
     if secret is not None:
         assert bearer(request) == secret
         return

@@ -1,13 +1,29 @@
 """Errors in the shape of the protocol whose URL was called."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from server.errors import ApiError, BadRequest, EngineFailure, Overloaded, ReplayedError, TooLarge, Unauthorized
-from server.http.errors import error_body, send_error
+from server.errors import (
+    ApiError,
+    BadRequest,
+    EngineFailure,
+    ModerationBlocked,
+    Overloaded,
+    ReplayedError,
+    TooLarge,
+    Unauthorized,
+)
+from server.extras import DIALECTS
+from server.http.errors import error_answer, send_error
 
 BAD = BadRequest("Invalid 'n'.", param="n", code="invalid_type")
+APP = SimpleNamespace(state=SimpleNamespace(dialects=DIALECTS))
+
+
+def error_body(path: str, error: ApiError) -> Any:
+    return error_answer({"path": path, "app": APP}, error)[1]
 
 
 def test_openais_shape_is_that_of_all_other_urls() -> None:
@@ -50,7 +66,7 @@ async def test_what_is_refused_before_its_route_has_that_shape_too() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await send_error(Overloaded("full", 3), {"type": "http", "path": "/v1/messages"}, send)
+    await send_error(Overloaded("full", 3), {"type": "http", "path": "/v1/messages", "app": APP}, send)
     start, body = sent
     assert start["status"] == 503
     assert (b"retry-after", b"3") in start["headers"]
@@ -60,3 +76,12 @@ async def test_what_is_refused_before_its_route_has_that_shape_too() -> None:
 def test_an_error_with_a_body_of_its_own_keeps_it() -> None:
     recorded = {"message": "no", "type": "image_generation_user_error", "param": "size", "code": "invalid_value"}
     assert error_body("/v1/images/generations", ReplayedError(400, recorded)) == {"error": recorded}
+
+
+def test_what_the_policy_refuses_is_no_error_in_googles_protocol_alone() -> None:
+    blocked = ModerationBlocked("no", "input", ["x"])
+    statuses = [
+        error_answer({"path": path, "app": APP}, blocked)[0]
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1beta/models/m:generateContent")
+    ]
+    assert statuses == [400, 400, 200]

@@ -12,7 +12,9 @@ from server.telemetry.tracing import Tracing
 async def test_unknown_paths_and_methods_share_one_label() -> None:
     metrics = Metrics()
     recorded: list[tuple[object, ...]] = []
-    app = ObservabilityMiddleware(Starlette(), metrics, Tracing(), lambda *call: recorded.append(call))
+    inner = Starlette()
+    inner.state.dialects = ()
+    app = ObservabilityMiddleware(inner, metrics, Tracing(), lambda *call: recorded.append(call))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://darkroom") as client:
         for number in range(3):

@@ -27,6 +27,7 @@ from server.app import create_app
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import NotFound
+from server.extras import DIALECTS
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.routes import (
     account,
@@ -36,11 +37,9 @@ from server.routes import (
     conversations,
     files,
     gateways,
-    gemini,
     health,
     image_jobs,
     images,
-    messages,
     models,
     operator_keys,
     operator_queue,
@@ -99,8 +98,8 @@ STREAMS = {
     "/v1/responses/{response_id}",
 }
 ROUTES = (
-    account, admin, chat, checkpoints, conversations, files, gateways, gemini, health, image_jobs, images, messages,
-    models, operator_keys, operator_queue, operator_reports, responses, results,
+    account, admin, chat, checkpoints, conversations, files, gateways, health, image_jobs, images, models,
+    operator_keys, operator_queue, operator_reports, responses, results,
 )  # fmt: skip
 WITHOUT_KEY = {"/cdn/{name}", "/healthz", "/metrics", "/readyz"}
 
@@ -135,8 +134,8 @@ def test_every_route_is_there(document: Json) -> None:
     found = {(method, path) for method, path, _ in operations(document)}
     served = {
         (method, route.path.replace(":path}", "}"))
-        for module in ROUTES
-        for route in module.router.routes
+        for router in (*(module.router for module in ROUTES), *(each for one in DIALECTS for each in one.routers))
+        for route in router.routes
         if isinstance(route, APIRoute) and route.include_in_schema
         for method in route.methods
     }

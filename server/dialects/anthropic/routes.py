@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from server.accounts.keys import Key
+from server.dialects.anthropic import examples
 from server.dialects.anthropic.answers import EVENTS, MessageAnswer, MessageError, TokenCount
 from server.dialects.anthropic.errors import error_body
 from server.dialects.anthropic.events import collect, message_events
@@ -19,7 +20,6 @@ from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model
-from server.http import dialect_examples as examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Protocol, answer_chat
 from server.http.deps import Caller, ServicesDep
@@ -33,12 +33,14 @@ from server.http.openapi import (
     json_body,
     openapi,
 )
+from server.http.refusals import refuse_endpoints
 from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 
 router = APIRouter(prefix="/v1/messages")
 ENDPOINT = "messages"
 Body = TypeVar("Body", bound=CountBody)
+refuse_endpoints(router, "", {"batches": "Batches of messages are"}, "It serves /v1/messages.")
 
 
 @router.post(

@@ -12,18 +12,18 @@ from fastapi.responses import Response
 from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.images import Catalog, ImageModel
 from server.accounts.keys import Key
+from server.dialects.gemini import examples
 from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
-from server.dialects.gemini.errors import blocked_body, error_body
+from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
 from server.dialects.gemini.request import FIELDS, asks_for_picture, check_values, ignored, to_chat
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
-from server.errors import ApiError, BadRequest, ModerationBlocked, NotFound
+from server.errors import ApiError, BadRequest, NotFound
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.source import ChatCall
 from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model, unknown_model
-from server.http import dialect_examples as examples
 from server.http.bodies import read_json
 from server.http.chat_delivery import Json, Protocol, Write, answer_chat
 from server.http.deps import Caller, ServicesDep
@@ -41,6 +41,7 @@ from server.http.openapi import (
     schema_of,
 )
 from server.http.pictured_chat import PicturedCall, pictured_response
+from server.http.refusals import refuse, refuse_endpoints
 from server.schemas.chat import ChatBody
 from server.schemas.validation import validate
 from server.services import Services
@@ -56,6 +57,28 @@ GENERATES: dict[str, Any] = {
     "headers": ["x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS],
     "others": errors_as(GeminiError, (*RUN_ERRORS, 409, 422)),
 }
+UNSUPPORTED = {
+    "files": "The files endpoint is",
+    "cachedContents": "Cached contents are",
+    "fileSearchStores": "File search stores are",
+    "tunedModels": "Tuned models are",
+    "corpora": "Corpora are",
+    "batches": "Batches are",
+    "operations": "Operations are",
+    "interactions": "Interactions are",
+    "agents": "Agents are",
+    "webhooks": "Webhooks are",
+}
+# What Google's models do elsewhere. Below /v1/models only these, as a model's name may have a colon of its own.
+UNSUPPORTED_ACTIONS = (
+    "asyncBatchEmbedContent",
+    "batchEmbedContents",
+    "batchGenerateContent",
+    "embedContent",
+    "generateAnswer",
+    "predict",
+    "predictLongRunning",
+)
 
 
 @router.get(
@@ -170,6 +193,17 @@ for _action, _route in (
 ):
     stable.add_api_route(f"/{{model:path}}:{_action}", _route, methods=["POST"], include_in_schema=False)
 
+refusals = APIRouter()
+refuse_endpoints(refusals, "/v1beta", UNSUPPORTED, "It serves /v1beta/models.")
+for _action in UNSUPPORTED_ACTIONS:
+    _message = (
+        f"'{_action}' is not supported by this server. Models here take generateContent, streamGenerateContent and "
+        "countTokens."
+    )
+    refuse(
+        refusals, [f"/{version}/models/{{model:path}}:{_action}" for version in ("v1", "v1beta")], _message, ["POST"]
+    )
+
 
 async def _generate(
     name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
@@ -213,7 +247,7 @@ def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
 
 
 def _error(error: ApiError) -> Json:
-    return blocked_body(error) if isinstance(error, ModerationBlocked) else error_body(error)
+    return error_answer(error)[1]
 
 
 def _chat_name(catalog: Catalog, name: str) -> str | None:

@@ -1,0 +1,7 @@
+"""What this server has beside its core. Whoever takes a line out here, and the folder that it names, leaves it out."""
+
+from server.dialects.anthropic.dialect import ANTHROPIC
+from server.dialects.gemini.dialect import GEMINI
+from server.http.dialect import Dialect
+
+DIALECTS: tuple[Dialect, ...] = (ANTHROPIC, GEMINI)
