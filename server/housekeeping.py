@@ -78,7 +78,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
     except BlockingIOError as error:
         message = (
             f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other "
-            "one, or use PostgreSQL (docs/cluster.md)."
+            "one, or use PostgreSQL (docs/guides/cluster.md)."
         )
         raise DatabaseInUse(message) from error
 
@@ -87,7 +87,9 @@ async def recover_after_crash(services: Services) -> None:
     """Tell the others that this server runs, and give up what dead servers left."""
     others = await services.gateways.in_patient_writer(services.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
-        log.warning("other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/cluster.md)")
+        log.warning(
+            "other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/guides/cluster.md)"
+        )
     if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
     await services.call_store.in_patient_writer(services.call_store.fail_orphans)

@@ -29,8 +29,8 @@ ServicesDep = Annotated[Services, Depends(services)]
 
 
 async def caller(request: Request, services: ServicesDep) -> Key:
-    """The key whose secret the request has or, without one, of the console's session. Another gateway has found that
-    of what it forwards. Raises Unauthorized."""
+    """Return the key whose secret the request has or, without one, that of the console's session. A forwarded request
+    has the id of the key that the server before this one has found. Raises Unauthorized."""
     if FORWARDED in request.scope:
         found = await services.database.in_reader(find_usable_key, services.database, request.scope[FORWARDED])
         if found is None:
@@ -57,8 +57,7 @@ Caller = Annotated[Key, Depends(caller)]
 
 
 def bearer(request: Request) -> str:
-    """The caller's secret: of the Authorization header, else of another protocol's place for it. Raises
-    Unauthorized."""
+    """Return the caller's secret, from wherever it is. Raises Unauthorized if there is none."""
     secret = find_secret(request)
     if secret is None:
         raise Unauthorized(
@@ -85,7 +84,7 @@ def key_headers(dialects: Sequence[Dialect]) -> list[str]:
 
 
 async def _session_key(request: Request, services: Services) -> Key | None:
-    """The key of the console's session."""
+    """Return the key of the console's session, if the request has one."""
     if not is_of_console(request):
         return None
     if not (cookie := request.cookies.get(SESSION_COOKIE, "")):
@@ -95,8 +94,8 @@ async def _session_key(request: Request, services: Services) -> Key | None:
 
 
 def is_of_console(request: Request) -> bool:
-    """Whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if it is on
-    the same machine: so what changes something is taken from the console's own page only."""
+    """Return whether a cookie may stand for a key. A page of another origin may make the browser send the cookie, if
+    it is on the same machine: so what changes something is taken from the console's own page only."""
     return request.method == "GET" or urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
@@ -105,26 +104,26 @@ def _masked(secret: str) -> str:
 
 
 def public_base(request: Request, services: Services) -> str:
-    """The URL below which clients find results, without a trailing slash."""
+    """Return the URL below which clients find results, without a trailing slash."""
     if services.settings.cdn_url:
         return services.settings.cdn_url.rstrip("/")
     return f"{own_address(request, services.settings.public_urls)}/cdn"
 
 
 def content_type_of(request: Request) -> str:
-    """The body's content type in lower case, without parameters; "" if there is none."""
+    """Return the body's content type in lower case, without parameters; "" if there is none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def read_retry_info(request: Request, fingerprint: str) -> RetryInfo:
-    """Whether the request repeats an earlier one, by its headers. Raises BadRequest for an invalid Idempotency-Key."""
+    """Read from the headers whether the request repeats another. Raises BadRequest for an invalid Idempotency-Key."""
     count = request.headers.get("x-stainless-retry-count")
     retry_count = int(count) if count is not None and count.isdecimal() and len(count) < 10 else None
     return RetryInfo(fingerprint, idempotency_key_of(request), retry_count, forwarded=FORWARDED in request.scope)
 
 
 def query_flag(name: str, text: str) -> bool:
-    """A boolean of the query, as Python, JavaScript and people write it; empty is false. Raises BadRequest."""
+    """Read a boolean of the query, as Python, JavaScript and people write it; empty is false. Raises BadRequest."""
     value = text.strip().lower()
     if value in {"true", "1", "yes", "on"}:
         return True
@@ -134,36 +133,36 @@ def query_flag(name: str, text: str) -> bool:
 
 
 def wants_async(request: Request) -> bool:
-    """Whether the Prefer header (RFC 7240) has respond-async."""
+    """Return whether the Prefer header (RFC 7240) has respond-async."""
     preferences = ",".join(request.headers.getlist("prefer")).split(",")
     return any(preference.partition(";")[0].strip().lower() == "respond-async" for preference in preferences)
 
 
 def ignored_header(fields: Iterable[str]) -> dict[str, str]:
-    """Names the fields of a request that had no effect, except names that no header can hold."""
+    """Name the fields of a request that had no effect, except names that no header can hold."""
     named = ", ".join(name for name in fields if name.isascii() and name.isprintable() and "," not in name)[:500]
     return {"x-darkroom-ignored": named} if named else {}
 
 
 def truncated_header(text: str) -> dict[str, str]:
-    """Names what of a call's prompts was not read, if there is any."""
+    """Name what of a call's prompts was not read, if there is any."""
     return {"x-darkroom-truncated": text} if text else {}
 
 
 def name_ignored(headers: dict[str, str], fields: Iterable[str]) -> dict[str, str]:
-    """The headers, with these fields named too."""
+    """Return the headers, with these fields named as ignored too."""
     before = headers.get("x-darkroom-ignored", "")
     return headers | ignored_header([*filter(None, before.split(", ")), *fields])
 
 
 def wants_keepalive(request: Request, key: Key) -> bool:
-    """Whether spaces may precede a JSON answer: the header `X-Keepalive: 1` or 0 decides, else the key's setting."""
+    """Return whether spaces may precede a JSON answer: by the header `X-Keepalive: 1` or 0, else the key's setting."""
     value = request.headers.get("x-keepalive", "").strip().lower()
     return key.keepalive if not value else value not in {"0", "false", "no"}
 
 
 def idempotency_key_of(request: Request) -> str | None:
-    """The header's value, bare or as the quoted string of the IETF draft. Raises BadRequest."""
+    """Return the header's value, bare or as the quoted string of the IETF draft. Raises BadRequest."""
     raw = request.headers.get("idempotency-key")
     if raw is None:
         return None

@@ -17,7 +17,7 @@ TYPES = {  # by status; those of the same hundred that are not here are the last
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Of an answer, and of the event `error` in a stream. `param` and `code` are this server's additions."""
+    """Return the body of an answer, or of the event `error` of a stream. `param` and `code` are our additions."""
     kind = TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
     details = {name: value for name, value in (("param", error.param), ("code", error.code)) if value is not None}
     return {"type": "error", "error": {"type": kind, "message": error.message, **details}}

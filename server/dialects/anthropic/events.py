@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from pydantic_core import from_json
-
 from pipelines.protocol.chat import (
     Admitted,
     ChatFinished,
@@ -15,6 +13,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from server.flows.chat.events import AnswerEvent
+from server.flows.chat.tools import read_arguments
 
 Json = dict[str, Any]
 REASONS: dict[FinishReason, str] = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -31,7 +30,7 @@ class MessageWriter:
         self._end: Json = {"stop_reason": "end_turn", "stop_sequence": None}
 
     def write(self, event: AnswerEvent) -> Iterator[Json]:
-        """What this event becomes; nothing for events of other choices."""
+        """Yield the events of the stream that this one becomes: none for events of other choices."""
         match event:
             case Admitted():
                 usage = _usage(event.prompt_tokens, 0)
@@ -80,7 +79,7 @@ class MessageWriter:
 
 
 async def message_events(message_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
-    """The stream. Raises what `events` raises."""
+    """Yield the events of a stream. Raises what `events` raises."""
     writer = MessageWriter(message_id, model)
     async for event in events:
         for written in writer.write(event):
@@ -88,7 +87,7 @@ async def message_events(message_id: str, model: str, events: AsyncIterator[Answ
 
 
 async def collect(events: AsyncIterator[Json]) -> Json:
-    """The message that a stream makes."""
+    """Return the message that a stream makes."""
     message: Json = {}
     content: list[Json] = []
     arguments = ""
@@ -107,19 +106,10 @@ async def collect(events: AsyncIterator[Json]) -> Json:
                     _, field = DELTAS[content[-1]["type"]]
                     content[-1][field] += delta[field]
             case "content_block_stop" if content[-1]["type"] == "tool_use":
-                content[-1]["input"] = _input(arguments)
+                content[-1]["input"] = read_arguments(arguments)
             case "message_delta":
                 message |= {**event["delta"], "usage": event["usage"]}
     return {**message, "content": content}
-
-
-def _input(arguments: str) -> Json:
-    """Arguments that ran out of tokens, or that a weak model spoiled, are shown as they are."""
-    try:
-        value = from_json(arguments or "{}")
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": arguments}
 
 
 def _usage(input_tokens: int, output_tokens: int) -> Json:

@@ -50,7 +50,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def to_chat(body: MessagesBody) -> Json:
-    """The chat completion, without its stop strings. Raises BadRequest."""
+    """Return the body of the chat completion, without its stop strings. Raises BadRequest."""
     return count_to_chat(body) | _present(
         max_tokens=body.max_tokens,
         temperature=body.temperature,
@@ -61,7 +61,7 @@ def to_chat(body: MessagesBody) -> Json:
 
 
 def count_to_chat(body: CountBody) -> Json:
-    """What both routes read. Raises BadRequest for a conversation that ends with the assistant."""
+    """Return what both routes send of it. Raises BadRequest for a conversation that ends with the assistant."""
     if isinstance(body.messages[-1], AssistantTurn):
         message = "An answer can't be begun for the model here: end 'messages' with a message of the user."
         raise BadRequest(message, param="messages", code="unsupported_value")
@@ -86,7 +86,7 @@ def _present(**fields: Any) -> Json:
 
 
 def _messages(message: UserTurn | AssistantTurn | SystemTurn) -> Iterator[Json]:
-    """One message of theirs is several of ours: each tool result is a message of its own."""
+    """Yield the messages that one of theirs becomes: each tool result is a message of its own."""
     if isinstance(message, SystemTurn):
         yield {"role": "system", "content": _text(message.content)}
     elif isinstance(message, AssistantTurn):
@@ -98,7 +98,7 @@ def _messages(message: UserTurn | AssistantTurn | SystemTurn) -> Iterator[Json]:
 
 
 def _user_message(blocks: Sequence[UserBlock]) -> Iterator[Json]:
-    """Tools answer in text here, so their pictures are shown by the user."""
+    """Yield the results of tools, then the user's parts. Tools answer in text here: the user shows their images."""
     parts: list[Json] = []
     for block in blocks:
         if isinstance(block, ToolResultBlock):
@@ -114,7 +114,7 @@ def _user_message(blocks: Sequence[UserBlock]) -> Iterator[Json]:
 
 
 def _assistant_message(message: AssistantTurn) -> Iterator[Json]:
-    """Nothing for one that has thoughts alone."""
+    """Yield the message, unless it has thoughts alone."""
     if isinstance(message.content, str):
         yield {"role": "assistant", "content": message.content}
         return

@@ -19,7 +19,7 @@ STATUSES = {  # HTTP status -> google.rpc.Code, by https://github.com/googleapis
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """`details` has this server's code and the name of the field, as google.rpc.ErrorInfo."""
+    """Return a google.rpc.Status. Its details are this server's code and the name of the field, as ErrorInfo."""
     status = STATUSES.get(error.status) or ("INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
     info = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",

@@ -3,8 +3,6 @@
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from pydantic_core import from_json
-
 from pipelines.protocol.chat import (
     ChatFinished,
     ChatUsage,
@@ -15,6 +13,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from server.flows.chat.events import AnswerEvent, PictureDelta
+from server.flows.chat.tools import read_arguments
 
 Json = dict[str, Any]
 REASONS: dict[FinishReason, str] = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
@@ -30,6 +29,7 @@ class CandidateWriter:
         self._ends: list[Json] = []  # kept for the last chunk, which has the usage
 
     def write(self, event: AnswerEvent) -> Iterator[Json]:
+        """Yield the chunks that this event becomes."""
         match event:
             case TextDelta():
                 yield self._chunk(event.choice, {"text": event.text})
@@ -44,7 +44,7 @@ class CandidateWriter:
                 call["arguments"] += event.arguments
             case ChoiceFinished():
                 for call in self._calls.get(event.choice, {}).values():
-                    made = {"id": call["id"], "name": call["name"], "args": _args(call["arguments"])}
+                    made = {"id": call["id"], "name": call["name"], "args": read_arguments(call["arguments"])}
                     yield self._chunk(event.choice, {"functionCall": made})
                 self._ends.append({"index": event.choice, "finishReason": REASONS[event.reason]})
             case ChatFinished():
@@ -54,7 +54,7 @@ class CandidateWriter:
         return {"candidates": [{"index": choice, "content": {"role": "model", "parts": [part]}}], **self._head}
 
     def _usage(self, usage: ChatUsage) -> Json:
-        """What a model thinks is counted apart here."""
+        """Return the counts: what a model thinks is counted apart here."""
         counts = {
             "promptTokenCount": usage.prompt_tokens,
             "candidatesTokenCount": usage.completion_tokens - usage.reasoning_tokens,
@@ -67,7 +67,7 @@ class CandidateWriter:
 
 
 async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
-    """The stream. Raises what `events` raises."""
+    """Yield the chunks of a stream. Raises what `events` raises."""
     writer = CandidateWriter(response_id, model)
     async for event in events:
         for chunk in writer.write(event):
@@ -75,7 +75,7 @@ async def candidate_events(response_id: str, model: str, events: AsyncIterator[A
 
 
 async def collect(chunks: AsyncIterator[Json]) -> Json:
-    """The answer that a stream makes: each candidate once, with its texts joined."""
+    """Return the answer that a stream makes: each candidate once, with its texts joined."""
     candidates: dict[int, Json] = {}
     rest: Json = {}
     async for chunk in chunks:
@@ -90,17 +90,9 @@ async def collect(chunks: AsyncIterator[Json]) -> Json:
 
 
 def _append(parts: list[Json], part: Json) -> None:
-    """A text is joined with the text before it, if both are thoughts or neither is."""
+    """Add a part. A text is joined with the text before it, if both are thoughts or neither is."""
     last = parts[-1] if parts else {}
     if "text" in part and "text" in last and part.get("thought") == last.get("thought"):
         parts[-1] = {**last, "text": last["text"] + part["text"]}
     else:
         parts.append(part)
-
-
-def _args(arguments: str) -> Json:
-    try:
-        value = from_json(arguments or "{}")
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {"INVALID_JSON": arguments}

@@ -52,20 +52,20 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def ignored(values: Mapping[str, Any]) -> list[str]:
-    """The sent fields that change nothing."""
+    """Return the names of the sent fields that change nothing."""
     config = values.get("generationConfig")
     inner = [f"generationConfig.{name}" for name in TEXT_FIELDS if isinstance(config, Mapping) and name in config]
     return [*sorted(values.keys() - READ), *inner]
 
 
 def asks_for_picture(body: GenerateBody) -> bool | None:
-    """Whether the answer shall have pictures; None where nothing is said."""
+    """Return whether the answer shall have images, None where nothing is said."""
     modalities = [name.upper() for name in body.generation_config.response_modalities]
     return IMAGE in modalities if modalities else None
 
 
 def to_chat(body: GenerateBody, model: str) -> Json:
-    """The chat completion, without its stop strings."""
+    """Return the body of the chat completion, without its stop strings."""
     config = body.generation_config
     functions = [function for tool in body.tools for function in tool.function_declarations]
     thinking = config.thinking_config
@@ -92,7 +92,7 @@ def to_chat(body: GenerateBody, model: str) -> Json:
 
 
 def messages_of(body: GenerateBody) -> Iterator[Json]:
-    """The messages of a chat completion. Pictures of the model are its `images`."""
+    """Yield the messages of a chat completion. Images of the model are its `images`."""
     if body.system_instruction and (text := _text(body.system_instruction.parts)):
         yield {"role": "system", "content": text}
     calls: dict[str, str] = {}  # the newest call of each function: older clients send no ids
@@ -176,7 +176,7 @@ def _format(body: GenerateBody) -> Json | None:
 
 
 def json_schema(schema: Any) -> Any:
-    """An OpenAPI schema of this protocol as a JSON schema: its types are in capitals, and `nullable` is a type."""
+    """Return the JSON schema of an OpenAPI schema of this protocol, whose types are in capitals and may be nullable."""
     if isinstance(schema, list):
         return [json_schema(inner) for inner in schema]
     if not isinstance(schema, Mapping):

@@ -1,7 +1,9 @@
-"""Checks of function tools and JSON schemas for both chat completions and responses. All raise BadRequest."""
+"""Checks of function tools and JSON schemas for all protocols, which raise BadRequest, and the arguments of calls."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from pydantic_core import from_json
 
 from pipelines.protocol.chat import JsonFormat
 from server.errors import BadRequest
@@ -53,3 +55,13 @@ def require_known_tool(name: str, names: Sequence[str]) -> str:
         message = f"Invalid 'tool_choice': '{name}' is not among the tools: {', '.join(names) or 'there are none'}."
         raise BadRequest(message, param="tool_choice")
     return name
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """Return the arguments of a call. Text that ran out of tokens, or that a weak model spoiled, is returned as it is,
+    by the name INVALID_JSON."""
+    try:
+        value = from_json(text or "{}")
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"INVALID_JSON": text}
