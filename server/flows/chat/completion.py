@@ -86,10 +86,11 @@ class CompletionWriter:
     async def collect(self, events: AsyncIterator[AnswerEvent]) -> Json:
         """Return the completion, when all events have come."""
         choices = [_Choice() for _ in range(self.n)]
-        usage, custom = ChatUsage(0, 0), CustomCalls(self.custom_tools)
+        usage, custom, recorded = ChatUsage(0, 0), CustomCalls(self.custom_tools), None
         async for sent in events:
             if isinstance(sent, RawItem):
-                return sent.body
+                recorded = sent.body  # its chat ends later, when it is recorded
+                continue
             for event in custom.read(sent):
                 match event:
                     case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | PictureDelta():
@@ -98,7 +99,8 @@ class CompletionWriter:
                         choices[event.choice].finish_reason = event.reason
                     case ChatFinished():
                         usage = event.usage
-        return self.head.completion([_choice_json(i, choice, self.logprobs) for i, choice in enumerate(choices)], usage)
+        written = [_choice_json(i, choice, self.logprobs) for i, choice in enumerate(choices)]
+        return recorded or self.head.completion(written, usage)
 
     async def chunks(self, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
         """Yield for each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
