@@ -81,7 +81,7 @@ async def answer_chat(
         sent = {name: value for name, value in call.values.items() if value is not None}
         retry = read_retry_info(request, await asyncio.to_thread(fingerprint, sent, ()))
         items = partial(_items, chat, protocol, call.stream)
-        events = partial(services.keyed_chats.events, call.key, retry, items, partial(hold_body, request))
+        events = partial(services.chats.keyed.events, call.key, retry, items, partial(hold_body, request))
     headers = ignored_header([*ignored, *protocol.name_all(chat.ignored)])
     return chat_response(request, call.key, services, events, protocol, headers, stream=call.stream)
 
@@ -139,7 +139,7 @@ async def _respond(
     events = await stack.enter_async_context(aclosing(make_events()))
     with renamed_fields(protocol.fields):
         first = await anext(events)
-    headers = headers | services.limiter.headers(key)
+    headers = headers | services.admission.limiter.headers(key)
     if isinstance(first, UpstreamResponse):
         return JSONResponse(first.body, first.status, {**headers, **first.headers})
     if isinstance(first, Admitted):

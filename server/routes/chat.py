@@ -57,9 +57,9 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     """A completion, or a stream of its chunks, by the model that the body names."""
     values = await read_json(request, key, services)
     name = _model_name(values)
-    if draws(services.catalog.current, values):
+    if draws(services.served.catalog.current, values):
         return await pictured_completion(request, key, services, values)
-    model = find_chat_model(services.catalog.current, name, key.groups)
+    model = find_chat_model(services.served.catalog.current, name, key.groups)
     call = ChatCall(key, model, ENDPOINT, values, stream=values.get("stream") is True, verbatim=True)
     return await answer_chat(request, services, call, _protocol)
 

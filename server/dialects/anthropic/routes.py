@@ -60,7 +60,7 @@ refuse_endpoints(router, "", {"batches": "Batches of messages are"}, "It serves 
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """A message, or a stream of its events."""
     values, body = await _read(MessagesBody, request, key, services)
-    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     chat = await asyncio.to_thread(to_chat, body)
     call = ChatCall(key, model, ENDPOINT, chat, stops=tuple(body.stop_sequences), stream=body.stream)
     with renamed_fields(FIELDS):
@@ -81,7 +81,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> Response:
     """How long the conversation would be."""
     _, body = await _read(CountBody, request, key, services)
-    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     with renamed_fields(FIELDS):
         call = ChatCall(key, model, ENDPOINT, await asyncio.to_thread(count_to_chat, body))
         tokens = await services.chats.count_tokens(call)

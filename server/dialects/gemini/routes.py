@@ -92,7 +92,7 @@ UNSUPPORTED_ACTIONS = (
 )
 async def list_models(_: Caller, services: ServicesDep) -> Json:
     """The catalog, on one page."""
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     images, chats = catalog.models.values(), catalog.chat.models.values()
     return {"models": [*map(_card, images), *map(_card, chats)]}
 
@@ -157,7 +157,9 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
     if not body.contents:
         message = "Missing required parameter: 'contents'."
         raise BadRequest(message, param="contents", code="missing_required_parameter")
-    chat = find_chat_model(services.catalog.current, _chat_name(services.catalog.current, model), key.groups)
+    chat = find_chat_model(
+        services.served.catalog.current, _chat_name(services.served.catalog.current, model), key.groups
+    )
     with renamed_fields(FIELDS):
         call = ChatCall(key, chat, CHAT_ENDPOINT, await asyncio.to_thread(to_chat, body, chat.name))
         tokens = await services.chats.count_tokens(call)
@@ -176,7 +178,7 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
 )
 async def show_model(model: str, _: Caller, services: ServicesDep) -> Json:
     """One model."""
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     found = catalog.find(model) or catalog.chat.find(model)
     if found is None:
         message = unknown_model(model, (*catalog.names, *catalog.chat.names))
@@ -212,7 +214,7 @@ async def _generate(
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
-    catalog, asked = services.catalog.current, asks_for_picture(body)
+    catalog, asked = services.served.catalog.current, asks_for_picture(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)
     with renamed_fields(FIELDS):
