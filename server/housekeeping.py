@@ -111,8 +111,8 @@ async def run_maintenance(services: Services) -> None:
     """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
-        if services.catalog_member is not None:
-            settle = services.catalog_member.settle
+        if services.cluster is not None:
+            settle = services.cluster.member.settle
             tasks.create_task(_every(services.settings.lease_s / 3, settle, at_once=True))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":

@@ -75,7 +75,7 @@ async def answer_chat(
     request: Request, services: Services, call: ChatCall, write: Write, ignored: Iterable[str] = ()
 ) -> Response:
     """Return the answer to a chat. A body of the caller's own may have an Idempotency-Key. Raises ApiError."""
-    chat = await services.chats.prepare(call)
+    chat = await services.chats.any_model.prepare(call)
     protocol, events = write(chat.writer), chat.events
     if call.verbatim and idempotency_key_of(request):
         sent = {name: value for name, value in call.values.items() if value is not None}

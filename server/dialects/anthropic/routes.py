@@ -84,7 +84,7 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     with renamed_fields(FIELDS):
         call = ChatCall(key, model, ENDPOINT, await asyncio.to_thread(count_to_chat, body))
-        tokens = await services.chats.count_tokens(call)
+        tokens = await services.chats.any_model.count_tokens(call)
     return Response(f'{{"input_tokens": {tokens}}}', media_type="application/json")
 
 

@@ -162,7 +162,7 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
     )
     with renamed_fields(FIELDS):
         call = ChatCall(key, chat, CHAT_ENDPOINT, await asyncio.to_thread(to_chat, body, chat.name))
-        tokens = await services.chats.count_tokens(call)
+        tokens = await services.chats.any_model.count_tokens(call)
     return {"totalTokens": tokens}
 
 
