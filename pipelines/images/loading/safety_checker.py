@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 FLAGS: Final = "nsfw_content_detected"  # of a pipeline's output: one for each picture, or None without a checker
-WITHOUT: Final = '"safety_checker": [null, null] in its model_index.json loads it without (docs/moderation.md)'
+WITHOUT: Final = '"safety_checker": [null, null] in its model_index.json loads it without (docs/guides/moderation.md)'
 
 
 class BlockedPicture(Exception):
