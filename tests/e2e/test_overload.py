@@ -100,6 +100,7 @@ def test_a_key_can_have_a_limit_of_calls_a_minute(server: Server) -> None:
     assert "0.10 CNY already" in server.darkroom("keys", "set", key_id, "--budget", "0.05").stderr
 
 
+@pytest.mark.nightly
 def test_a_worker_that_hangs_is_replaced_and_its_calls_fail_uncharged(make_tiny: MakeServer) -> None:
     server = make_tiny(worker_silence_s="10")
     stuck = server.readiness()["worker_pid"]
@@ -148,6 +149,7 @@ def test_a_call_that_outlasts_the_drain_is_stopped_uncharged(
     assert_clean(server)
 
 
+@pytest.mark.nightly
 def test_the_second_signal_ends_the_server_at_once(
     make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:

@@ -13,6 +13,8 @@ from server.cli.serve import run as serve
 from server.errors import StartError
 from server.settings import REPOSITORY, Settings, unknown_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
