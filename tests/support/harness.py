@@ -85,7 +85,7 @@ class Server:
         """Let the servers of a test run try each checkpoint once. A record is of the same files, options and code."""
         shared, records = shared_folder(), self.home / "probes"
         if shared is not None and self.program == "server" and not records.exists():
-            (shared / "probes").mkdir(exist_ok=True)
+            (shared / "probes").mkdir(mode=0o700, exist_ok=True)
             records.symlink_to(shared / "probes")
 
     @property
