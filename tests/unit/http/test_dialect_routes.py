@@ -23,12 +23,13 @@ from pipelines.protocol.chat import (
 )
 from server.accounts.keys import Key
 from server.app import create_app
+from server.data_folders import REPOSITORY
 from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overloaded
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta
 from server.flows.chat.source import Chat, ChatCall
 from server.http.deps import caller
-from server.settings import REPOSITORY, Settings
+from server.settings import Settings
 
 GROUPS = frozenset({"chat", "beta-image-per-call", "alpha-image-per-call"})
 KEY = Key("key_1", "n", "tail", GROUPS, None, datetime.now(UTC), None, None, None, None, False)
