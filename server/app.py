@@ -58,25 +58,9 @@ from server.telemetry.engine_metrics import EngineReport
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
-    images,
-    image_jobs,
-    chat,
-    responses,
-    conversations,
-    models,
-    files,
-    health,
-    console,
-    admin,
-    checkpoints,
-    gateways,
-    account,
-    results,
-    operator_keys,
-    operator_queue,
-    operator_reports,
-    unsupported,
-)
+    images, image_jobs, chat, responses, conversations, models, files, health, console, admin, checkpoints,
+    gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
+)  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
     "x-darkroom-ignored",
@@ -214,7 +198,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     shutdown.push_async_callback(services.engines.image.stop)
     shutdown.push_async_callback(services.engines.decoders.stop)
     shutdown.push_async_callback(services.running.calls.stop)
-    shutdown.push_async_callback(services.running.keyed_chats.stop)
+    shutdown.push_async_callback(services.running.chats.stop)
     shutdown.push_async_callback(services.running.responses.stop)
     shutdown.callback(services.stores.database.stop_waiting)
 

@@ -47,8 +47,8 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
                 "tier": "chat",
                 "price": None,
                 "group": chat.group,
-                "checkpoint": chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url,
-                "state": _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream",
+                "checkpoint": chat.place,
+                "state": _state(chat.spec, states) if chat.spec else "upstream",
                 "default": chat.name == catalog.chat.default,
             }
         )
