@@ -15,6 +15,8 @@ from starters.world.checker import judge
 from starters.world.claims import Claims, ThingClaim
 from tests.support.harness import REPOSITORY, Server, assert_clean, charges
 
+pytestmark = pytest.mark.nightly
+
 TURNS = (
     ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),
     ("make the boat blue", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "blue"),))),

@@ -99,12 +99,14 @@ def test_a_request_cannot_choose_or_leave_out_the_mark(server: Server) -> None:
     assert xmp_source(drawn(server, **wanted)) == DRAWN
 
 
+@pytest.mark.nightly
 def test_an_operator_switches_marks_off(make_server: MakeServer) -> None:
     plain = make_server(mark_pictures="false")
     for kind in KINDS:
         assert xmp_source(drawn(plain, output_format=kind)) is None
 
 
+@pytest.mark.nightly
 def test_an_operators_certificate_signs_drawn_and_edited_pictures(make_server: MakeServer, tmp_path: Path) -> None:
     pytest.importorskip("c2pa")
     chain, key = write_certificate(tmp_path)

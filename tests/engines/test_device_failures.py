@@ -109,6 +109,7 @@ async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host,
     assert isinstance(await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S), Classified)
 
 
+@pytest.mark.nightly
 async def test_the_jobs_of_a_group_that_ran_out_of_memory_are_told_so(host: Host, texts: ClassifierSpec) -> None:
     failed = await asyncio.wait_for(last(host, texts, faulty_worker.GROUP_NO_MEMORY), LIMIT_S)
     assert isinstance(failed, Failed)
@@ -129,6 +130,7 @@ async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
     assert host.restarts == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: ClassifierSpec) -> None:
     host: Host = EngineHost("classify", [], 8, device="cuda")
@@ -144,6 +146,7 @@ async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: Clas
         await host.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_the_worker_after_one_with_a_gpu_must_have_a_gpu_too(host: Host) -> None:
     """The first worker says that it has one; there is none, so the next one must not go on with the CPU."""
