@@ -12,8 +12,8 @@ from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
 from server.accounts.money import format_money
+from server.cli.environment import read_catalog
 from server.cli.printing import add_row
-from server.cli.serve import read_catalog
 from server.flows.operators.periods import read_period
 from server.flows.operators.reports import key_names, ledger_entries
 from server.settings import Settings

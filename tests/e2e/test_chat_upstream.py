@@ -217,6 +217,7 @@ def test_a_disconnect_cancels_the_response_upstream(gateway: Server, chat: Serve
     until(lambda: chat.readiness()["chat"]["jobs"] == 0)
 
 
+@pytest.mark.nightly
 def test_an_upstream_model_generates_images_here(tmp_path: Path, chat: Server, tiny: tuple[Path, Path]) -> None:
     weights, catalog = tiny
     shutil.copytree(catalog, tmp_path / "configs")

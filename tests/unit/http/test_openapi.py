@@ -123,6 +123,7 @@ def test_it_is_built_at_the_first_request_and_cached(tmp_path: Path) -> None:
     assert fresh.openapi() is fresh.openapi()
 
 
+@pytest.mark.slow
 def test_it_is_valid_and_says_what_it_describes(document: Json) -> None:
     OpenAPIV31SpecValidator(document).validate()
     info = document["info"]
