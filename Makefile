@@ -12,7 +12,7 @@ VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help docs reference screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -130,6 +130,12 @@ $(SUPPLY): release/tools.txt
 screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/guides/console.md, by the console's browser tests
 	@mkdir -p docs/guides/console
 	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py
+
+docs: $(SUPPLY) ## build the site of docs/ into server/site, which the server shows at /docs
+	@.venv-supply/bin/python -m mkdocs build --quiet --clean
+
+reference: $(STAMP) ## write the pages of docs/reference/ that the code says: settings, catalog keys, commands
+	@$(BIN)/python -m release.reference
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory

@@ -43,6 +43,7 @@ from server.routes import (
     checkpoints,
     console,
     conversations,
+    docs,
     files,
     gateways,
     health,
@@ -72,6 +73,7 @@ ROUTES = (
     files,
     health,
     console,
+    docs,
     admin,
     checkpoints,
     gateways,
@@ -133,7 +135,7 @@ def create_app(
                 shutdown.push_async_callback(_cancel_tasks, tasks)
                 yield
 
-    # no docs pages: their scripts would come from the internet
+    # FastAPI's own pages fetch scripts from the internet; server/routes/docs.py serves ours
     app = DocumentedApp(
         title="Darkroom",
         version=version("darkroom"),
