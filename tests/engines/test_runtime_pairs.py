@@ -1,4 +1,4 @@
-"""Every `[runtime]` option alone and in pairs on a CPU: it draws, or is refused with the reason. weights.md has this as
+"""Every `[runtime]` option alone and in pairs on a CPU: it draws, or is refused with the reason. docs/reference/runtime-options.md has this as
 a table; what needs a GPU is in tests/gpu."""
 
 from dataclasses import replace
