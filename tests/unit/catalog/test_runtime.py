@@ -55,7 +55,8 @@ def test_options_that_work_together_are_taken(runtime: Runtime) -> None:
 
 
 def test_the_documentation_has_every_option_alone_and_in_pairs() -> None:
-    lines = [line for line in (REPOSITORY / "docs" / "reference" / "runtime-options.md").read_text().splitlines() if line.startswith("| ")]
+    page = (REPOSITORY / "docs" / "reference" / "runtime-options.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
     at = next(number for number, line in enumerate(lines) if line.startswith("| | compile |"))
     header, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines[at : at + 2 + len(OPTIONS)]
