@@ -132,7 +132,7 @@ screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/guides/console.md, by t
 	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py
 
 docs: $(SUPPLY) ## build the site of docs/ into server/site, which the server shows at /docs
-	@.venv-supply/bin/python -m mkdocs build --quiet --clean
+	@NO_MKDOCS_2_WARNING=1 .venv-supply/bin/python -m mkdocs build --quiet --clean
 
 reference: $(STAMP) ## write the pages of docs/reference/ that the code says: settings, catalog keys, commands
 	@$(BIN)/python -m release.reference
