@@ -63,12 +63,16 @@ def settings_page() -> str:
         "once, at start. The defaults suit one machine. `darkroom serve` also takes `--host` and `--port`. If you",
         "misspell a variable, the start names it.",
     ]
+    values: dict[str, Any] = {}
     for name, field in Settings.model_fields.items():
+        values[name] = field.get_default(call_default_factory=True, validated_data=values)
         if name in SECTIONS:
             lines += ["", f"## {SECTIONS[name]}", "", "| variable | default | meaning |", "| --- | --- | --- |"]
         choices = _choices(field.annotation)
         values = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-        lines.append(f"| `{PREFIX}{name.upper()}` | {_default(field)} | {_cell(field.description or '')}{values} |")
+        lines.append(
+            f"| `{PREFIX}{name.upper()}` | {_default(field, values)} | {_cell(field.description or '')}{values} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -150,8 +154,8 @@ def _option(parameter: Any) -> str:
     return names if parameter.is_flag else f"{names} {parameter.name.upper()}"
 
 
-def _default(field: FieldInfo) -> str:
-    value = field.default_factory() if field.default_factory is not None else field.default  # type: ignore[call-arg]
+def _default(field: FieldInfo, earlier: dict[str, Any] | None = None) -> str:
+    value = field.get_default(call_default_factory=True, validated_data=earlier)
     if value is PydanticUndefined:
         return "required"
     if isinstance(value, bool):
