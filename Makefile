@@ -44,7 +44,7 @@ serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the 
 bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/guides/offline.md
 	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
 
-wheel: $(STAMP) ## one file in dist/ that pip, pipx and uv install, with the starters in it
+wheel: $(STAMP) docs ## one file in dist/ that pip, pipx and uv install, with the starters in it
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 

@@ -22,7 +22,8 @@ from typer.core import TyperGroup
 
 from pipelines.catalog import chat, schema
 from server.cli.app import app
-from server.settings import PREFIX, REPOSITORY, Settings
+from server.data_folders import REPOSITORY
+from server.settings import PREFIX, Settings
 
 FOLDER = REPOSITORY / "docs" / "reference"
 NOTE = "<!-- Written by `make reference` from {source}. Change it there. -->\n"
@@ -69,10 +70,9 @@ def settings_page() -> str:
         if name in SECTIONS:
             lines += ["", f"## {SECTIONS[name]}", "", "| variable | default | meaning |", "| --- | --- | --- |"]
         choices = _choices(field.annotation)
-        values = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
-        lines.append(
-            f"| `{PREFIX}{name.upper()}` | {_default(field, values)} | {_cell(field.description or '')}{values} |"
-        )
+        allowed = f" One of {', '.join(f'`{choice}`' for choice in choices)}." if choices else ""
+        meaning = f"{_cell(field.description or '')}{allowed}"
+        lines.append(f"| `{PREFIX}{name.upper()}` | {_default(field, values)} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 

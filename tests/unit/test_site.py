@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 
 PYTHON = REPOSITORY / ".venv-supply" / "bin" / "python"
 ASSET = re.compile(r"<(?:link|script|img|source|iframe)\b[^>]*?(?:src|href)=[\"']?(https?:)?//", re.IGNORECASE)
