@@ -38,12 +38,14 @@ from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
     PREFER,
+    Responses,
     answer,
+    errors,
     event_stream_of,
     form_body,
     header_docs,
     json_body,
-    openapi,
+    returns,
 )
 from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
@@ -85,56 +87,53 @@ REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & Co
 }
 PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
 IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
-CREATES_PICTURES: dict[str, Any] = {
-    "success": answer("The pictures, as JSON or as a stream.", ImageAnswer),
-    "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
-    "others": {202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND}},
-    "parameters": [IDEMPOTENCY_KEY, KEEPALIVE, PREFER],
-    "headers": ["x-darkroom-job", *CREATE_HEADERS],
+PARAMETERS = [IDEMPOTENCY_KEY, KEEPALIVE, PREFER]
+RESPONSES: Responses = {
+    **returns(
+        ImageAnswer,
+        *CREATE_ERRORS,
+        stream=event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
+        headers=["x-darkroom-job", *CREATE_HEADERS],
+    ),
+    202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND},
+}
+PART_TYPES = {
+    "image": PICTURE_TYPES,
+    "mask": PICTURE_TYPES,
+    "loras": "application/json",
+    "controls": "application/json",
 }
 
 
 @router.post(
     "/generations",
-    **openapi(
-        "Generate pictures",
-        "Draws pictures from a text and, if the body has `image`, from reference pictures. A field that is null counts "
-        "as absent. With `background: true` the answer is 202 with the state of the call, which is read by its id. "
-        "With `stream`, each event has the `type` of its data as its name; an error after the first event "
-        "comes as the event `error`.",
-        body=json_body(GenerationBody, examples.GENERATION),
-        errors=CREATE_ERRORS,
-        **CREATES_PICTURES,
-    ),
+    response_description="The pictures, as JSON or as a stream.",
+    responses=RESPONSES,
+    openapi_extra={"parameters": PARAMETERS, "requestBody": json_body(GenerationBody, examples.GENERATION)},
 )
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Text to image, and image to image with references by URL or data URI."""
+    """Generate pictures.
+
+    Draws pictures from a text and, if the body has `image`, from reference pictures by URL or data URI. A field that is
+    null counts as absent. With `background: true` the answer is 202 with the state of the call, which is read by its
+    id. With `stream`, each event has the `type` of its data as its name; an error after the first event comes as the
+    event `error`.
+    """
     return await _answer_json(request, services, key, "images.generations")
 
 
 @router.post(
     "/edits",
-    **openapi(
-        "Edit pictures",
-        "Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or "
-        "`image[]` for each. An alpha channel in `mask` marks where to paint. Streams are those of "
-        "/v1/images/generations.",
-        body=form_body(
-            EditUpload,
-            examples.EDIT,
-            {
-                "image": PICTURE_TYPES,
-                "mask": PICTURE_TYPES,
-                "loras": "application/json",
-                "controls": "application/json",
-            },
-        ),
-        errors=[*CREATE_ERRORS, 415],
-        **CREATES_PICTURES,
-    ),
+    response_description="The pictures, as JSON or as a stream.",
+    responses={**RESPONSES, **errors(415)},
+    openapi_extra={"parameters": PARAMETERS, "requestBody": form_body(EditUpload, examples.EDIT, PART_TYPES)},
 )
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Image to image with references as files."""
+    """Edit pictures.
+
+    Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or `image[]`
+    for each. An alpha channel in `mask` marks where to paint. Streams are those of /v1/images/generations.
+    """
     if services.settings.json_edits and content_type_of(request) == "application/json":
         return await _answer_json(request, services, key, "images.edits")
     _require_multipart(request)

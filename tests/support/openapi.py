@@ -83,5 +83,5 @@ def _type(schema: Json) -> str:
     if "enum" in schema:
         return " ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
-        return " or ".join(sorted(_type(each) for each in schema["anyOf"]))
+        return " or ".join(sorted({_type(each) for each in schema["anyOf"]}))
     return str(schema.get("type") or schema.get("$ref", "").rpartition("/")[2] or schema.get("const", ""))
