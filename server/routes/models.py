@@ -9,7 +9,6 @@ from fastapi import APIRouter, Path
 from pipelines.catalog.chat import ChatModel
 from pipelines.catalog.images import MAX_REFERENCES, ImageModel
 from pipelines.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
-from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Abilities
 from server.accounts.money import format_money
@@ -120,8 +119,7 @@ def _control_card(control: Control, abilities: Abilities | None) -> ControlCard:
 
 
 def _chat_card(model: ChatModel, services: Services) -> ChatCard:
-    spec = model.source if isinstance(model.source, ChatSpec) else None
-    inputs: list[Modality] = ["text", "image"] if spec and spec.vision else ["text"]
+    inputs: list[Modality] = ["text", "image"] if model.vision else ["text"]
     return ChatCard(
         id=model.name,
         created=model.created,
@@ -129,9 +127,9 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
         aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
         group=model.group,
-        tools=spec.tools if spec else None,
-        vision=spec.vision if spec else None,
-        max_model_len=spec.context if spec else None,
+        tools=model.tools,
+        vision=model.vision,
+        max_model_len=model.spec.context if model.spec else None,
     )
 
 

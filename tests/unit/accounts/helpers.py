@@ -1,5 +1,7 @@
 """Short ways to make a call and a result, and to check the ledger."""
 
+from collections.abc import Callable
+
 from server.accounts import report
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
@@ -25,3 +27,14 @@ def server(database: Database, owner: str, url: str | None = None, lease_s: floa
 
 def clean(database: Database) -> bool:
     return report.check(database) == []
+
+
+class Attempts:
+    """Work for a writer, which counts how often it was tried."""
+
+    def __init__(self, work: Callable[[], int]) -> None:
+        self._work, self.count = work, 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self._work()

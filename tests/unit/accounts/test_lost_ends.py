@@ -19,12 +19,14 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import END_LOST, ResponseStore, StoredResponse
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.harness import free_port
 from tests.support.in_process import InProcess, in_process
 from tests.support.polling import eventually
 from tests.unit.accounts.conftest import Cluster
 from tests.unit.accounts.helpers import GROUPS, server
+
+pytestmark = pytest.mark.slow
 
 ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 CHAT = {"model": "starter-chat", "messages": [{"role": "user", "content": "Hello"}]}
