@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from server.app import create_app
-from server.settings import REPOSITORY, Settings
+from server.data_folders import REPOSITORY
+from server.settings import Settings
 from tests.support.openapi import Json, digest
 
 BASELINE = Path(__file__).parent / "openapi_baseline.json"
