@@ -1,9 +1,9 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
 import asyncio
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -81,7 +81,7 @@ CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")  # a file
 EMPTY: Mapping[str, bytes] = MappingProxyType({})
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
-REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
+REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
     "background",
     "controls",
 }
@@ -103,6 +103,15 @@ PART_TYPES = {
     "loras": "application/json",
     "controls": "application/json",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SentImages:
+    """The images of a request. `control_files` are by the names of their parts."""
+
+    references: tuple[Reference, ...]
+    mask: Reference | None
+    control_files: Mapping[str, bytes] = EMPTY
 
 
 @router.post(
@@ -152,7 +161,8 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         references = await _references(form)
         control_files = {name: await _read(form[name]) for name in files if CONTROL_FIELD.fullmatch(name)}
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    call = _image_request(request, services, "images.edits", body, references, mask, control_files)
+    sent = SentImages(references, mask, control_files)
+    call = _image_request(request, services, "images.edits", body, sent)
     return await _answer(
         request,
         services,
@@ -173,7 +183,7 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
         raise BadRequest(message, param="images", code="missing_required_parameter")
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
-    call = _image_request(request, services, endpoint, body, references, mask)
+    call = _image_request(request, services, endpoint, body, SentImages(references, mask))
     return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
 
 
@@ -233,11 +243,10 @@ def _image_request(
     services: Services,
     endpoint: str,
     body: ControlledOptions,
-    references: tuple[Reference, ...],
-    mask: Reference | None,
-    control_files: Mapping[str, bytes] = EMPTY,
+    sent: SentImages,
 ) -> ImageRequest:
-    """Raises BadRequest for a stream in the background: there is nothing that would read it."""
+    """Return the call that a body asks for. Raises BadRequest for a stream in the background, which nothing would
+    read."""
     if body.background is True and body.stream:
         message = "'stream' and 'background': true exclude each other: send one of them."
         raise BadRequest(message, param="stream", code="invalid_parameter_combination")
@@ -247,9 +256,9 @@ def _image_request(
     return ImageRequest(
         endpoint=endpoint,
         results_base=public_base(request, services),
-        references=references,
-        mask=mask,
-        controls=_controls(body, control_files),
+        references=sent.references,
+        mask=sent.mask,
+        controls=_controls(body, sent.control_files),
         sampling=SamplingOptions(**body.model_dump(include=set(SamplingOptions.model_fields))),
         in_background=in_background,
         background="auto" if isinstance(body.background, bool) else body.background,

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -62,6 +63,16 @@ from server.services import Services
 from server.state.active_responses import ActiveResponse
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A response that a request asks for. `headers` name what has no effect."""
+
+    key: Key
+    body: ResponseBody
+    retry_info: RetryInfo
+    headers: dict[str, str]
+
+
 def read_start(starting_after: str | int) -> int:
     """Return the number of the event after which a stream begins. Raises BadRequest."""
     if not re.fullmatch(r"-?\d{1,12}", str(starting_after)):
@@ -108,10 +119,8 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     left_out += unknown_options(values)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
-    retry_info = read_retry_info(request, request_print)
-    keepalive = wants_keepalive(request, key)
-    base = public_base(request, services)
-    return CancelOnDisconnect(partial(_answer, request, services, key, body, base, retry_info, headers, keepalive))
+    asked = Asked(key, body, read_retry_info(request, request_print), headers)
+    return CancelOnDisconnect(partial(_answer, request, services, asked))
 
 
 @router.post(
@@ -218,23 +227,14 @@ async def input_items(
     return await _json(items, {})
 
 
-async def _answer(
-    request: Request,
-    services: Services,
-    key: Key,
-    body: ResponseBody,
-    base: str,
-    retry_info: RetryInfo,
-    headers: dict[str, str],
-    keepalive: bool,
-    stack: AsyncExitStack,
-) -> ASGIApp:
-    """A stream begins once the engine has admitted the request. Raises ApiError before that."""
-    response = await services.responses.creator.find_or_start(key, body, base, retry_info)
+async def _answer(request: Request, services: Services, asked: Asked, stack: AsyncExitStack) -> ASGIApp:
+    """Return the answer. A stream begins once the engine has admitted the request. Raises ApiError before that."""
+    key, body, base = asked.key, asked.body, public_base(request, services)
+    response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)
     hold_body(request, response)
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
-    headers |= services.admission.limiter.headers(key) | replayed
+    headers = asked.headers | services.admission.limiter.headers(key) | replayed
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
@@ -243,7 +243,7 @@ async def _answer(
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
         return await _json(response.object(), headers)
-    if keepalive:
+    if wants_keepalive(request, key):
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
     content = await _body(response)
     cuts = dict.fromkeys(item["truncated"] for item in response.output if item.get("truncated"))
