@@ -3,9 +3,8 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -78,7 +77,6 @@ MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"images?(\[\d*\])?")
 CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")  # a file
-EMPTY: Mapping[str, bytes] = MappingProxyType({})
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
 REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
@@ -111,7 +109,7 @@ class SentImages:
 
     references: tuple[Reference, ...]
     mask: Reference | None
-    control_files: Mapping[str, bytes] = EMPTY
+    control_files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @router.post(
