@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
