@@ -13,12 +13,13 @@ from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
 from tests.unit.accounts.helpers import GROUPS, clean
 
+pytestmark = pytest.mark.slow
+
 SPENDER = """
 import os, signal, sys, uuid
 from server.accounts.db import Database
 from server.accounts.ledger import BilledCall, InsufficientBudget, Ledger, StoredResult
 
-pytestmark = pytest.mark.slow
 url, key_id, crash_at, calls = sys.argv[1:5]
 def crash_hook(point):
     if point == crash_at: os.kill(os.getpid(), signal.SIGKILL)
