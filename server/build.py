@@ -103,6 +103,7 @@ class _Base:
     claims: ClaimStore | None
     link: GatewayLink | None
     ledger: Ledger
+    results: ResultStore
     call_store: CallStore
     response_store: ResponseStore
     conversation_store: ConversationStore
@@ -142,7 +143,7 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
     )
     moderator = Moderator(base.policy, base.classifier_engine, base.database, base.metrics)
     references = ReferenceLoader(
-        base.ledger, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
+        base.results, base.storage, base.decoders, fetch=settings.fetch, fetch_timeout_s=settings.fetch_timeout_s
     )
     runner = ChatRunner(base.chat_engine, base.metrics, base.tracing, base.database, base.background)
     upstream_chat = UpstreamChat(base.upstreams, runner, base.metrics)
@@ -193,11 +194,11 @@ def build_services(settings: Settings, start: StartCatalog) -> Services:
         peers=peers,
         catalog_member=member,
         ledger=base.ledger,
+        results=base.results,
         call_store=base.call_store,
         response_store=base.response_store,
         conversation_store=base.conversation_store,
         call_log=call_log,
-        results=ResultStore(base.database),
         storage=base.storage,
         decoders=base.decoders,
         image_engine=base.image_engine,
@@ -253,8 +254,9 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
     engines = build_engines(settings, catalog, policy.checkpoints, upstreams, decoders)
     database = Database(settings.database_url)
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
-    response_store, conversation_store = ResponseStore(database, owner), ConversationStore(database)
-    naming = (ledger.recorded, response_store.needed, conversation_store.needed)  # records of files
+    results, response_store = ResultStore(database), ResponseStore(database, owner)
+    conversation_store = ConversationStore(database)
+    naming = (results.recorded, response_store.needed, conversation_store.needed)  # records of files
     base = _Base(
         settings=settings,
         catalog=ServedCatalog(catalog),
@@ -267,6 +269,7 @@ def _build_base(settings: Settings, catalog: Catalog) -> _Base:
         claims=ClaimStore(database, owner) if settings.gateway_url is not None else None,
         link=_link(settings),
         ledger=ledger,
+        results=results,
         call_store=CallStore(database, owner, settings.idempotency_s),
         response_store=response_store,
         conversation_store=conversation_store,
@@ -300,6 +303,7 @@ def _image_creator(base: _Base, references: ReferenceLoader, moderator: Moderato
         moderator=moderator,
         backlog=backlog,
         ledger=base.ledger,
+        results=base.results,
         call_store=base.call_store,
         webhooks=WebhookStore(base.database),
         storage=base.storage,

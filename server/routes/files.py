@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 
-from server.accounts.ledger import StoredResult
+from server.accounts.results import StoredResult
 from server.backends.storage import Storage
 from server.errors import NotFound
 from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
@@ -59,7 +59,7 @@ HEADERS = {
 async def show_result(name: str, request: Request, services: ServicesDep, w: str | None = None) -> Response:
     """The file, whole or a range of it, or a thumbnail."""
     width = read_width(w) if w is not None else None
-    record = await services.ledger.in_reader(services.ledger.find_result, name)
+    record = await services.results.in_reader(services.results.find_file, name)
     if record is None:
         raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:

@@ -4,7 +4,7 @@ key."""
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from server.accounts import report
+from server.accounts import report, results
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.call_log import CallFilter
 from server.accounts.paging import Page
@@ -142,7 +142,9 @@ async def list_charges(
 )
 async def check_ledger(services: ServicesDep) -> LedgerCheck:
     """As `darkroom ledger --check`."""
-    problems = await services.database.in_reader(report.check, services.database, services.storage.exists)
+    database = services.database
+    problems = await database.in_reader(report.check, database)
+    problems += await database.in_reader(results.check, database, services.storage.exists)
     return LedgerCheck(clean=not problems, problems=problems)
 
 

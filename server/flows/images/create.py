@@ -13,14 +13,15 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Started
-from server.accounts.calls import CallStore, Write
+from server.accounts.calls import CallStore
 from server.accounts.keys import Key
-from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger, StoredResult
+from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
 from server.accounts.money import UNITS_PER_CNY, format_money
+from server.accounts.results import ResultStore, StoredResult
+from server.accounts.store import Write
 from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
@@ -80,6 +81,7 @@ class ImageCreator:
         moderator: Moderator,
         backlog: Backlog,
         ledger: Ledger,
+        results: ResultStore,
         call_store: CallStore,
         webhooks: WebhookStore,
         storage: Storage,
@@ -100,6 +102,7 @@ class ImageCreator:
         self._moderator = moderator
         self._backlog = backlog
         self._ledger = ledger
+        self._results = results
         self._call_store = call_store
         self._webhooks = webhooks
         self._storage = storage
@@ -155,7 +158,9 @@ class ImageCreator:
                 if self._keep_prompts:
                     made_from = await asyncio.to_thread(sent_pictures, request)
                     extras.append(partial(origins_write, request, job, finished, made_from))
-                result = await self._to_captured(call, self._store_and_capture(call, finished, to_result, extras))
+                result = await self._to_captured(
+                    call, self._store_and_capture(call, model.price, finished, to_result, extras)
+                )
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
                 raise
@@ -174,15 +179,15 @@ class ImageCreator:
             writes.append(self._webhooks.begin_write(call.call_id, webhook))
         running.recorded = True
         try:
-            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, _all(writes)))
+            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, writes))
         except Exception as error:
             running.recorded = isinstance(error, DatabaseBusy) and error.began and not error.undone
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
             raise QuotaExceeded(
-                f"This key's {budget} does not cover the call: {format_money(error.available)} CNY {left} and "
-                f"{call.model} costs {format_money(error.price)} CNY."
+                f"This key's {budget} does not cover the call: {format_money(error.available_units)} CNY {left} and "
+                f"{call.model} costs {format_money(error.price_units)} CNY."
             ) from error
 
     async def _draw(self, job: ImageJob, model: str, call: ActiveCall, shape: ImageShape) -> Finished:
@@ -225,6 +230,7 @@ class ImageCreator:
     async def _store_and_capture(
         self,
         call: ActiveCall,
+        price_units: int,
         finished: Finished,
         to_result: Callable[[Sequence[EncodedImage], Sequence[StoredResult]], ImageResult],
         extra_writes: Sequence[ExtraWrites],
@@ -236,22 +242,25 @@ class ImageCreator:
             for position, image in enumerate(finished.images)
         ]
         self._crash_points.hit("after-store")
+        if not stored:
+            raise EngineFailure("The image engine finished without an image; nothing was charged.")
         result = to_result(finished.images, stored)
-        writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)]
-        writes += [write(result) for write in extra_writes]
-        price = await self._capture(result.call_id, stored, _all(writes))
+        success = self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
+        extras = [write(result) for write in extra_writes]
+        writes = [self._results.record_write(result.call_id, stored), success, *extras]
+        await self._capture(result.call_id, price_units, writes)
         call.captured = result
-        current_trace().add_charge(price, len(stored))
+        current_trace().add_charge(price_units, len(stored))
         return result
 
-    async def _capture(self, call_id: str, stored: Sequence[StoredResult], write_all: Write) -> int:
-        """Charge the call; returns the price. A transaction that was cut off is repeated: it may be committed, and if
-        not, the pictures would be lost."""
+    async def _capture(self, call_id: str, price_units: int, writes: Sequence[Write]) -> None:
+        """Charge the call. A transaction that was cut off is repeated: it may be committed, and if not, the images
+        would be lost."""
         attempts = 0
         while True:
             attempts += 1
             try:
-                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, stored, write_all)
+                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, price_units, writes)
             except DatabaseBusy as error:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
@@ -289,14 +298,6 @@ class ImageCreator:
         self._metrics.charged_cny.labels(model.name).inc(model.price / UNITS_PER_CNY)
         self._metrics.pictures.labels(model.name).inc(len(finished.images))
         self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
-
-
-def _all(writes: Sequence[Write]) -> Write:
-    def write_all(session: Session) -> None:
-        for write in writes:
-            write(session)
-
-    return write_all
 
 
 def _texts(request: ImageRequest) -> list[str]:

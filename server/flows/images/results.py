@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 
 from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.images import EncodedImage, Finished, ImageJob, Preview
-from server.accounts.ledger import StoredResult
-from server.accounts.results import Origin, SentPictures, write_origins
+from server.accounts.results import Origin, SentPictures, StoredResult, write_origins
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
 from server.backends.storage import NAME, Storage

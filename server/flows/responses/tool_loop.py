@@ -29,9 +29,9 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
 )
 from pipelines.protocol.upstream import Upstream
-from server.accounts.calls import Write
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseEnd, ResponseStore
+from server.accounts.store import Write
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.request import MAX_RANDOM_SEED
