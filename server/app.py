@@ -104,23 +104,23 @@ def create_app(
     """Build the ASGI app, and all that it stands on. `on_ready` is called once, when all workers are ready. Raises
     CatalogError and StartError."""
     services = build_services(settings, catalog_at_start(settings))
-    services.metrics.track_engines(lambda: _reports(services))
+    services.telemetry.metrics.track_engines(lambda: _reports(services))
 
     link = services.link
-    forwarder = None if link is None else Forwarder(services.gateways, link, services.database.clock)
+    forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with lock_home(settings.home), lock_database(settings) or nullcontext():
-            await services.database.in_patient_writer(services.database.migrate)
+            await services.stores.database.in_patient_writer(services.stores.database.migrate)
             async with AsyncExitStack() as shutdown:
                 _register_shutdown(services, shutdown)
                 if link is not None and settings.gateway_url is not None:
                     shutdown.push_async_callback(link.close)
-                    listener = listen(app, settings.gateway_url, link.secret, services.database.clock)
+                    listener = listen(app, settings.gateway_url, link.secret, services.stores.database.clock)
                     await shutdown.enter_async_context(listener)
                 await recover_after_crash(services)
-                await services.decoders.start()
+                await services.engines.decoders.start()
                 engines = _engines(services)
                 for engine in engines:
                     await engine.start()
@@ -151,7 +151,7 @@ def create_app(
     _handle_errors(app, forwarder)
     app.add_middleware(
         BodyLimitMiddleware,
-        budget=services.bodies,
+        budget=services.running.bodies,
         max_json_bytes=settings.max_json_mib * 1024**2,
         timeout_s=settings.request_timeout_s,
     )
@@ -167,22 +167,22 @@ def create_app(
         app.add_middleware(BodyRecorder)
     app.add_middleware(
         ObservabilityMiddleware,
-        metrics=services.metrics,
-        tracing=services.tracing,
-        record=services.call_recorder.record,
+        metrics=services.telemetry.metrics,
+        tracing=services.telemetry.tracing,
+        record=services.operations.call_recorder.record,
     )
     return app
 
 
 def _engines(services: Services) -> list[Fleet | EngineHost[Any, Any]]:
     """The workers that this catalog and this policy need."""
-    chat = [services.chat_engine] if services.catalog.current.chat.checkpoints else []
-    classifiers = [services.classifier_engine] if services.policy.current.classifiers else []
-    return [services.image_engine, *chat, *classifiers]
+    chat = [services.engines.chat] if services.served.catalog.current.chat.checkpoints else []
+    classifiers = [services.engines.classify] if services.served.policy.current.classifiers else []
+    return [services.engines.image, *chat, *classifiers]
 
 
 def _reports(services: Services) -> list[EngineReport]:
-    fleet, others = services.image_engine, _engines(services)[1:]
+    fleet, others = services.engines.image, _engines(services)[1:]
     images = [replace(_report(host), work_s=fleet.left_s(host), residents=host.residents) for host in fleet.hosts]
     return images + [_report(engine) for engine in others if isinstance(engine, EngineHost)]
 
@@ -202,19 +202,19 @@ def _report(host: EngineHost[Any, Any]) -> EngineReport:
 
 def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     """How each part stops, even if another one fails to. They stop in reverse order."""
-    shutdown.push_async_callback(asyncio.to_thread, services.tracing.stop)
-    shutdown.callback(services.database.dispose)
+    shutdown.push_async_callback(asyncio.to_thread, services.telemetry.tracing.stop)
+    shutdown.callback(services.stores.database.dispose)
     shutdown.push_async_callback(leave_others, services)
-    shutdown.push_async_callback(services.upstreams.close)
-    shutdown.push_async_callback(services.background.join)
-    shutdown.push_async_callback(services.classifier_engine.stop)
-    shutdown.push_async_callback(services.chat_engine.stop)
-    shutdown.push_async_callback(services.image_engine.stop)
-    shutdown.push_async_callback(services.decoders.stop)
-    shutdown.push_async_callback(services.active_calls.stop)
-    shutdown.push_async_callback(services.active_chats.stop)
-    shutdown.push_async_callback(services.active_responses.stop)
-    shutdown.callback(services.database.stop_waiting)
+    shutdown.push_async_callback(services.engines.upstreams.close)
+    shutdown.push_async_callback(services.running.background.join)
+    shutdown.push_async_callback(services.engines.classify.stop)
+    shutdown.push_async_callback(services.engines.chat.stop)
+    shutdown.push_async_callback(services.engines.image.stop)
+    shutdown.push_async_callback(services.engines.decoders.stop)
+    shutdown.push_async_callback(services.running.calls.stop)
+    shutdown.push_async_callback(services.running.keyed_chats.stop)
+    shutdown.push_async_callback(services.running.responses.stop)
+    shutdown.callback(services.stores.database.stop_waiting)
 
 
 async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -182,7 +182,7 @@ class ServedApp:
     async def _drain(self) -> None:
         """Serve has ended the requests; this is for what runs without one. What takes too long the app cancels."""
         services = self._services
-        services.drain.draining = True
+        services.running.drain.draining = True
         until = time.monotonic() + services.settings.drain_s
-        while services.running and time.monotonic() < until:  # noqa: ASYNC110 - it is looked at seldom
+        while services.running.total and time.monotonic() < until:  # noqa: ASYNC110 - it is looked at seldom
             await asyncio.sleep(LOOK_EVERY_S)

@@ -85,22 +85,22 @@ def lock_database(settings: Settings) -> IO[str] | None:
 
 async def recover_after_crash(services: Services) -> None:
     """Tell the others that this server runs, and give up what dead servers left."""
-    others = await services.gateways.in_patient_writer(services.gateways.register)
+    others = await services.stores.gateways.in_patient_writer(services.stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
         log.warning("other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/cluster.md)")
-    if voided := await services.ledger.in_patient_writer(services.ledger.void_orphans):
+    if voided := await services.stores.ledger.in_patient_writer(services.stores.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
-    await services.call_store.in_patient_writer(services.call_store.fail_orphans)
-    if finished := await services.response_store.in_patient_writer(services.response_store.finish_orphans):
+    await services.stores.calls.in_patient_writer(services.stores.calls.fail_orphans)
+    if finished := await services.stores.responses.in_patient_writer(services.stores.responses.finish_orphans):
         log.warning("ended the responses of a server that died", responses=finished)
-    if await services.gateways.in_reader(services.gateways.does_chores):
+    if await services.stores.gateways.in_reader(services.stores.gateways.does_chores):
         await _sweep_files(services)
 
 
 async def leave_others(services: Services) -> None:
     """At the end: another server need not wait until this one's lease has run out."""
     try:
-        await services.gateways.in_writer(services.gateways.leave)
+        await services.stores.gateways.in_writer(services.stores.gateways.leave)
     except ApiError:  # the database is away
         log.exception("the other servers were not told that this one stops")
 
@@ -114,7 +114,7 @@ async def run_maintenance(services: Services) -> None:
             tasks.create_task(_every(services.settings.lease_s / 3, settle, at_once=True))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":
-            tasks.create_task(_every(WEBHOOKS_EVERY_S, services.webhooks.deliver_due))
+            tasks.create_task(_every(WEBHOOKS_EVERY_S, services.images.webhooks.deliver_due))
 
 
 async def follow_cluster(services: Services) -> None:
@@ -125,14 +125,14 @@ async def follow_cluster(services: Services) -> None:
 async def _update_engines(services: Services) -> None:
     roster = await asyncio.to_thread(read_roster, services.settings)
     engines = roster.of_kind("image") if roster is not None else ()
-    fleet = services.image_engine
+    fleet = services.engines.image
     if {engine.name for engine in engines} == {host.name for host in fleet.workers}:
         return
-    if services.catalog.lock.locked():  # a swap: after it the engines may be others again
+    if services.served.catalog.lock.locked():  # a swap: after it the engines may be others again
         return
-    async with services.catalog.lock:
+    async with services.served.catalog.lock:
         members = [cluster_member(services.settings, engine) for engine in engines]
-        if await fleet.change_members(members, services.catalog.current):
+        if await fleet.change_members(members, services.served.catalog.current):
             log.info("the cluster's engines have changed", engines=[engine.name for engine in engines])
 
 
@@ -151,28 +151,28 @@ async def _every(seconds: float, work: Callable[[], Awaitable[object]], *, at_on
 async def _renew_leases(services: Services) -> None:
     """Renewals come first: whatever time the database was busy for, no hold of a running call is swept."""
     gateways, ledger, calls, responses = (
-        services.gateways, services.ledger, services.call_store, services.response_store,
+        services.stores.gateways, services.stores.ledger, services.stores.calls, services.stores.responses,
     )  # fmt: skip
     if not await gateways.in_patient_writer(gateways.renew):
         log.error("this server had not renewed its lease in time: others have given up what it ran")
-    await ledger.in_patient_writer(ledger.renew, services.active_calls.ids())
+    await ledger.in_patient_writer(ledger.renew, services.running.calls.ids())
     if await gateways.in_reader(gateways.does_chores):
         if dead := await gateways.in_patient_writer(gateways.remove_dead):
             log.warning("servers have died", servers=dead)
         await ledger.in_patient_writer(ledger.void_orphans)
         await responses.in_patient_writer(responses.finish_orphans)
-        if lapsed := await ledger.in_patient_writer(ledger.sweep, services.active_calls.ids()):
+        if lapsed := await ledger.in_patient_writer(ledger.sweep, services.running.calls.ids()):
             log.warning("voided holds whose lease ran out", holds=lapsed)
-        if services.claims is not None:
-            await services.claims.in_patient_writer(services.claims.delete_ended)
-    await calls.in_patient_writer(calls.fail_orphans, services.active_calls.ids())
+        if services.stores.claims is not None:
+            await services.stores.claims.in_patient_writer(services.stores.claims.delete_ended)
+    await calls.in_patient_writer(calls.fail_orphans, services.running.calls.ids())
     await _end_lost(services)
 
 
 async def _end_lost(services: Services) -> None:
     """What has ended here while the database was away, or when it broke off. The records are read before what runs is
     looked at: so whatever begins meanwhile is known."""
-    responses, claims, limiter = services.response_store, services.claims, services.limiter
+    responses, claims, limiter = services.stores.responses, services.stores.claims, services.admission.limiter
     if claims is not None and (lost := await claims.in_reader(claims.running_here) - limiter.claimed_ids):
         await claims.in_patient_writer(claims.end, *lost)
     await responses.in_patient_writer(responses.finish_unrecorded)
@@ -183,29 +183,29 @@ async def _end_lost(services: Services) -> None:
 
 async def _sweep(services: Services) -> None:
     """Thumbnails are each server's own. Of several servers one does the rest."""
-    await services.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
-    gateways, calls, call_log = services.gateways, services.call_store, services.call_log
+    await services.images.thumbnails.sweep(THUMBNAIL_DAYS * DAY_S)
+    gateways, calls, call_log = services.stores.gateways, services.stores.calls, services.stores.call_log
     if not await gateways.in_reader(gateways.does_chores):
         return
     await _in_pages(calls, calls.delete_expired)
     await _in_pages(call_log, partial(call_log.delete_older, services.settings.calls_keep_days * DAY_S))
     if not services.settings.keep_prompts:
         await _in_pages(call_log, call_log.forget_prompts)
-        await _in_pages(services.results, services.results.forget_origins)
-    await services.webhooks.remove_orphans()
+        await _in_pages(services.stores.results, services.stores.results.forget_origins)
+    await services.images.webhooks.remove_orphans()
     await _sweep_files(services)
 
 
 async def _sweep_files(services: Services) -> None:
-    settings, results, responses = services.settings, services.results, services.response_store
+    settings, results, responses = services.settings, services.stores.results, services.stores.responses
     max_age_s = settings.responses_keep_days * DAY_S
     await _in_pages(responses, partial(responses.delete_expired, max_age_s, settings.idempotency_s))
-    conversations = services.conversation_store
+    conversations = services.stores.conversations
     await _in_pages(conversations, partial(conversations.delete_expired, max_age_s))
     days = settings.results_keep_days
     if days is not None and (expired := await _in_pages(results, partial(results.expire, days * DAY_S))):
         log.info("expired results", results=expired)
-    removed, storage = 0, services.storage
+    removed, storage = 0, services.stores.files
     pages = storage.pages(settings.result_grace_s)
     while (page := await storage.in_thread(next, pages, None)) is not None:
         for start in range(0, len(page), PAGE):

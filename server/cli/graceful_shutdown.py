@@ -27,10 +27,10 @@ class DrainingServer(uvicorn.Server):
         config.timeout_graceful_shutdown = CLOSING_S
         super().__init__(config)
         self.services = services
-        self._drain = services.drain
-        self._calls = services.active_calls
-        self._chats = services.active_chats
-        self._responses = services.active_responses
+        self._drain = services.running.drain
+        self._calls = services.running.calls
+        self._chats = services.running.keyed_chats
+        self._responses = services.running.responses
         self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None
         self._logged = False  # not in the signal handler, which may interrupt another log line
@@ -63,4 +63,4 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _is_idle(self) -> bool:
-        return self.services.running == 0 and not self.server_state.tasks
+        return self.services.running.total == 0 and not self.server_state.tasks

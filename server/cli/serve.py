@@ -202,15 +202,15 @@ def _welcome(console: Console, services: Services, *, show_key: bool) -> None:
     dev_key = services.settings.home / "dev-key"
     key = dev_key.read_text().strip() if dev_key.exists() else "YOUR_KEY"
     bearer = key if show_key or not dev_key.exists() else f"$(cat {shlex.quote(str(dev_key))})"
-    for state in (*services.image_engine.checkpoints.values(), *services.chat_engine.checkpoints.values()):
+    for state in (*services.engines.image.checkpoints.values(), *services.engines.chat.checkpoints.values()):
         if state.state != "loaded":
             console.print(f"[red]Checkpoint {escape(state.spec.name)} does not load:[/red] {escape(state.detail)}")
-    console.print(f"\n[bold]Darkroom is ready[/bold] on {services.image_engine.device}.")
+    console.print(f"\n[bold]Darkroom is ready[/bold] on {services.engines.image.device}.")
     console.print(f"  API      {base}/v1", markup=False)
     console.print(f"  Key      {key if bearer == key else f'in {dev_key}'}", markup=False)
     console.print(f"  Console  {base}/console", markup=False)
     console.print("\nTry:")
-    body = f'{{"model": "{services.catalog.current.default}", "prompt": "a red boat at sunset"}}'
+    body = f'{{"model": "{services.served.catalog.current.default}", "prompt": "a red boat at sunset"}}'
     console.print(
         f'  curl -s {base}/v1/images/generations -H "Authorization: Bearer {bearer}" '
         f"-H 'Content-Type: application/json' -d '{body}'\n",

@@ -21,7 +21,7 @@ from server.telemetry.call_trace import current_trace
 async def sending(request: Request, key: Key, services: Services) -> AsyncIterator[None]:
     """Read the body while this is entered. Raises RateLimited and Overloaded."""
     current_trace().runs_model = True
-    async with services.bodies.place(key.id, services.limiter.max_running(key)):
+    async with services.running.bodies.place(key.id, services.admission.limiter.max_running(key)):
         await body_lease(request).begin(key.id)
         yield
 
@@ -32,7 +32,7 @@ async def read_json(request: Request, key: Key, services: Services) -> dict[str,
     async with sending(request, key, services):
         async for chunk in request.stream():
             raw += chunk
-        async with services.bodies.parsing if len(raw) >= LARGE_BYTES else nullcontext():
+        async with services.running.bodies.parsing if len(raw) >= LARGE_BYTES else nullcontext():
             values = await asyncio.to_thread(parse_json, raw)
     describe_body(current_trace(), values)
     return values

@@ -76,7 +76,7 @@ async def _respond(
     except ApiError as error:
         rename_field(error, protocol.fields)
         raise
-    headers |= services.limiter.headers(key)
+    headers |= services.admission.limiter.headers(key)
     if isinstance(first, Admitted):
         unused = dict.fromkeys(protocol.fields.get(name, name) for name in first.unused_options)
         headers = name_ignored(headers, unused)

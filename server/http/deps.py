@@ -32,7 +32,9 @@ async def caller(request: Request, services: ServicesDep) -> Key:
     """Return the key whose secret the request has or, without one, that of the console's session. A forwarded request
     has the id of the key that the server before this one has found. Raises Unauthorized."""
     if FORWARDED in request.scope:
-        found = await services.database.in_reader(find_usable_key, services.database, request.scope[FORWARDED])
+        found = await services.stores.database.in_reader(
+            find_usable_key, services.stores.database, request.scope[FORWARDED]
+        )
         if found is None:
             raise Unauthorized("This API key has just been revoked.", code="invalid_api_key")
         current_trace().key_id = found.id
@@ -42,7 +44,7 @@ async def caller(request: Request, services: ServicesDep) -> Key:
         current_trace().key_id = key.id
         return key
     secret = bearer(request)
-    key = await services.database.in_reader(authenticate, services.database, secret)
+    key = await services.stores.database.in_reader(authenticate, services.stores.database, secret)
     if key is None:
         raise Unauthorized(
             f"Incorrect API key provided: {_masked(secret)}. It is unknown, expired or revoked; "
@@ -89,8 +91,10 @@ async def _session_key(request: Request, services: Services) -> Key | None:
         return None
     if not (cookie := request.cookies.get(SESSION_COOKIE, "")):
         return None
-    key_id = await services.console_sessions.in_reader(services.console_sessions.subject, cookie)
-    return await services.database.in_reader(find_usable_key, services.database, key_id) if key_id else None
+    key_id = await services.stores.console_sessions.in_reader(services.stores.console_sessions.subject, cookie)
+    return (
+        await services.stores.database.in_reader(find_usable_key, services.stores.database, key_id) if key_id else None
+    )
 
 
 def is_of_console(request: Request) -> bool:

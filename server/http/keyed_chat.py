@@ -43,19 +43,19 @@ async def keyed_chat(
         items = partial(_upstream_items, services, model, model.source, values, key)
     else:
         chat = await asyncio.to_thread(parse_chat, values)
-        chat, unseen = services.chat_completions.leave_out_unseen(chat, model.source)
+        chat, unseen = services.chats.completions.leave_out_unseen(chat, model.source)
         headers, streams = ignored_header([*ineffective_fields(values), *unseen]), chat.stream
         items = partial(_local_items, services, chat, model, model.source, key)
     sent = {name: value for name, value in values.items() if value is not None}
     retry = read_retry_info(request, await asyncio.to_thread(fingerprint, sent, ()))
 
     async def respond(stack: AsyncExitStack) -> ASGIApp:
-        running = await services.keyed_chats.find_or_start(key, retry, idempotency_key, items)
+        running = await services.chats.keyed.find_or_start(key, retry, idempotency_key, items)
         hold_body(request, running)
         stack.enter_context(running.listening())
         replayed = {"Idempotency-Replayed": "true"} if running.replayed or running.done else {}
         await running.wait_admitted()
-        known = headers | services.limiter.headers(key) | replayed
+        known = headers | services.admission.limiter.headers(key) | replayed
         keepalive_s = services.settings.keepalive_s
         if streams:
             return event_stream(chat_events(running.items()), keepalive_s, known)
@@ -76,8 +76,8 @@ async def _local_items(
 ) -> AsyncGenerator[Json, None]:
     """What is sent of a chat on a local model."""
     head = new_completion_head(model.name, spec)
-    answer = services.chat_completions.stream(chat, model, spec, head, key)
-    running = services.limiter.run_chat(key, model.name, ENDPOINT, answer)
+    answer = services.chats.completions.stream(chat, model, spec, head, key)
+    running = services.admission.limiter.run_chat(key, model.name, ENDPOINT, answer)
     async with aclosing(running) as events:
         await anext(events)
         admit()
@@ -94,11 +94,11 @@ async def _upstream_items(
     services: Services, model: ChatModel, upstream: Upstream, values: Json, key: Key, admit: Admit
 ) -> AsyncGenerator[Json, None]:
     """The same of a chat on another server. Its refusals are raised."""
-    await check_upstream_chat(services.moderator, key, model, values)
+    await check_upstream_chat(services.admission.moderator, key, model, values)
     streams = values.get("stream") is True
-    send = services.upstream_chat.stream if streams else services.upstream_chat.answer
+    send = services.chats.upstream.stream if streams else services.chats.upstream.answer
     sent = send(upstream, values, UsageContext(key, model.name))
-    async with aclosing(services.limiter.run_chat(key, model.name, ENDPOINT, sent)) as items:
+    async with aclosing(services.admission.limiter.run_chat(key, model.name, ENDPOINT, sent)) as items:
         async for item in items:
             accepted = _accepted(item) if isinstance(item, UpstreamResponse) else item
             admit()

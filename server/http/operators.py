@@ -33,7 +33,7 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
         return OperatorOf(name, "") if kind == FORWARDED_OPERATOR else None
     home_key = (await asyncio.to_thread(services.settings.admin_key.read_text)).strip()
     home = OperatorOf(HOME_KEY, hashlib.sha256(home_key.encode()).hexdigest())
-    database, secret = services.database, find_secret(request)
+    database, secret = services.stores.database, find_secret(request)
     if secret is not None:
         if secrets.compare_digest(secret.encode(), home_key.encode()):
             return home
@@ -44,7 +44,7 @@ async def find_operator_of(request: Request, services: Services) -> OperatorOf |
     cookie = request.cookies.get(OPERATOR_COOKIE, "")
     if not cookie or not is_of_console(request):
         return None
-    owner = await services.console_sessions.in_reader(services.console_sessions.subject, cookie)
+    owner = await services.stores.console_sessions.in_reader(services.stores.console_sessions.subject, cookie)
     if owner is None:
         return None
     if owner == home.session:

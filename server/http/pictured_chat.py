@@ -74,7 +74,7 @@ async def pictured_completion(request: Request, key: Key, services: Services, va
     """The completion, or the stream of its chunks. Raises ApiError."""
     body = await asyncio.to_thread(partial(validate, ChatBody, values, strict=True))
     options = {name: value for name, value in values.items() if name in OPTIONS}
-    used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.catalog.current.chat.find(body.model) else set())
+    used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.served.catalog.current.chat.find(body.model) else set())
     fields = FIELDS | ({"size": "image_config.aspect_ratio"} if _size(body) else {})
     ignored = tuple(sorted(values.keys() - used))
     call = PicturedCall(body, options, ENDPOINT, ignored, fields, partial(_protocol, body, fields))
@@ -84,7 +84,7 @@ async def pictured_completion(request: Request, key: Key, services: Services, va
 async def pictured_response(request: Request, key: Key, services: Services, call: PicturedCall) -> Response:
     """A chat model that calls tools writes the prompt of the picture; else the last message is drawn as it is. Raises
     ApiError."""
-    catalog, name = services.catalog.current, call.body.model
+    catalog, name = services.served.catalog.current, call.body.model
     try:
         if catalog.chat.find(name) is None:
             return await _by_image_model(request, key, services, call, find_image_model(catalog, name, key.groups))
@@ -101,13 +101,13 @@ async def pictured_response(request: Request, key: Key, services: Services, call
 async def _by_image_model(
     request: Request, key: Key, services: Services, call: PicturedCall, model: ImageModel
 ) -> Response:
-    model = at_tier(services.catalog.current, model, call.tier, SIZE_FIELD)
+    model = at_tier(services.served.catalog.current, model, call.tier, SIZE_FIELD)
     drawing = await asyncio.to_thread(read_conversation, call.body.messages, model.checkpoint.max_references)
     options = call.options | _size(call.body)
     image = to_image_request(options, drawing, model, call.endpoint, public_base(request, services))
     retry = read_retry_info(request, await asyncio.to_thread(request_fingerprint, image))
     begins = wants_keepalive(request, key) and not call.body.stream
-    draw = services.pictured_chat.draw
+    draw = services.chats.pictured.draw
     events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
     protocol = call.write(CompletionHead.of_call(model.name), image.n)
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
@@ -118,7 +118,7 @@ async def _by_image_model(
 async def _by_chat_model(
     request: Request, key: Key, services: Services, call: PicturedCall, model: ChatModel, drawn_by: ImageModel
 ) -> Response:
-    drawn_by = at_tier(services.catalog.current, drawn_by, call.tier, SIZE_FIELD)
+    drawn_by = at_tier(services.served.catalog.current, drawn_by, call.tier, SIZE_FIELD)
     options = {name: call.options[name] for name in TOOL_OPTIONS if call.options.get(name) is not None}
     tool, left_out = fit_tool(
         ImageTool(type="image_generation", **{**options, "model": drawn_by.name, **_size(call.body)}), drawn_by
@@ -126,7 +126,7 @@ async def _by_chat_model(
     response = await asyncio.to_thread(to_response, call.body, model.name, tool)
     parameters = response.model_dump(mode="json")
     retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
-    respond, base = services.pictured_chat.respond, public_base(request, services)
+    respond, base = services.chats.pictured.respond, public_base(request, services)
     events = partial(respond, key, response, base, retry, partial(hold_body, request))
     protocol = call.write(CompletionHead.of_call(model.name), 1)
     ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]

@@ -56,8 +56,8 @@ CALL_FILTERS = [
 )
 async def me(key: Caller, services: ServicesDep) -> OwnKey:
     """The key that asks."""
-    money = (await services.database.in_reader(read_money, services.database))[key.id]
-    limiter = services.limiter
+    money = (await services.stores.database.in_reader(read_money, services.stores.database))[key.id]
+    limiter = services.admission.limiter
     return own_key(key, money, limiter.max_running(key), limiter.running(key))
 
 
@@ -82,7 +82,7 @@ async def own_usage(
     """What the key has used."""
     wanted = UsageFilter(key.id, None, read_period(since, to))
     grouping = read_grouping(by, ("day", "month", "model"))
-    report = await services.database.in_reader(usage_report, services.database, wanted, grouping)
+    report = await services.stores.database.in_reader(usage_report, services.stores.database, wanted, grouping)
     return usage_answer(report, usage_columns(grouping), as_csv=wants_csv(format))
 
 
@@ -141,7 +141,7 @@ async def own_call(call_id: str, key: Caller, services: ServicesDep) -> CallDeta
 )
 async def own_jobs(key: Caller, services: ServicesDep) -> QueuedJobList:
     """What the key has running."""
-    jobs = await services.job_queue.jobs_of(key.id)
+    jobs = await services.operations.job_queue.jobs_of(key.id)
     return QueuedJobList.of(jobs, len(jobs))
 
 
@@ -158,13 +158,13 @@ async def own_jobs(key: Caller, services: ServicesDep) -> QueuedJobList:
 )
 async def cancel_own_job(job_id: str, key: Caller, services: ServicesDep) -> CancelledJob:
     """End one of the key's jobs."""
-    await services.job_queue.cancel_own(job_id, key.id)
+    await services.operations.job_queue.cancel_own(job_id, key.id)
     return CancelledJob(id=job_id)
 
 
 async def find_call(services: Services, call_id: str, key_id: str | None) -> CallDetails:
     """Raises NotFound."""
-    call = await services.call_log.in_reader(services.call_log.find, call_id, key_id)
+    call = await services.stores.call_log.in_reader(services.stores.call_log.find, call_id, key_id)
     if call is None:
         raise NotFound(f"There is no call '{call_id[:60]}' here; it may be too old.", code="call_not_found")
     return call_details(call)
@@ -174,11 +174,11 @@ async def calls_answer(services: Services, wanted: CallFilter, page: Page, *, as
     """A page of calls, or all of them as a file."""
 
     def fetch(page: Page) -> list[CallEntry]:
-        return [call_entry(call) for call in services.call_log.page(wanted, page)]
+        return [call_entry(call) for call in services.stores.call_log.page(wanted, page)]
 
     if as_csv:
-        return csv_download(services.database, CallEntry, fetch, "calls")
-    listing = await read_listing(services.database, CallList, fetch, page)
+        return csv_download(services.stores.database, CallEntry, fetch, "calls")
+    listing = await read_listing(services.stores.database, CallList, fetch, page)
     return Response(listing.model_dump_json(), media_type="application/json")
 
 

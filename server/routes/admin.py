@@ -43,7 +43,7 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 async def swap(request: Request, services: ServicesDep, by: OperatorName) -> Response:
     """Another checkpoint for a model, and for the models that share its catalog file."""
     body = validate(SwapRequest, parse_json(await request.body()), strict=True)
-    jobs = services.catalog_jobs
+    jobs = services.operations.catalog_jobs
     return await _answer(request, jobs, jobs.swap(body.model, body.checkpoint, keep_settings=body.keep_settings, by=by))
 
 
@@ -61,7 +61,7 @@ async def swap(request: Request, services: ServicesDep, by: OperatorName) -> Res
 )
 async def undo(request: Request, services: ServicesDep, by: OperatorName) -> Response:
     """Take back the latest swap."""
-    return await _answer(request, services.catalog_jobs, services.catalog_jobs.undo(by=by))
+    return await _answer(request, services.operations.catalog_jobs, services.operations.catalog_jobs.undo(by=by))
 
 
 @router.post(
@@ -79,7 +79,7 @@ async def undo(request: Request, services: ServicesDep, by: OperatorName) -> Res
 )
 async def reload(request: Request, services: ServicesDep, by: OperatorName) -> Response:
     """Read the catalog's files again."""
-    return await _answer(request, services.catalog_jobs, services.catalog_jobs.reload(by=by))
+    return await _answer(request, services.operations.catalog_jobs, services.operations.catalog_jobs.reload(by=by))
 
 
 @router.get(
@@ -94,7 +94,7 @@ async def reload(request: Request, services: ServicesDep, by: OperatorName) -> R
 )
 async def list_swaps(services: ServicesDep) -> CatalogJobList:
     """What was changed, and what is being changed."""
-    jobs = services.catalog_jobs.list_all()
+    jobs = services.operations.catalog_jobs.list_all()
     return CatalogJobList.of(jobs, len(jobs))
 
 
@@ -112,9 +112,9 @@ async def list_swaps(services: ServicesDep) -> CatalogJobList:
 async def show_swap(job_id: str, services: ServicesDep, by: OperatorName) -> CatalogJob:
     """One change. Of several servers the one that makes it answers."""
     try:
-        return services.catalog_jobs.show(job_id)
+        return services.operations.catalog_jobs.show(job_id)
     except NotFound:
-        owner = await services.catalog_jobs.find_owner(job_id) if services.peers is not None else None
+        owner = await services.operations.catalog_jobs.find_owner(job_id) if services.peers is not None else None
         if owner is None:
             raise
         message = "Another server makes this change."
@@ -133,7 +133,7 @@ async def show_swap(job_id: str, services: ServicesDep, by: OperatorName) -> Cat
 )
 async def show_policy(services: ServicesDep) -> PolicySummary:
     """The policy in use."""
-    return services.policy_admin.describe()
+    return services.operations.policy.describe()
 
 
 @router.post(
@@ -148,7 +148,7 @@ async def show_policy(services: ServicesDep) -> PolicySummary:
 )
 async def reload_policy(services: ServicesDep, by: OperatorName) -> PolicySummary:
     """Read the policy again."""
-    return await services.policy_admin.reload(by=by)
+    return await services.operations.policy.reload(by=by)
 
 
 @router.post(
@@ -165,7 +165,7 @@ async def reload_policy(services: ServicesDep, by: OperatorName) -> PolicySummar
 async def try_policy(request: Request, services: ServicesDep) -> ModerationTest:
     """A dry run."""
     body = validate(ModerationTestRequest, parse_json(await request.body()), strict=True)
-    return await services.policy_admin.test(body)
+    return await services.operations.policy.test(body)
 
 
 async def _answer(request: Request, jobs: CatalogJobs, job_id: str) -> Response:

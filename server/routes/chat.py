@@ -76,18 +76,18 @@ async def complete(request: Request, key: Caller, services: ServicesDep) -> Resp
     """A completion, or a stream of its chunks, by the model that the body names."""
     values = await read_json(request, key, services)
     name = _model_name(values)
-    if draws(services.catalog.current, values):
+    if draws(services.served.catalog.current, values):
         return await pictured_completion(request, key, services, values)
-    model = find_chat_model(services.catalog.current, name, key.groups)
+    model = find_chat_model(services.served.catalog.current, name, key.groups)
     if idempotency_key := idempotency_key_of(request):
         return await keyed_chat(request, services, key, model, values, idempotency_key)
-    services.drain.check_open()
+    services.running.drain.check_open()
     if isinstance(model.source, Upstream):
-        await check_upstream_chat(services.moderator, key, model, values)
+        await check_upstream_chat(services.admission.moderator, key, model, values)
         respond = _respond_upstream_stream if values.get("stream") is True else _respond_upstream
         return CancelOnDisconnect(partial(respond, services, model.source, values, UsageContext(key, model.name)))
     chat = await asyncio.to_thread(parse_chat, values)
-    chat, unseen = services.chat_completions.leave_out_unseen(chat, model.source)
+    chat, unseen = services.chats.completions.leave_out_unseen(chat, model.source)
     headers, keepalive = ignored_header([*ineffective_fields(values), *unseen]), wants_keepalive(request, key)
     return CancelOnDisconnect(partial(_respond, services, chat, model, model.source, key, headers, keepalive))
 
@@ -104,13 +104,13 @@ async def _respond(
 ) -> ASGIApp:
     """The response of a local model. It may begin once the engine has admitted the job. Raises ApiError before that."""
     head, keepalive_s = new_completion_head(model.name, spec), services.settings.keepalive_s
-    answer = services.chat_completions.stream(chat, model, spec, head, key)
-    running = services.limiter.run_chat(key, model.name, ENDPOINT, answer)
+    answer = services.chats.completions.stream(chat, model, spec, head, key)
+    running = services.admission.limiter.run_chat(key, model.name, ENDPOINT, answer)
     events = await stack.enter_async_context(aclosing(running))
     first = await anext(events)
     if isinstance(first, Admitted):
         headers = name_ignored(headers, ignored_options(first.unused_options, TEMPLATE_FIELDS))
-    headers |= services.limiter.headers(key)
+    headers |= services.admission.limiter.headers(key)
     if chat.stream:
         stream = chunks(
             head, events, logprobs=chat.logprobs, include_usage=chat.include_usage, custom_tools=chat.custom_tools
@@ -129,24 +129,24 @@ async def _respond(
 async def _respond_upstream(
     services: Services, upstream: Upstream, values: Json, usage: UsageContext, stack: AsyncExitStack
 ) -> Response:
-    answered = services.upstream_chat.answer(upstream, values, usage)
-    running = services.limiter.run_chat(usage.key, usage.model, ENDPOINT, answered)
+    answered = services.chats.upstream.answer(upstream, values, usage)
+    running = services.admission.limiter.run_chat(usage.key, usage.model, ENDPOINT, answered)
     answer = await anext(await stack.enter_async_context(aclosing(running)))
-    return _forwarded(answer, services.limiter.headers(usage.key))
+    return _forwarded(answer, services.admission.limiter.headers(usage.key))
 
 
 async def _respond_upstream_stream(
     services: Services, upstream: Upstream, values: Json, usage: UsageContext, stack: AsyncExitStack
 ) -> Response:
     """The upstream's stream once its first chunk is there, or the answer that came instead. Raises ApiError before."""
-    streamed = services.upstream_chat.stream(upstream, values, usage)
-    running = services.limiter.run_chat(usage.key, usage.model, ENDPOINT, streamed)
+    streamed = services.chats.upstream.stream(upstream, values, usage)
+    running = services.admission.limiter.run_chat(usage.key, usage.model, ENDPOINT, streamed)
     items = await stack.enter_async_context(aclosing(running))
     first = await anext(items, None)
     if first is None:
         message = f"The server behind model `{usage.model}` sent an empty stream."
         raise EngineFailure(message, code="upstream_failed")
-    headers = services.limiter.headers(usage.key)
+    headers = services.admission.limiter.headers(usage.key)
     if isinstance(first, UpstreamResponse):
         return _forwarded(first, headers)
     return event_stream(chat_events(_prepend(first, items)), services.settings.keepalive_s, headers)

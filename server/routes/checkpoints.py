@@ -51,9 +51,9 @@ router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)]
 )
 async def list_checkpoints(services: ServicesDep) -> CheckpointList:
     """With what became of them in the running server, and when they were used last."""
-    found = await asyncio.to_thread(services.checkpoints.list_all)
-    used = await services.database.in_reader(last_charges, services.database)
-    states = {spec.path: state for spec, state in services.image_engine.checkpoints.items()}
+    found = await asyncio.to_thread(services.operations.checkpoints.list_all)
+    used = await services.stores.database.in_reader(last_charges, services.stores.database)
+    states = {spec.path: state for spec, state in services.engines.image.checkpoints.items()}
     cards = []
     for each in found:
         state = next((s for path, s in states.items() if path == each.path or path.is_relative_to(each.path)), None)
@@ -83,9 +83,9 @@ async def list_checkpoints(services: ServicesDep) -> CheckpointList:
 )
 async def list_adapters(services: ServicesDep) -> AdapterList:
     """What their files say, and what warmup found."""
-    found = await asyncio.to_thread(services.checkpoints.adapters)
-    models = services.catalog.current.models
-    known = {name: services.image_engine.abilities(model.checkpoint) for name, model in models.items()}
+    found = await asyncio.to_thread(services.operations.checkpoints.adapters)
+    models = services.served.catalog.current.models
+    known = {name: services.engines.image.abilities(model.checkpoint) for name, model in models.items()}
     return AdapterList(
         data=[adapter_card(name, adapter, known.get(name)) for name, adapters in found.items() for adapter in adapters]
     )
@@ -106,7 +106,9 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
 async def inspect(request: Request, services: ServicesDep) -> CheckpointFindings:
     """Look at a checkpoint."""
     body = validate(InspectRequest, parse_json(await request.body()), strict=True)
-    return report_of(*await asyncio.to_thread(services.checkpoints.inspect, body.checkpoint, body.base, body.config))
+    return report_of(
+        *await asyncio.to_thread(services.operations.checkpoints.inspect, body.checkpoint, body.base, body.config)
+    )
 
 
 @router.post(
@@ -125,11 +127,11 @@ async def add(request: Request, services: ServicesDep, by: OperatorName) -> NewC
     """Write its catalog file."""
     body = validate(AddRequest, parse_json(await request.body()), strict=True)
     fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
-    async with services.catalog.lock:
-        added = await asyncio.to_thread(lambda: services.checkpoints.add(body.checkpoint, **fields))
+    async with services.served.catalog.lock:
+        added = await asyncio.to_thread(lambda: services.operations.checkpoints.add(body.checkpoint, **fields))
     details = {"models": list(added.models), "checkpoint": body.checkpoint}
-    await services.database.in_writer(
-        record_change, services.database, by, "checkpoint.add", str(added.file), **details
+    await services.stores.database.in_writer(
+        record_change, services.stores.database, by, "checkpoint.add", str(added.file), **details
     )
     return NewCheckpoint(
         file=str(added.file),
@@ -154,7 +156,7 @@ async def add(request: Request, services: ServicesDep, by: OperatorName) -> NewC
 async def verify(request: Request, services: ServicesDep) -> Verification:
     """Compare it with its manifest."""
     body = validate(VerifyRequest, parse_json(await request.body()), strict=True)
-    checked = await asyncio.to_thread(services.checkpoints.verify, body.checkpoint)
+    checked = await asyncio.to_thread(services.operations.checkpoints.verify, body.checkpoint)
     files = [CheckedFile.model_validate(each, from_attributes=True) for each in checked]
     return Verification(unchanged=all(each.state == "unchanged" for each in checked), files=files)
 
@@ -174,12 +176,14 @@ async def verify(request: Request, services: ServicesDep) -> Verification:
 async def remove(request: Request, services: ServicesDep, by: OperatorName) -> Removal:
     """Delete its catalog file."""
     body = validate(RemoveRequest, parse_json(await request.body()), strict=True)
-    async with services.catalog.lock:
+    async with services.served.catalog.lock:
         deleted = await asyncio.to_thread(
-            lambda: services.checkpoints.remove(body.model, delete_files=body.delete_files)
+            lambda: services.operations.checkpoints.remove(body.model, delete_files=body.delete_files)
         )
     details = {"deleted": [str(path) for path in deleted]}
-    await services.database.in_writer(record_change, services.database, by, "checkpoint.remove", body.model, **details)
+    await services.stores.database.in_writer(
+        record_change, services.stores.database, by, "checkpoint.remove", body.model, **details
+    )
     return Removal(deleted=[str(path) for path in deleted])
 
 
@@ -199,7 +203,7 @@ async def proof(request: Request, services: ServicesDep) -> Response:
     """Draw a contact sheet."""
     body = validate(ProofRequest, parse_json(await request.body()), strict=True)
     recipe = await _recipe(body, services)
-    return Response(await services.proofs.draw(recipe), media_type="image/png")
+    return Response(await services.operations.proofs.draw(recipe), media_type="image/png")
 
 
 async def _recipe(body: ProofRequest, services: Services) -> Recipe:
@@ -209,7 +213,7 @@ async def _recipe(body: ProofRequest, services: Services) -> Recipe:
     axis, values = next(iter(body.axis.model_dump(exclude_none=True).items()), (None, []))
     candidates = [
         await asyncio.to_thread(
-            services.proofs.candidate, candidate.name, candidate.sampling.model_dump(exclude_none=True)
+            services.operations.proofs.candidate, candidate.name, candidate.sampling.model_dump(exclude_none=True)
         )
         for candidate in body.candidates
     ]

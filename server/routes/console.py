@@ -47,7 +47,7 @@ async def show_session(request: Request, services: ServicesDep) -> dict[str, Any
 @router.post("/console/session", status_code=204)
 async def sign_in(request: Request, services: ServicesDep) -> Response:
     """A session for the key of this request, which may be the admin key. A browser may have one of each."""
-    sessions = services.console_sessions
+    sessions = services.stores.console_sessions
     if operator := await find_operator_of(request, services):
         name, value = OPERATOR_COOKIE, await sessions.in_writer(sessions.open, operator.session)
     else:
@@ -64,7 +64,7 @@ async def sign_out(request: Request, services: ServicesDep) -> Response:
     """End the browser's sessions."""
     for name in (SESSION_COOKIE, OPERATOR_COOKIE):
         if cookie := request.cookies.get(name):
-            await services.console_sessions.in_writer(services.console_sessions.close, cookie)
+            await services.stores.console_sessions.in_writer(services.stores.console_sessions.close, cookie)
     response = Response(status_code=204)
     response.delete_cookie(SESSION_COOKIE)
     response.delete_cookie(OPERATOR_COOKIE)

@@ -53,7 +53,7 @@ async def _read(request: Request, key: Key, services: Services, model: type[Body
 async def create(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """A conversation with its first items."""
     body = await _read(request, key, services, CreateConversation)
-    return await services.conversations.create(key, body.items, body.metadata)
+    return await services.responses.conversations.create(key, body.items, body.metadata)
 
 
 @router.get(
@@ -68,7 +68,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> dict[s
 )
 async def show(conversation_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """A conversation."""
-    return await services.conversations.show(key, conversation_id)
+    return await services.responses.conversations.show(key, conversation_id)
 
 
 @router.post(
@@ -85,7 +85,7 @@ async def show(conversation_id: str, key: Caller, services: ServicesDep) -> dict
 async def change(conversation_id: str, request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Other metadata."""
     body = await _read(request, key, services, ChangeConversation)
-    return await services.conversations.label(key, conversation_id, body.metadata)
+    return await services.responses.conversations.label(key, conversation_id, body.metadata)
 
 
 @router.delete(
@@ -100,7 +100,7 @@ async def change(conversation_id: str, request: Request, key: Caller, services: 
 )
 async def delete(conversation_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Forget a conversation."""
-    return await services.conversations.delete(key, conversation_id)
+    return await services.responses.conversations.delete(key, conversation_id)
 
 
 @router.post(
@@ -117,7 +117,7 @@ async def delete(conversation_id: str, key: Caller, services: ServicesDep) -> di
 async def add_items(conversation_id: str, request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """More items."""
     body = await _read(request, key, services, AddItems)
-    return await services.conversations.add(key, conversation_id, body.items)
+    return await services.responses.conversations.add(key, conversation_id, body.items)
 
 
 @router.get(
@@ -140,7 +140,7 @@ async def list_items(
 ) -> dict[str, Any]:
     """A page of items."""
     page = Page(read_limit(limit), read_order(order), after)
-    return await services.conversations.list_items(key, conversation_id, page)
+    return await services.responses.conversations.list_items(key, conversation_id, page)
 
 
 @router.get(
@@ -155,7 +155,7 @@ async def list_items(
 )
 async def show_item(conversation_id: str, item_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """One item."""
-    return await services.conversations.show_item(key, conversation_id, item_id)
+    return await services.responses.conversations.show_item(key, conversation_id, item_id)
 
 
 @router.delete(
@@ -170,4 +170,4 @@ async def show_item(conversation_id: str, item_id: str, key: Caller, services: S
 )
 async def delete_item(conversation_id: str, item_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
     """Forget one item."""
-    return await services.conversations.delete_item(key, conversation_id, item_id)
+    return await services.responses.conversations.delete_item(key, conversation_id, item_id)

@@ -59,13 +59,13 @@ HEADERS = {
 async def show_result(name: str, request: Request, services: ServicesDep, w: str | None = None) -> Response:
     """The file, whole or a range of it, or a thumbnail."""
     width = read_width(w) if w is not None else None
-    record = await services.results.in_reader(services.results.find_file, name)
+    record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:
         raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:
-        small = await services.thumbnails.path(name, width)
+        small = await services.images.thumbnails.path(name, width)
         return FileResponse(small, media_type=MEDIA_TYPE, headers=HEADERS)
-    storage = services.storage
+    storage = services.stores.files
     path = await storage.in_thread(storage.path, name)
     if path is not None:
         return FileResponse(path, media_type=record.media_type, headers=HEADERS)

@@ -45,7 +45,7 @@ MemberDep = Annotated[CatalogMember, Depends(member_of_cluster)]
 )
 async def list_gateways(services: ServicesDep) -> GatewayList:
     """All that run."""
-    cards = await describe_gateways(services.gateways, services.peers, lambda: readiness_details(services))
+    cards = await describe_gateways(services.stores.gateways, services.peers, lambda: readiness_details(services))
     return GatewayList.of(cards, len(cards))
 
 

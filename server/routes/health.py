@@ -60,13 +60,13 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 
 def readiness_details(services: Services) -> ReadinessDetails:
     """What operators see of this server."""
-    image, chat, member = services.image_engine, services.chat_engine, services.catalog_member
-    checkpoints = {**image.checkpoints, **chat.checkpoints, **services.classifier_engine.checkpoints}
+    image, chat, member = services.engines.image, services.engines.chat, services.catalog_member
+    checkpoints = {**image.checkpoints, **chat.checkpoints, **services.engines.classify.checkpoints}
     return {
         "status": _status(services),
         **_worker_state(image.hosts[0]),
         "image": [_image_worker(image, host) for host in image.hosts],
-        "chat": _worker_state(chat) if services.catalog.current.chat.checkpoints else None,
+        "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
         "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
         "catalog": {"version": member.version, "problem": member.problem} if member is not None else None,
     }
@@ -74,14 +74,14 @@ def readiness_details(services: Services) -> ReadinessDetails:
 
 def _status(services: Services) -> ServerState:
     """A server that does not serve the cluster's catalog is not ready, nor one that can't charge."""
-    image, chat, classify = services.image_engine, services.chat_engine, services.classifier_engine
-    has_classifiers = bool(services.policy.current.classifiers)
-    has_local_chat = bool(services.catalog.current.chat.checkpoints)
+    image, chat, classify = services.engines.image, services.engines.chat, services.engines.classify
+    has_classifiers = bool(services.served.policy.current.classifiers)
+    has_local_chat = bool(services.served.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
     is_current = services.catalog_member is None or services.catalog_member.is_current
-    if services.drain.draining:
+    if services.running.drain.draining:
         return "draining"
-    if services.database.is_read_only:
+    if services.stores.database.is_read_only:
         return "read-only"
     return "ready" if loaded and is_current else "starting"
 
@@ -121,5 +121,5 @@ def _image_worker(fleet: Fleet, host: ImageHost) -> ImageWorkerState:
 async def metrics(services: ServicesDep) -> Response:
     """Counters and gauges in Prometheus' text format."""
     disk = await asyncio.to_thread(shutil.disk_usage, services.settings.home)
-    services.metrics.disk_free_bytes.set(disk.free)
-    return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    services.telemetry.metrics.disk_free_bytes.set(disk.free)
+    return Response(generate_latest(services.telemetry.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -35,7 +35,7 @@ async def list_jobs(
 ) -> ImageJobList:
     """The key's calls, newest first unless asked otherwise."""
     page = Page(read_limit(limit), read_order(order), after)
-    return await services.image_jobs.list(key, one_of(STATES, state, "state") if state else None, page)
+    return await services.images.jobs.list(key, one_of(STATES, state, "state") if state else None, page)
 
 
 @router.get(
@@ -51,7 +51,7 @@ async def list_jobs(
 )
 async def show_job(job_id: str, key: Caller, services: ServicesDep, previews: str = "") -> ImageJobState:
     """What became of a call, by the id in its answer's `x-darkroom-job` header."""
-    return await services.image_jobs.describe(key, job_id, previews=query_flag("previews", previews))
+    return await services.images.jobs.describe(key, job_id, previews=query_flag("previews", previews))
 
 
 @router.post(
@@ -66,4 +66,4 @@ async def show_job(job_id: str, key: Caller, services: ServicesDep, previews: st
 )
 async def cancel_job(job_id: str, key: Caller, services: ServicesDep) -> ImageJobState:
     """End a call."""
-    return await services.image_jobs.cancel(key, job_id)
+    return await services.images.jobs.cancel(key, job_id)

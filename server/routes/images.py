@@ -194,15 +194,15 @@ async def _answer(
     pictures = [*image_request.references, *([image_request.mask] if image_request.mask else [])]
     pictures += [each.picture for each in image_request.controls]
     retry_info = read_retry_info(request, await asyncio.to_thread(fingerprint, parameters, pictures))
-    call = await services.image_calls.find_or_start(key, image_request, retry_info)
+    call = await services.images.calls.find_or_start(key, image_request, retry_info)
     hold_body(request, call)
-    unused = unused_fields(image_request, services.catalog.current, services.image_engine.abilities)
+    unused = unused_fields(image_request, services.served.catalog.current, services.engines.image.abilities)
     unused += foreign_syntax({"prompt": body.prompt, "negative_prompt": body.negative_prompt})
-    headers = services.limiter.headers(key) | ignored_header([*ignored, *unused])
+    headers = services.admission.limiter.headers(key) | ignored_header([*ignored, *unused])
     if image_request.in_background:
-        return BackgroundCallResponse(call, partial(services.image_jobs.describe, key), headers)
+        return BackgroundCallResponse(call, partial(services.images.jobs.describe, key), headers)
     return ImageCallResponse(
-        services.storage,
+        services.stores.files,
         call,
         image_request,
         headers,
@@ -244,7 +244,7 @@ def _image_request(
         raise BadRequest(message, param="stream", code="invalid_parameter_combination")
     in_background = body.background is True or (wants_async(request) and not body.stream)
     if body.webhook is not None:
-        services.webhooks.check(body.webhook, in_background=in_background)
+        services.images.webhooks.check(body.webhook, in_background=in_background)
     return ImageRequest(
         endpoint=endpoint,
         results_base=public_base(request, services),

@@ -57,7 +57,7 @@ async def list_models(_: Caller, services: ServicesDep) -> ModelList:
 )
 async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:
     """One model, by its name or an alias. An alias of an image model and a chat model is the image model's here."""
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     image = catalog.find(name)
     if image is not None:
         return await asyncio.to_thread(_image_card, image, services)
@@ -69,16 +69,16 @@ async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard |
 
 
 def _cards(services: Services) -> list[ModelCard | ChatCard]:
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     images = [_image_card(model, services) for model in catalog.models.values()]
     return [*images, *(_chat_card(model, services) for model in catalog.chat.models.values())]
 
 
 def _image_card(model: ImageModel, services: Services) -> ModelCard:
     """Reads the folder of its adapters."""
-    abilities = services.image_engine.abilities(model.checkpoint)
+    abilities = services.engines.image.abilities(model.checkpoint)
     widest = model.drawn_with(MAX_REFERENCES)
-    max_references = reference_limit(widest, services.image_engine.abilities(widest.checkpoint))
+    max_references = reference_limit(widest, services.engines.image.abilities(widest.checkpoint))
     supports = abilities.names if abilities is not None else []
     if supports and max_references and "image" not in supports:
         supports.append("image")
@@ -88,7 +88,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
         created=model.created,
         owned_by=model.owned_by,
         architecture=Architecture(input_modalities=inputs, output_modalities=["image"]),
-        aliases=_aliases(services.catalog.current.aliases, model.name),
+        aliases=_aliases(services.served.catalog.current.aliases, model.name),
         family=model.checkpoint.family,
         group=model.group,
         tier=model.tier,
@@ -139,7 +139,7 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         created=model.created,
         owned_by=model.owned_by,
         architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
-        aliases=_aliases(services.catalog.current.chat.aliases, model.name),
+        aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
         group=model.group,
         tools=spec.tools if spec else None,
         vision=spec.vision if spec else None,

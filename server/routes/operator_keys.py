@@ -23,7 +23,7 @@ READ_ERRORS = (401, 404, 500, 503)
 
 def key_admin(services: ServicesDep) -> KeyAdmin:
     """With the groups of the catalog in use."""
-    return KeyAdmin(services.database, services.catalog.current.groups)
+    return KeyAdmin(services.stores.database, services.served.catalog.current.groups)
 
 
 Keys = Annotated[KeyAdmin, Depends(key_admin)]
@@ -41,7 +41,7 @@ Keys = Annotated[KeyAdmin, Depends(key_admin)]
 )
 async def list_keys(keys: Keys, services: ServicesDep) -> KeyList:
     """All keys."""
-    entries = await services.database.in_reader(keys.list_all)
+    entries = await services.stores.database.in_reader(keys.list_all)
     return KeyList.of(entries, len(entries))
 
 
@@ -59,7 +59,7 @@ async def list_keys(keys: Keys, services: ServicesDep) -> KeyList:
 async def create_key(request: Request, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """A new key."""
     body = validate(CreateKey, await _json(request), strict=True)
-    return await services.database.in_writer(keys.create, body, by=by)
+    return await services.stores.database.in_writer(keys.create, body, by=by)
 
 
 @router.get(
@@ -75,7 +75,7 @@ async def create_key(request: Request, keys: Keys, services: ServicesDep, by: Op
 )
 async def show_key(key: str, keys: Keys, services: ServicesDep) -> KeyEntry:
     """One key."""
-    return await services.database.in_reader(keys.show, key)
+    return await services.stores.database.in_reader(keys.show, key)
 
 
 @router.patch(
@@ -94,7 +94,7 @@ async def change_key(key: str, request: Request, keys: Keys, services: ServicesD
     """Other limits, groups, name or expiry."""
     sent = await _json(request)
     body = validate(ChangeKey, sent, strict=True)
-    return await services.database.in_writer(keys.change, key, body, sent, by=by)
+    return await services.stores.database.in_writer(keys.change, key, body, sent, by=by)
 
 
 @router.post(
@@ -112,7 +112,7 @@ async def change_key(key: str, request: Request, keys: Keys, services: ServicesD
 async def rotate_key(key: str, request: Request, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyWithSecret:
     """A new secret, with an overlap."""
     body = validate(RotateKey, await _json(request), strict=True)
-    return await services.database.in_writer(keys.rotate, key, body.overlap_s, by=by)
+    return await services.stores.database.in_writer(keys.rotate, key, body.overlap_s, by=by)
 
 
 @router.delete(
@@ -128,7 +128,7 @@ async def rotate_key(key: str, request: Request, keys: Keys, services: ServicesD
 )
 async def revoke_key(key: str, keys: Keys, services: ServicesDep, by: OperatorName) -> KeyEntry:
     """No more calls with it."""
-    return await services.database.in_writer(keys.revoke, key, by=by)
+    return await services.stores.database.in_writer(keys.revoke, key, by=by)
 
 
 @router.get(
@@ -143,7 +143,7 @@ async def revoke_key(key: str, keys: Keys, services: ServicesDep, by: OperatorNa
 )
 async def operators(services: ServicesDep) -> OperatorList:
     """All operators."""
-    found = await services.database.in_reader(list_operators, services.database)
+    found = await services.stores.database.in_reader(list_operators, services.stores.database)
     return OperatorList.of([OperatorEntry(**_values(each)) for each in found], len(found))
 
 
@@ -160,7 +160,7 @@ async def operators(services: ServicesDep) -> OperatorList:
 )
 async def new_operator(request: Request, services: ServicesDep, by: OperatorName) -> OperatorWithSecret:
     """Another admin key."""
-    body, database = validate(CreateOperator, await _json(request), strict=True), services.database
+    body, database = validate(CreateOperator, await _json(request), strict=True), services.stores.database
     try:
         created, secret = await database.in_writer(create_operator, database, body.name, by=by)
     except NameTaken as error:
@@ -181,7 +181,7 @@ async def new_operator(request: Request, services: ServicesDep, by: OperatorName
 )
 async def end_operator(name: str, services: ServicesDep, by: OperatorName) -> OperatorEntry:
     """No more changes with it."""
-    revoked = await services.database.in_writer(revoke_operator, services.database, name, by=by)
+    revoked = await services.stores.database.in_writer(revoke_operator, services.stores.database, name, by=by)
     if revoked is None:
         raise NotFound(f"There is no operator '{name[:60]}'.", param="name", code="operator_not_found")
     return OperatorEntry(**_values(revoked))

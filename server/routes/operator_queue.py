@@ -36,7 +36,7 @@ router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 )
 async def list_jobs(services: ServicesDep) -> QueuedJobList:
     """All that runs or waits."""
-    jobs = (await services.job_queue.snapshot()).jobs
+    jobs = (await services.operations.job_queue.snapshot()).jobs
     return QueuedJobList.of(jobs, len(jobs))
 
 
@@ -53,7 +53,7 @@ async def list_jobs(services: ServicesDep) -> QueuedJobList:
 )
 async def cancel_job(job_id: str, services: ServicesDep, by: OperatorName) -> CancelledJob:
     """End a job."""
-    await services.job_queue.cancel(job_id, by=by)
+    await services.operations.job_queue.cancel(job_id, by=by)
     return CancelledJob(id=job_id)
 
 
@@ -89,12 +89,12 @@ async def status(services: ServicesDep) -> ServerStatus:
     settings = services.settings
     disk = await asyncio.to_thread(shutil.disk_usage, settings.home)
     return ServerStatus(
-        version=services.version,
-        started_at=services.started_at,
-        draining=services.drain.draining,
-        workers=(await services.job_queue.snapshot()).workers,
+        version=services.telemetry.version,
+        started_at=services.telemetry.started_at,
+        draining=services.running.drain.draining,
+        workers=(await services.operations.job_queue.snapshot()).workers,
         disk=Disk(free_bytes=disk.free, total_bytes=disk.total),
-        database=services.database.url.get_backend_name(),
+        database=services.stores.database.url.get_backend_name(),
         policy=str(settings.moderation) if settings.moderation else None,
         keep_prompts=settings.keep_prompts,
         calls_keep_days=settings.calls_keep_days,
@@ -130,7 +130,7 @@ async def doctor(services: ServicesDep) -> Findings:
 )
 async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
     """As `darkroom backup`."""
-    settings, database = services.settings, services.database
+    settings, database = services.settings, services.stores.database
     try:
         made = await asyncio.to_thread(make_backup, settings, settings.home / "backups")
     except StartError as error:
@@ -142,5 +142,5 @@ async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
 
 
 async def _events(services: Services) -> AsyncIterator[ServerSentEvent]:
-    async for snapshot in services.job_queue.watch():
+    async for snapshot in services.operations.job_queue.watch():
         yield event(snapshot.model_dump(), snapshot.type)

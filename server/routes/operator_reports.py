@@ -83,7 +83,7 @@ async def show_usage(
     """Who used what."""
     wanted = UsageFilter(await _key_id(keys, services, key), model, read_period(since, to))
     grouping = read_grouping(by, GROUPINGS)
-    sums = await services.database.in_reader(usage_report, services.database, wanted, grouping)
+    sums = await services.stores.database.in_reader(usage_report, services.stores.database, wanted, grouping)
     return usage_answer(sums, usage_columns(grouping), as_csv=wants_csv(format))
 
 
@@ -115,7 +115,7 @@ async def list_charges(
     format: str | None = None,  # as the query names it
 ) -> Response:
     """The ledger."""
-    key_id, period, database = await _key_id(keys, services, key), read_period(since, to), services.database
+    key_id, period, database = await _key_id(keys, services, key), read_period(since, to), services.stores.database
     names = await database.in_reader(key_names, database)
 
     def fetch(page: Page) -> list[LedgerEntry]:
@@ -142,9 +142,9 @@ async def list_charges(
 )
 async def check_ledger(services: ServicesDep) -> LedgerCheck:
     """As `darkroom ledger --check`."""
-    database = services.database
+    database = services.stores.database
     problems = await database.in_reader(report.check, database)
-    problems += await database.in_reader(results.check, database, services.storage.exists)
+    problems += await database.in_reader(results.check, database, services.stores.files.exists)
     return LedgerCheck(clean=not problems, problems=problems)
 
 
@@ -214,7 +214,7 @@ async def refusals(
     format: str | None = None,  # as the query names it
 ) -> Response:
     """What was refused."""
-    key_id, database = await _key_id(keys, services, key), services.database
+    key_id, database = await _key_id(keys, services, key), services.stores.database
     names = await database.in_reader(key_names, database)
 
     def fetch(page: Page) -> list[RefusalEntry]:
@@ -256,7 +256,7 @@ async def audit(
     format: str | None = None,  # as the query names it
 ) -> Response:
     """Who changed what."""
-    wanted, database = AuditFilter(operator, action, target, read_period(since, to)), services.database
+    wanted, database = AuditFilter(operator, action, target, read_period(since, to)), services.stores.database
 
     def fetch(page: Page) -> list[AuditRecord]:
         return [audit_record(entry) for entry in list_changes(database, wanted, page)]
@@ -269,4 +269,4 @@ async def audit(
 
 async def _key_id(keys: Keys, services: ServicesDep, key: str | None) -> str | None:
     """Raises NotFound."""
-    return None if key is None else (await services.database.in_reader(keys.find, key)).id
+    return None if key is None else (await services.stores.database.in_reader(keys.find, key)).id

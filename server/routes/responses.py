@@ -95,7 +95,7 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     refuse_unsupported(values, UNSUPPORTED)
     refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    body, left_out = services.response_creator.leave_out_unknown(key, body)
+    body, left_out = services.responses.creator.leave_out_unknown(key, body)
     left_out += unknown_options(values)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
@@ -121,7 +121,7 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     refuse_unsupported(values, UNSUPPORTED)
     refuse_hosted_tools(values.get("tools"))
     body = await asyncio.to_thread(partial(validate, ResponseBody, values, strict=True))
-    return {"object": "response.input_tokens", "input_tokens": await services.token_counter.count(key, body)}
+    return {"object": "response.input_tokens", "input_tokens": await services.responses.token_counter.count(key, body)}
 
 
 @router.post(
@@ -141,7 +141,7 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(validate, CompactBody, values, strict=True))
     headers = ignored_header(ignored_fields(CompactBody, values, NO_EFFECT))
-    return await _json(await services.compactor.compact(key, body), headers)
+    return await _json(await services.responses.compactor.compact(key, body), headers)
 
 
 @router.get(
@@ -171,10 +171,10 @@ async def retrieve(
 ) -> Response:
     """A stored response, or its stream from an event on."""
     if not query_flag("stream", stream):
-        return await _json(await services.responses.show(key, response_id), {})
+        return await _json(await services.responses.stored.show(key, response_id), {})
     if not re.fullmatch(r"-?\d{1,12}", starting_after):
         raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
-    events = await services.responses.stream(key, response_id, int(starting_after))
+    events = await services.responses.stored.stream(key, response_id, int(starting_after))
     return event_stream(_events(events), services.settings.keepalive_s, {})
 
 
@@ -190,7 +190,7 @@ async def retrieve(
 )
 async def delete(response_id: str, key: Caller, services: ServicesDep) -> Response:
     """Forget a response and its items."""
-    return await _json(await services.responses.delete(key, response_id), {})
+    return await _json(await services.responses.stored.delete(key, response_id), {})
 
 
 @router.post(
@@ -205,7 +205,7 @@ async def delete(response_id: str, key: Caller, services: ServicesDep) -> Respon
 )
 async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Response:
     """End a background response."""
-    return await _json(await services.responses.cancel(key, response_id), {})
+    return await _json(await services.responses.stored.cancel(key, response_id), {})
 
 
 @router.get(
@@ -230,7 +230,7 @@ async def input_items(
     after: str | None = None,
 ) -> Response:
     """A page of the items that went in."""
-    page = await services.responses.list_inputs(key, response_id, read_limit(limit), read_order(order), after)
+    page = await services.responses.stored.list_inputs(key, response_id, read_limit(limit), read_order(order), after)
     return await _json(page, {})
 
 
@@ -246,11 +246,11 @@ async def _answer(
     stack: AsyncExitStack,
 ) -> ASGIApp:
     """A stream begins once the engine has admitted the request. Raises ApiError before that."""
-    response = await services.response_creator.find_or_start(key, body, base, retry_info)
+    response = await services.responses.creator.find_or_start(key, body, base, retry_info)
     hold_body(request, response)
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
-    headers |= services.limiter.headers(key) | replayed
+    headers |= services.admission.limiter.headers(key) | replayed
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read

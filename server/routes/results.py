@@ -48,9 +48,9 @@ async def list_results(
     base = public_base(request, services)
 
     def fetch(page: Page) -> list[ResultEntry]:
-        return [result_entry(result, base) for result in services.results.page(wanted, page)]
+        return [result_entry(result, base) for result in services.stores.results.page(wanted, page)]
 
-    return await read_listing(services.database, ResultList, fetch, page)
+    return await read_listing(services.stores.database, ResultList, fetch, page)
 
 
 @router.get(
@@ -65,7 +65,7 @@ async def list_results(
 )
 async def show_result(request: Request, name: str, key: Caller, services: ServicesDep) -> ResultEntry:
     """One picture."""
-    result = await services.results.in_reader(services.results.find, name, key.id)
+    result = await services.stores.results.in_reader(services.stores.results.find, name, key.id)
     if result is None:
         raise _no_picture(name)
     return result_entry(result, public_base(request, services))
@@ -83,10 +83,10 @@ async def show_result(request: Request, name: str, key: Caller, services: Servic
 )
 async def delete_result(name: str, key: Caller, services: ServicesDep) -> DeletedResult:
     """The record first: a file without one is swept."""
-    if not await services.results.in_writer(services.results.delete, name, key.id):
+    if not await services.stores.results.in_writer(services.stores.results.delete, name, key.id):
         raise _no_picture(name)
-    await services.storage.in_thread(services.storage.delete, [name])
-    await services.thumbnails.delete(name)
+    await services.stores.files.in_thread(services.stores.files.delete, [name])
+    await services.images.thumbnails.delete(name)
     return DeletedResult(id=name)
 
 
@@ -108,9 +108,9 @@ async def list_responses(key: Caller, services: ServicesDep, page: PageDep, root
     roots_only = query_flag("roots", roots)
 
     def fetch(page: Page) -> list[ResponseSummary]:
-        return services.responses.summaries(key.id, page, roots_only=roots_only)
+        return services.responses.stored.summaries(key.id, page, roots_only=roots_only)
 
-    return await read_listing(services.database, ResponseSummaryList, fetch, page)
+    return await read_listing(services.stores.database, ResponseSummaryList, fetch, page)
 
 
 def _no_picture(name: str) -> NotFound:

@@ -109,7 +109,7 @@ class InProcess:
 
     async def another_key(self) -> dict[str, str]:
         """The header of a second key."""
-        database = self.services.database
+        database = self.services.stores.database
         return await asyncio.to_thread(_authorization, database)
 
 
@@ -145,7 +145,7 @@ async def in_process(
         known = Settings(home=home, weights=home, model_configs=configs, database=database, **settings)
         app = create_app(known, dialects=dialects)
         async with app.router.lifespan_context(app):
-            headers = await asyncio.to_thread(_authorization, app.state.services.database)
+            headers = await asyncio.to_thread(_authorization, app.state.services.stores.database)
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers) as client:
                 yield InProcess(app, client, workers)

@@ -22,9 +22,9 @@ async def scrape_busy_app(home: Path) -> str:
         chat = {"model": "starter-chat", "messages": [{"role": "user", "content": "Hi"}]}
         assert (await running.client.post("/v1/chat/completions", json=chat)).status_code == 200
         services = running.services
-        (engine,) = services.image_engine.hosts
+        (engine,) = services.engines.image.hosts
         engine.memory = WorkerMemory(2**20, GpuMemory(2**30, 2**29, 2**20, 2**21))
-        spec = services.catalog.current.checkpoints[0]
+        spec = services.served.catalog.current.checkpoints[0]
         engine.residents = Residents((ResidentCheckpoint(spec, 2**20, on_device=True),), 2**20, 2**29)
         engine.checkpoints[spec] = CheckpointState(spec, "loaded", "")
         return (await running.client.get("/metrics")).text

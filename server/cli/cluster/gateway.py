@@ -42,9 +42,9 @@ class Gateway:
         services = self._server.services
         return {
             "url": self._url,
-            "ready": self._server.started and services.image_engine.ready,
-            "leaving": services.drain.draining,
-            "calls": services.running,
+            "ready": self._server.started and services.engines.image.ready,
+            "leaving": services.running.drain.draining,
+            "calls": services.running.total,
             "pid": os.getpid(),
             "node": ray.get_runtime_context().get_node_id(),
         }

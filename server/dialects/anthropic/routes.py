@@ -59,11 +59,11 @@ refuse_endpoints(router, "", {"batches": "Batches of messages are"}, "It serves 
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
     """A message, or a stream of its events."""
     values, body = await _read(MessagesBody, request, key, services)
-    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     chat = await asyncio.to_thread(to_chat, body)
     written = partial(message_events, f"msg_{uuid.uuid4().hex}", model.name)
     protocol = Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
-    events = partial(services.any_model_chat.events, key, model, ENDPOINT, chat, tuple(body.stop_sequences))
+    events = partial(services.chats.any_model.events, key, model, ENDPOINT, chat, tuple(body.stop_sequences))
     headers = ignored_header(ignored_fields(MessagesBody, values))
     return chat_response(request, key, services, events, protocol, headers, stream=body.stream)
 
@@ -82,9 +82,9 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> Response:
     """How long the conversation would be."""
     _, body = await _read(CountBody, request, key, services)
-    model = find_chat_model(services.catalog.current, body.model, key.groups)
+    model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     try:
-        tokens = await services.any_model_chat.count_tokens(key, model, await asyncio.to_thread(count_to_chat, body))
+        tokens = await services.chats.any_model.count_tokens(key, model, await asyncio.to_thread(count_to_chat, body))
     except ApiError as error:
         rename_field(error, FIELDS)
         raise

@@ -91,7 +91,7 @@ UNSUPPORTED_ACTIONS = (
 )
 async def list_models(_: Caller, services: ServicesDep) -> Json:
     """The catalog, on one page."""
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     images, chats = catalog.models.values(), catalog.chat.models.values()
     return {"models": [*map(_card, images), *map(_card, chats)]}
 
@@ -156,9 +156,11 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
     if not body.contents:
         message = "Missing required parameter: 'contents'."
         raise BadRequest(message, param="contents", code="missing_required_parameter")
-    chat = find_chat_model(services.catalog.current, _chat_name(services.catalog.current, model), key.groups)
+    chat = find_chat_model(
+        services.served.catalog.current, _chat_name(services.served.catalog.current, model), key.groups
+    )
     try:
-        tokens = await services.any_model_chat.count_tokens(
+        tokens = await services.chats.any_model.count_tokens(
             key, chat, await asyncio.to_thread(to_chat, body, chat.name)
         )
     except ApiError as error:
@@ -179,7 +181,7 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
 )
 async def show_model(model: str, _: Caller, services: ServicesDep) -> Json:
     """One model."""
-    catalog = services.catalog.current
+    catalog = services.served.catalog.current
     found = catalog.find(model) or catalog.chat.find(model)
     if found is None:
         message = unknown_model(model, (*catalog.names, *catalog.chat.names))
@@ -215,7 +217,7 @@ async def _generate(
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
-    catalog, asked = services.catalog.current, asks_for_picture(body)
+    catalog, asked = services.served.catalog.current, asks_for_picture(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)
     try:
@@ -228,7 +230,7 @@ async def _generate(
         raise
     chat = await asyncio.to_thread(to_chat, body, model.name)
     stops = tuple(body.generation_config.stop_sequences)
-    events = partial(services.any_model_chat.events, key, model, CHAT_ENDPOINT, chat, stops)
+    events = partial(services.chats.any_model.events, key, model, CHAT_ENDPOINT, chat, stops)
     protocol = write(CompletionHead.of_call(model.name), 1)
     return chat_response(request, key, services, events, protocol, ignored_header(ignored(values)), stream=stream)
 

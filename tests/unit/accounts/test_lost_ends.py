@@ -77,7 +77,7 @@ async def states(running: InProcess, *ids: str) -> list[str]:
 
 
 async def unended_claims(running: InProcess) -> set[str]:
-    claims = running.services.claims
+    claims = running.services.stores.claims
     assert claims is not None
     return await claims.in_reader(claims.running_here)
 
@@ -116,8 +116,8 @@ async def test_a_key_gets_its_slots_back_after_the_database_was_away_for_too_lon
         with away(cluster):
             running.workers.gate.set()
             assert (await chat).status_code == 200
-            await eventually(lambda: not services.limiter.claimed_ids)
-            await services.background.join()
+            await eventually(lambda: not services.admission.limiter.claimed_ids)
+            await services.running.background.join()
         assert await states(running, response) == ["in_progress"]
         assert (await running.client.post("/v1/chat/completions", json=CHAT)).status_code == 429
         await housekeeping._renew_leases(services)
@@ -132,24 +132,24 @@ async def test_an_end_that_was_cut_off_is_recorded_as_the_client_saw_it(url: str
         services = running.services
         running.workers.gate.clear()
         response = await begin(running, "k")
-        with cut_off(services.database, "UPDATE responses SET state=") as cuts:
+        with cut_off(services.stores.database, "UPDATE responses SET state=") as cuts:
             running.workers.gate.set()
-            await eventually(lambda: not services.limiter.claimed_ids)
+            await eventually(lambda: not services.admission.limiter.claimed_ids)
             assert cuts
         assert await states(running, response) == ["in_progress"]
         await housekeeping._renew_leases(services)
         assert await states(running, response) == ["completed"]
         again = await running.client.post("/v1/responses", json=RESPONSE, headers={"Idempotency-Key": "k"})
         assert (again.json()["id"], again.headers["idempotency-replayed"]) == (response, "true")
-        assert services.response_store.unrecorded == frozenset()
+        assert services.stores.responses.unrecorded == frozenset()
 
 
 @ON_POSTGRESQL
 async def test_a_claim_whose_end_was_cut_off_ends(url: str, tmp_path: Path) -> None:
     async with gateway(tmp_path, url, max_running_per_key=1) as running:
-        with cut_off(running.services.database, "UPDATE claims SET ended_at=") as cuts:
+        with cut_off(running.services.stores.database, "UPDATE claims SET ended_at=") as cuts:
             assert (await running.client.post("/v1/chat/completions", json=CHAT)).status_code == 200
-            await running.services.background.join()
+            await running.services.running.background.join()
             assert cuts
         assert len(await unended_claims(running)) == 1
         await housekeeping._renew_leases(running.services)
@@ -181,7 +181,7 @@ async def test_what_begins_while_lost_ends_are_looked_for_goes_on(
         assert await states(running, response) == ["in_progress"]
         assert await unended_claims(running) == {response}
         running.workers.gate.set()
-        await eventually(lambda: not running.services.limiter.claimed_ids)
+        await eventually(lambda: not running.services.admission.limiter.claimed_ids)
         assert await states(running, response) == ["completed"]
 
 

@@ -108,7 +108,7 @@ async def test_a_failure_frees_the_key(running: InProcess) -> None:
 
 async def test_a_chat_is_no_image_job(running: InProcess) -> None:
     await send(running, "no job")
-    database = running.services.database
+    database = running.services.stores.database
 
     def chat_ids() -> set[str]:
         with database.read() as session:

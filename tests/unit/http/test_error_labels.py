@@ -64,12 +64,12 @@ async def test_labels_are_codes_where_bodies_have_none(tmp_path: Path, monkeypat
         def fail(*_: object) -> None:
             raise RuntimeError("on purpose")
 
-        monkeypatch.setattr(app.services.image_engine, "submit", fail)
+        monkeypatch.setattr(app.services.engines.image, "submit", fail)
         body = {"model": "alpha-image-2-count", "prompt": "a boat", "size": "256x256"}
         assert (await app.client.post("/v1/images/generations", json=body)).status_code == 500
         labels = set(LABELS.findall((await app.client.get("/metrics")).text))
-        await app.services.background.join()
-        with app.services.database.read() as session:
+        await app.services.running.background.join()
+        with app.services.stores.database.read() as session:
             reasons = session.scalars(text("SELECT reason FROM holds")).all()
             logged = session.scalars(text("SELECT code FROM call_log WHERE status >= 400")).all()
     assert {"bad_request", "not_found", "internal_server_error"} <= labels

@@ -76,7 +76,7 @@ async def app(tmp_path_factory: pytest.TempPathFactory, other: ImageServer) -> A
         write_model(configs, "far", other.url, "darkroom", more='conditioning = "img2img"')
         write_model(configs, "gone", "http://127.0.0.1:9/v1", "vllm", table=ALL)
         async with in_process(home, configs=configs) as running:
-            await eventually(lambda: all(host.ready for host in running.services.image_engine.hosts[1:]))
+            await eventually(lambda: all(host.ready for host in running.services.engines.image.hosts[1:]))
             yield running
 
 
@@ -86,7 +86,7 @@ def fresh(other: ImageServer) -> None:
 
 
 async def spent(app: InProcess) -> int:
-    database = app.services.database
+    database = app.services.stores.database
     (balance,) = await asyncio.to_thread(report.balances, database)
     assert balance.held == 0
     return balance.spent
@@ -280,7 +280,7 @@ async def test_a_cancelled_call_closes_the_connection(app: InProcess, other: Ima
     assert (await app.client.post(f"{job}/cancel")).status_code == 200
     await eventually(lambda: other.left == 1)
     assert await spent(app) == before
-    assert [host.jobs for host in app.services.image_engine.hosts] == [0, 0, 0]
+    assert [host.jobs for host in app.services.engines.image.hosts] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -305,7 +305,7 @@ async def test_a_cancelled_call_is_cancelled_at_another_darkroom(
 
 
 async def test_a_job_past_its_time_is_504(app: InProcess, other: ImageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.services.image_calls._creator, "_time_limit_s", 0.2)
+    monkeypatch.setattr(app.services.images.calls._creator, "_time_limit_s", 0.2)
     other.gate.clear()
     refused = await ask(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (504, "timeout")
@@ -385,8 +385,8 @@ async def test_equal_calls_join_and_a_retry_is_replayed(app: InProcess, other: I
 
 
 async def test_a_darkroom_that_has_not_loaded_is_busy_until_it_has(app: InProcess, other: ImageServer) -> None:
-    engine = app.services.image_engine
-    spec = app.services.catalog.current.models["far"].checkpoint
+    engine = app.services.engines.image
+    spec = app.services.served.catalog.current.models["far"].checkpoint
     other.card = {**CARD, "supports": []}
     await eventually(lambda: engine.abilities(spec) is None)
     refused = await ask(app, "far")
@@ -400,7 +400,7 @@ async def test_a_darkroom_that_has_not_loaded_is_busy_until_it_has(app: InProces
 
 async def test_a_reload_adds_and_removes_servers(app: InProcess, other: ImageServer) -> None:
     configs = app.services.settings.model_configs
-    engine = app.services.image_engine
+    engine = app.services.engines.image
     async with image_server() as third:
         write_model(configs, "new", third.url, "vllm", table=ALL)
         answer = await app.client.post("/admin/reload", headers=ADMIN)

@@ -37,7 +37,7 @@ async def waiting(running: InProcess) -> AsyncIterator[str]:
     answer = await running.client.post(DRAW, json=DRAWN)
     yield answer.headers["x-darkroom-job"]
     running.workers.gate.set()
-    await asyncio.gather(*(call.wait_done() for call in running.services.active_calls.all()))
+    await asyncio.gather(*(call.wait_done() for call in running.services.running.calls.all()))
 
 
 async def jobs(running: InProcess) -> list[dict[str, Any]]:
@@ -70,29 +70,29 @@ async def test_an_operator_ends_another_keys_job(running: InProcess, waiting: st
     assert (state["state"], state["error"]["code"]) == ("cancelled", "cancelled")
     assert await jobs(running) == []
     assert (await running.client.delete(f"/admin/jobs/{waiting}", headers=ADMIN)).status_code == 404
-    database = running.services.database
+    database = running.services.stores.database
     (entry,) = await database.in_reader(list_changes, database, AuditFilter(target=waiting), Page(5, "asc", None))
     assert (entry.operator, entry.action) == ("admin", "job.cancel")
 
 
 async def test_the_queue_is_watched_as_it_changes(running: InProcess, waiting: str) -> None:
     await started(running)
-    seen = running.services.job_queue.watch()
+    seen = running.services.operations.job_queue.watch()
     async with asyncio.timeout(60):
         first = await anext(seen)
         assert [job.id for job in first.jobs] == [waiting]
         assert [worker.kind for worker in first.workers] == ["image", "chat"]
         running.workers.gate.set()
         assert (await anext(seen)).jobs == []
-        running.services.drain.draining = True
+        running.services.running.drain.draining = True
         with pytest.raises(StopAsyncIteration):
             await anext(seen)
-    running.services.drain.draining = False
+    running.services.running.drain.draining = False
 
 
 async def test_the_stream_has_named_events(running: InProcess) -> None:
     """It ends with the server: this client reads only what has ended."""
-    drain = running.services.drain
+    drain = running.services.running.drain
     watched = asyncio.get_running_loop().call_later(1, setattr, drain, "draining", True)
     answer = await running.client.get("/admin/events", headers=ADMIN)
     watched.cancel()
@@ -104,7 +104,7 @@ async def test_the_stream_has_named_events(running: InProcess) -> None:
 
 async def test_the_status_names_version_workers_and_disk(running: InProcess) -> None:
     shown = (await running.client.get("/admin/status", headers=ADMIN)).json()
-    assert shown["version"] == running.services.version
+    assert shown["version"] == running.services.telemetry.version
     assert [worker["ready"] for worker in shown["workers"]] == [False, False]
     assert 0 < shown["disk"]["free_bytes"] < shown["disk"]["total_bytes"]
 

@@ -42,7 +42,7 @@ async def create(running: InProcess, name: str, **fields: Any) -> dict[str, Any]
 
 
 def spend(running: InProcess, key_id: str, call_id: str, price: int) -> None:
-    ledger = Ledger(running.services.database, "me")
+    ledger = Ledger(running.services.stores.database, "me")
     ledger.hold(call(call_id, key_id, price))
     capture(ledger, call_id, [result(call_id)])
 
@@ -50,7 +50,7 @@ def spend(running: InProcess, key_id: str, call_id: str, price: int) -> None:
 async def test_a_key_is_created_shown_changed_rotated_and_revoked(running: InProcess) -> None:
     created = await create(running, "studio", monthly_budget="5", max_running=3, days=2, note="floor 3")
     assert (created["monthly_budget"], created["budget"], created["state"]) == ("5.00", None, "valid")
-    assert created["groups"] == sorted(running.services.catalog.current.groups)
+    assert created["groups"] == sorted(running.services.served.catalog.current.groups)
     assert created["expires_at"] == pytest.approx(time.time() + 2 * 86_400, abs=60)
     old = {"Authorization": f"Bearer {created['secret']}"}
     me = (await running.client.get("/v1/darkroom/me", headers=old)).json()
@@ -102,7 +102,7 @@ async def test_what_is_wrong_is_named(
 
 async def test_a_budget_below_what_is_spent_is_refused(running: InProcess) -> None:
     key = await create(running, "spender")
-    await running.services.database.in_writer(spend, running, key["id"], "spent_1", 20_000)
+    await running.services.stores.database.in_writer(spend, running, key["id"], "spent_1", 20_000)
     answer = await ask(running, "PATCH", "/admin/keys/spender", {"budget": "1.00"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "budget")
     shown = (await ask(running, "GET", "/admin/keys/spender")).json()
@@ -143,7 +143,9 @@ async def test_an_operators_session_ends_with_its_key(running: InProcess) -> Non
 async def test_who_spent_what_is_equal_in_json_and_csv_and_the_ledger(running: InProcess) -> None:
     keys = [await create(running, f"=team {number}") for number in range(2)]
     for number, key in enumerate(keys):
-        await running.services.database.in_writer(spend, running, key["id"], f"team_{number}", 1000 * (number + 1))
+        await running.services.stores.database.in_writer(
+            spend, running, key["id"], f"team_{number}", 1000 * (number + 1)
+        )
     report = (await ask(running, "GET", "/admin/usage?by=key,model,month")).json()
     mine = {row["key_id"]: row for row in report["data"]}
     assert [mine[key["id"]]["amount"] for key in keys] == ["0.10", "0.20"]
@@ -182,7 +184,7 @@ async def test_a_long_list_is_streamed_whole(running: InProcess, monkeypatch: py
 
 async def test_a_key_sees_its_own_calls_and_refusals_are_the_operators(running: InProcess) -> None:
     mine, other = await create(running, "mine"), await create(running, "other")
-    log, database = running.services.call_log, running.services.database
+    log, database = running.services.stores.call_log, running.services.stores.database
     for number, key in enumerate((mine, other)):
         one = replace(CALL, id=f"req_own_{number}", job=f"img_own_{number}", key_id=key["id"])
         await log.in_writer(log.add, one)

@@ -92,7 +92,7 @@ async def test_a_bad_compressed_body_is_refused_and_a_bomb_is_not_unpacked(
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     refused = await running.client.post(PATH, content=content, headers=headers)
     assert (refused.status_code, words in refused.json()["error"]["message"]) == (status, True), refused.text
-    assert running.services.bodies.in_flight_bytes == 0
+    assert running.services.running.bodies.in_flight_bytes == 0
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])

@@ -45,7 +45,7 @@ def failing(app: InProcess) -> Iterator[InProcess]:
 
 async def entries(app: InProcess) -> int:
     """Charges in the ledger."""
-    database = app.services.database
+    database = app.services.stores.database
 
     def count() -> int:
         with database.read() as session:
@@ -110,7 +110,7 @@ async def test_a_response_with_the_image_tool_fails_with_it(failing: InProcess) 
 @pytest.fixture
 def slow(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
     """A unit of work takes a minute, so that one step of a megapixel does."""
-    backlog = app.services.image_calls._creator._backlog
+    backlog = app.services.images.calls._creator._backlog
     monkeypatch.setattr(backlog, "_warmup_unit_s", lambda _: 60.0)
     monkeypatch.setattr(backlog, "_fastest_s", {})
     return app
@@ -135,7 +135,7 @@ async def test_what_cannot_end_in_time_is_refused_before_it_is_held(slow: InProc
 async def test_a_prompt_without_an_effect_is_named(app: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     for prompt, named in ((True, None), (False, "prompt")):
         known = replace(ABILITIES, prompt=prompt)
-        monkeypatch.setattr(app.services.image_engine, "abilities", lambda _, known=known: known)
+        monkeypatch.setattr(app.services.engines.image, "abilities", lambda _, known=known: known)
         answer = await app.client.post(DRAW, json=BODY)
         assert answer.status_code == 200, answer.text
         assert answer.headers.get("x-darkroom-ignored") == named

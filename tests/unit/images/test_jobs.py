@@ -50,7 +50,7 @@ async def ended(running: InProcess, job_id: str, **headers: str) -> dict[str, An
 
 
 async def charged(running: InProcess, job_id: str) -> bool:
-    database = running.services.database
+    database = running.services.stores.database
 
     def is_charged() -> bool:
         with database.read() as session:
@@ -61,7 +61,7 @@ async def charged(running: InProcess, job_id: str) -> bool:
 
 def image_calls(running: InProcess) -> dict[str, float]:
     """How many have ended in which way, as /metrics has it."""
-    samples = [sample for metric in running.services.metrics.calls.collect() for sample in metric.samples]
+    samples = [sample for metric in running.services.telemetry.metrics.calls.collect() for sample in metric.samples]
     return {sample.labels["outcome"]: sample.value for sample in samples if sample.name.endswith("_total")}
 
 
@@ -175,7 +175,7 @@ async def test_a_cancellation_that_comes_too_late_is_answered_with_the_picture(
     running: InProcess, monkeypatch: pytest.MonkeyPatch, reason: CancelReason, point: str
 ) -> None:
     """A client that was told "nothing was charged, send it again" would pay twice."""
-    loop, calls = asyncio.get_running_loop(), running.services.active_calls.all
+    loop, calls = asyncio.get_running_loop(), running.services.running.calls.all
 
     def cancel_at_point(_: CrashPoints, reached: str) -> None:
         if reached == point:  # in the database's thread, or in the loop's

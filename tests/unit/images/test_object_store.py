@@ -41,7 +41,7 @@ async def test_a_picture_that_is_charged_is_delivered_though_the_store_goes_away
 
 
 def charges(running: InProcess) -> int:
-    return len(report.entries(running.services.database))
+    return len(report.entries(running.services.stores.database))
 
 
 async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without_it(
@@ -73,7 +73,7 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
 
             edit = BODY | {"image": [item["url"]]}
             assert (await client.post("/v1/images/generations", json=edit)).status_code == 200
-            running.services.storage.delete([path.removeprefix("/cdn/")])  # as nobody should
+            running.services.stores.files.delete([path.removeprefix("/cdn/")])  # as nobody should
             for lost in (await client.get(path), await client.post("/v1/images/generations", json=edit)):
                 assert (lost.status_code, lost.json()["error"]["code"]) == (500, "picture_missing")
 
@@ -82,7 +82,7 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
             refused = await client.post("/v1/images/generations", json=BODY)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_failed")
             assert charges(running) == before
-            assert report.balances(running.services.database)[0].held == 0
+            assert report.balances(running.services.stores.database)[0].held == 0
 
 
 async def pieces_for_a_client_that_reads_nothing(running: InProcess, path: str) -> int:

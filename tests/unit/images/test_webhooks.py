@@ -60,17 +60,17 @@ async def app(home: Path, every_s: float = 3600, **settings: Any) -> AsyncIterat
 
 
 async def ended(running: InProcess, job_id: str) -> None:
-    call = running.services.active_calls.find(job_id, (await rows(running, CallRow.key_id))[0])
+    call = running.services.running.calls.find(job_id, (await rows(running, CallRow.key_id))[0])
     if call is not None:
         await call.wait_done()
 
 
 async def rows(running: InProcess, column: Any) -> list[Any]:
     def read() -> list[Any]:
-        with running.services.database.read() as session:
+        with running.services.stores.database.read() as session:
             return list(session.scalars(select(column)))
 
-    return await running.services.database.in_reader(read)
+    return await running.services.stores.database.in_reader(read)
 
 
 async def submit(running: InProcess, url: str, **fields: Any) -> str:
@@ -111,12 +111,12 @@ async def test_it_is_tried_again_also_after_a_restart_and_then_given_up(tmp_path
         now = time.time()
         async with app(tmp_path, webhooks="any") as running:
             await ended(running, await submit(running, receiver_log.url))
-            await running.services.webhooks.deliver_due(now)
+            await running.services.images.webhooks.deliver_due(now)
         async with app(tmp_path, webhooks="any") as running:
             for wait_s in RETRY_AFTER_S:
-                await running.services.webhooks.deliver_due(now + wait_s - 1)
+                await running.services.images.webhooks.deliver_due(now + wait_s - 1)
                 now += wait_s
-                await running.services.webhooks.deliver_due(now)
+                await running.services.images.webhooks.deliver_due(now)
             assert await rows(running, WebhookRow.call_id) == []
     ids = {headers["webhook-id"] for headers, _ in receiver_log.got}
     assert (len(receiver_log.got), len(ids)) == (len(RETRY_AFTER_S) + 1, 1)
@@ -128,7 +128,7 @@ async def test_a_receiver_that_is_gone_is_not_called_again_and_a_cancel_is_sent(
         running.workers.gate.clear()
         job_id = await submit(running, receiver_log.url)
         await running.client.post(f"/v1/images/jobs/{job_id}/cancel")
-        await running.services.webhooks.deliver_due(time.time())
+        await running.services.images.webhooks.deliver_due(time.time())
         assert await rows(running, WebhookRow.call_id) == []
     assert json.loads(receiver_log.got[0][1])["type"] == "image.job.cancelled"
 
@@ -136,10 +136,10 @@ async def test_a_receiver_that_is_gone_is_not_called_again_and_a_cancel_is_sent(
 async def test_one_whose_call_is_not_known_any_more_is_forgotten(tmp_path: Path) -> None:
     async with app(tmp_path, webhooks="any", idempotency_s=1e-9) as running:
         await ended(running, await submit(running, "http://127.0.0.1:9/"))
-        await running.services.webhooks.remove_orphans()
+        await running.services.images.webhooks.remove_orphans()
         assert len(await rows(running, WebhookRow.call_id)) == 1
-        await running.services.call_store.in_patient_writer(running.services.call_store.delete_expired)
-        await running.services.webhooks.remove_orphans()
+        await running.services.stores.calls.in_patient_writer(running.services.stores.calls.delete_expired)
+        await running.services.images.webhooks.remove_orphans()
         assert await rows(running, WebhookRow.call_id) == []
 
 

@@ -139,7 +139,7 @@ async def test_its_pictures_stay_until_it_is_deleted(app: InProcess) -> None:
     name = await begin(app, picture)
     (item,) = (await call(app, "GET", f"conversations/{name}/items"))["data"]
     assert item["content"][0]["image_url"] == PICTURE
-    store = app.services.conversation_store
+    store = app.services.stores.conversations
     names = [file.name for file in app.services.settings.results.rglob("*.png")]
     assert await store.in_reader(store.needed, names) == set(names) != set()
     await store.in_writer(store.delete_expired, -1.0)

@@ -99,7 +99,7 @@ async def test_a_picture_that_was_deleted_is_named_before_anything_runs(app: InP
     (drawn,) = (item for item in first["output"] if item["type"] == "image_generation_call")
     name = drawn["url"].rpartition("/")[2]
     assert (await app.client.delete(f"/v1/darkroom/results/{name}")).status_code == 200
-    app.services.storage.delete([name])
+    app.services.stores.files.delete([name])
     ran = len(app.workers.jobs)
     edit = {"input": "Make it blue", "tools": TOOLS, "previous_response_id": first["id"]}
     refused = (await post(app, "responses", 400, json=edit))["error"]
@@ -130,7 +130,7 @@ async def test_what_is_no_picture_is_not_stored(app: InProcess, item: dict[str, 
 
 
 async def test_items_with_pictures_count_as_calls(app: InProcess) -> None:
-    database = app.services.database
+    database = app.services.stores.database
     limits = KeyChanges(per_minute=2)
     _, secret = await asyncio.to_thread(create_key, database, "slow", frozenset({"chat"}), limits=limits)
     headers = {"Authorization": f"Bearer {secret}"}
