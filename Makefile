@@ -41,7 +41,7 @@ $(SERVER): pyproject.toml constraints.txt
 serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the starter checkpoints
 	@$(BIN)/darkroom serve
 
-bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/carrying.md
+bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/guides/offline.md
 	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
 
 verify: ## in an unpacked bundle: is every file as it was bundled, and does it suit this machine?
@@ -67,7 +67,7 @@ nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest a
 			tests/engines/test_late_start.py -m 'nightly or not nightly' || exit 1; \
 	done
 
-families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/families.md
+families: $(STAMP) ## drive every family of tiny checkpoints over HTTP, and write the table of docs/reference/families.md
 	@PYTHONPATH=$$($(VISION)) $(BIN)/python -m benchmarks.families
 
 clients: $(CLIENTS) ## install what some tests drive: LiteLLM, LangChain, OpenAI's Node SDK, a Chromium
@@ -78,7 +78,7 @@ $(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/n
 		--requirement tests/clients/requirements.txt && touch $@ || echo "LiteLLM and LangChain are not tested: pip could not install them"
 	@npm ci --prefix tests/node --no-audit --no-fund --silent || echo "OpenAI's Node SDK and the console are not tested: npm could not install the SDK and the browser"
 
-conformance: $(STAMP) $(CLIENTS) ## SDKs and suites of others against one server: the tables of docs/conformance.md; SUITES=folder with their copies
+conformance: $(STAMP) $(CLIENTS) ## SDKs and suites of others against one server: the tables of docs/reference/conformance.md; SUITES=folder with their copies
 	@$(BIN)/python -m benchmarks.conformance $(if $(SUITES),--suites $(SUITES))
 
 check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
@@ -127,9 +127,9 @@ $(SUPPLY): release/tools.txt
 	@test -x .venv-supply/bin/python || $(PYTHON) -m venv .venv-supply
 	@.venv-supply/bin/pip install --quiet --disable-pip-version-check --requirement release/tools.txt && touch $@
 
-screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/console.md, by the console's browser tests
-	@mkdir -p docs/console
-	@CONSOLE_SCREENSHOTS=docs/console $(BIN)/pytest tests/e2e/test_console.py
+screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/guides/console.md, by the console's browser tests
+	@mkdir -p docs/guides/console
+	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory

@@ -13,7 +13,7 @@ import diffusers  # noqa: E402
 import torch  # noqa: E402
 
 from pipelines.catalog.images import ImageModel  # noqa: E402
-from pipelines.images.call_arguments import max_sequence_length  # noqa: E402
+from pipelines.images.families.call_arguments import max_sequence_length  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

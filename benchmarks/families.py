@@ -1,5 +1,6 @@
 """`make families`: every family of tiny checkpoints through a real server, over HTTP. Writes the table of
-docs/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly refused.
+docs/reference/families.md from what was seen, and ends with an error if anything was spoiled, failed or wrongly
+refused.
 
     python -m benchmarks.families [NAME ...] [--pictures FOLDER]
 
@@ -25,7 +26,7 @@ from tests.support.harness import REPOSITORY, Server, assert_clean
 from tests.support.tiny_families import FAMILIES, make_family
 from tests.support.tiny_server import tiny_server
 
-PAGE = REPOSITORY / "docs" / "families.md"
+PAGE = REPOSITORY / "docs" / "reference" / "families.md"
 BEGIN, END = "<!-- make families writes this table -->\n", "<!-- end of it -->\n"
 COLUMNS = {  # of the table -> of what was seen
     "from text": "from text",

@@ -6,7 +6,7 @@ socket pair and receives their events; both sides satisfy `protocol.engine.Engin
 A module imports only from folders below its own; the three engines don't import each other.
 
 - worker: the process: socket in, socket out
-- images: image jobs with diffusers: scheduling, batching, residency, previews
+- images: image jobs with diffusers: scheduling, loading, drawing
 - chat: chat jobs with transformers: continuous batching, KV cache, tools, constraints
 - classify: moderation classifiers with transformers
 - device: memory budgets, CPU threads, library settings

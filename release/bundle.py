@@ -1,4 +1,4 @@
-"""`make bundle`: one archive with all that a machine without a network needs. docs/carrying.md says how to use it.
+"""`make bundle`: one archive with all that a machine without a network needs. See docs/guides/offline.md.
 
 It holds the repository at a commit with its demo checkpoints, wheels for the other machine, an SBOM, licences, other
 checkpoints if they are named, and the SHA-256 sum of every file.

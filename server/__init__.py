@@ -11,7 +11,7 @@ The path of a request (image generation; a chat skips the money):
 8. `http.delivery` answers, as JSON or as a stream.
 
 - `cli`: the `darkroom` command
-- `app`, `build`, `services`: the ASGI app and its parts, built once
+- `app`, `build`, `services`, `parts`: the ASGI app, its flows and what these stand on, built once
 - `housekeeping`: the lock of the home, recovery after a crash, periodic work
 - `routes`: the URLs
 - `http`: what all routes share

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
-from server.build import build_services
+from server.build.services import build_services
 from server.errors import ApiError, BadRequest, MethodNotAllowed, NotFound, RunsElsewhere
 from server.extras import DIALECTS
 from server.flows.cluster_catalog.start import catalog_at_start
@@ -106,7 +106,7 @@ def create_app(
     services = build_services(settings, catalog_at_start(settings))
     services.telemetry.metrics.track_engines(lambda: _reports(services))
 
-    link = services.link
+    link = None if services.cluster is None else services.cluster.link
     forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
 
     @asynccontextmanager

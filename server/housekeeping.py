@@ -78,7 +78,7 @@ def lock_database(settings: Settings) -> IO[str] | None:
     except BlockingIOError as error:
         message = (
             f"Another Darkroom server already uses the database {path}. A SQLite file has one server: stop the other "
-            "one, or use PostgreSQL (docs/cluster.md)."
+            "one, or use PostgreSQL (docs/guides/cluster.md)."
         )
         raise DatabaseInUse(message) from error
 
@@ -87,7 +87,9 @@ async def recover_after_crash(services: Services) -> None:
     """Tell the others that this server runs, and give up what dead servers left."""
     others = await services.stores.gateways.in_patient_writer(services.stores.gateways.register)
     if others and None in {services.settings.gateway_url, *(other.url for other in others)}:
-        log.warning("other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/cluster.md)")
+        log.warning(
+            "other servers use this database: set DARKROOM_GATEWAY_URL for each of them (docs/guides/cluster.md)"
+        )
     if voided := await services.stores.ledger.in_patient_writer(services.stores.ledger.void_orphans):
         log.warning("voided the holds of a server that died", holds=voided)
     await services.stores.calls.in_patient_writer(services.stores.calls.fail_orphans)
@@ -109,8 +111,8 @@ async def run_maintenance(services: Services) -> None:
     """Until cancelled. Leases are renewed while files are swept: a sweep may take longer than a lease."""
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_every(services.settings.lease_s / 3, lambda: _renew_leases(services)))
-        if services.catalog_member is not None:
-            settle = services.catalog_member.settle
+        if services.cluster is not None:
+            settle = services.cluster.member.settle
             tasks.create_task(_every(services.settings.lease_s / 3, settle, at_once=True))
         tasks.create_task(_every(SWEEP_EVERY_S, lambda: _sweep(services)))
         if services.settings.webhooks != "off":

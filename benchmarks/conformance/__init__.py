@@ -1,1 +1,1 @@
-"""`make conformance`: clients of others against one server, and the tables of docs/conformance.md."""
+"""`make conformance`: clients of others against one server, and the tables of docs/reference/conformance.md."""

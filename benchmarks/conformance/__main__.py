@@ -1,5 +1,5 @@
 """`make conformance`: SDKs and suites of others against one server with the starters. Writes the tables of
-docs/conformance.md, and what the parts said into build/conformance/.
+docs/reference/conformance.md, and what the parts said into build/conformance/.
 
     python -m benchmarks.conformance [PART ...] [--suites FOLDER]
 
@@ -22,7 +22,7 @@ from benchmarks.conformance.sdks import PARTS, Seen, drive_sdks
 from benchmarks.conformance.suites import Row, SuiteFailed, Suites
 from tests.support.harness import REPOSITORY, Server
 
-PAGE = REPOSITORY / "docs" / "conformance.md"
+PAGE = REPOSITORY / "docs" / "reference" / "conformance.md"
 WORK = REPOSITORY / "build" / "conformance"
 SETTINGS = {
     "json_edits": "true",

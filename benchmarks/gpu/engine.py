@@ -21,8 +21,8 @@ from PIL import Image
 
 from benchmarks.gpu.machine import Machine
 from pipelines.device.memory import Budgets
-from pipelines.images import loading
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import load as loading
 from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import (
     CheckpointSpec,

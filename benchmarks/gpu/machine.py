@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pipelines.catalog.memory import host_memory_bytes
-from pipelines.images.fp8 import has_products
+from pipelines.images.loading.fp8 import has_products
 
 
 @dataclass(frozen=True, slots=True)

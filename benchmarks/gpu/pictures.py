@@ -15,7 +15,7 @@ from benchmarks.gpu.engine import GUIDANCE, PROMPT, SEED, Bench, difference, ser
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
 from benchmarks.gpu.report import Report
-from pipelines.images.prompt_cache import PromptCache
+from pipelines.images.prompts.cache import PromptCache
 from pipelines.protocol.finished_picture import encode_file
 from pipelines.protocol.images import Encoding, Event, ImageJob, Progress
 

@@ -38,8 +38,8 @@ def draws_text(accepted: Parameters) -> bool:
 
 
 def starts_late(accepted: Parameters, methods: Container[str]) -> bool:
-    """Whether a call that only draws from text can start from a picture's latents (pipelines.images.late_start): it
-    prepares them itself, and does not pack them into rows."""
+    """Whether a call that only draws from text can start from a picture's latents (late_start.py): it prepares
+    them itself, and does not pack them into rows."""
     takes_latents = own_task(accepted) is Task.TEXT and {"latents", "num_inference_steps"} <= accepted.keys()
     return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
 

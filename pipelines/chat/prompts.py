@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from jinja2 import TemplateError
-from PIL import Image
 
 from pipelines.chat.checkpoint import ChatCheckpoint
 from pipelines.chat.failures import InvalidRequest
 from pipelines.protocol.chat import Message
 from pipelines.protocol.images import Failed, Picture
+from pipelines.protocol.pixels import to_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,7 @@ def template_messages(
     if pictures and checkpoint.processor is None:
         raise InvalidRequest(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
-    images = (
-        Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data) for picture in pictures
-    )
+    images = map(to_image, pictures)
     converted_messages = []
     for message in messages:
         converted = _template_message(message, checkpoint.template, names)

@@ -26,6 +26,7 @@ from pipelines.device.failures import exit_if_lost, watch_device
 from pipelines.device.weight_names import TELLING, check_loaded
 from pipelines.protocol.classify import Classified, ClassifierSpec, ClassifyEvent, ClassifyJob
 from pipelines.protocol.images import EncodedImage, Failed, Picture, Queued, Started
+from pipelines.protocol.pixels import to_image
 
 MAX_WINDOW = 512  # tokens
 OVERLAP = 0.25  # of a window
@@ -160,7 +161,7 @@ def _positions(config: Any) -> int:
 
 def _to_image(picture: Picture | EncodedImage) -> Image.Image:
     if isinstance(picture, Picture):
-        return Image.frombytes(picture.mode, (picture.width_px, picture.height_px), picture.data).convert("RGB")
+        return to_image(picture).convert("RGB")
     with Image.open(io.BytesIO(picture.data)) as image:
         return image.convert("RGB")
 

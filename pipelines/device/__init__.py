@@ -1,6 +1,8 @@
 """What every engine needs of the device: memory budgets and dtypes, CPU threads, and the libraries' settings.
 
-- memory: budgets for weights, the fence that keeps a thread one turn ahead of a GPU, dtypes, freeing memory
+- memory: budgets for weights, dtypes, freeing memory
+- timeline: keeps a thread one turn ahead of a GPU
+- transfer: a tensor's copy on the host, which nobody waits for while it is made
 - staged_copy: weights between the host and a GPU, through page-locked buffers
 - openmp: releasing the threads that OpenMP keeps for a thread that has computed
 - failures: how a job of any kind can fail

@@ -1,9 +1,7 @@
-"""Memory budgets of the device and the host, the dtype of weights, and synchronisation with a GPU."""
+"""Memory budgets of the device and the host, and the dtype of weights."""
 
 import gc
 import os
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -67,36 +65,6 @@ def measure_memory(device: torch.device) -> WorkerMemory:
         free, total = torch.cuda.mem_get_info(device)
         gpu = GpuMemory(total, free, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
     return WorkerMemory(pages * os.sysconf("SC_PAGE_SIZE"), gpu)
-
-
-def fence(device: torch.device) -> Callable[[], None]:
-    """A function that blocks until at most one turn is queued on the GPU. On a CPU it does nothing."""
-    if device.type != "cuda":
-        return lambda: None
-    launched: deque[torch.cuda.Event] = deque()
-
-    def wait() -> None:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        launched.append(event)
-        if len(launched) > 1:
-            launched.popleft().synchronize()
-
-    return wait
-
-
-def launch_mark(device: torch.device) -> Callable[[], Callable[[], None]]:
-    """A function that marks what has been launched on the GPU, and returns one that blocks until that is computed. On a
-    CPU neither does anything."""
-    if device.type != "cuda":
-        return lambda: lambda: None
-
-    def mark() -> Callable[[], None]:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        return event.synchronize
-
-    return mark
 
 
 def free_memory(device: torch.device) -> None:

@@ -19,26 +19,27 @@ import torch
 from pipelines.catalog.estimate import Speeds
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.device.memory import Budgets, fence, launch_mark
+from pipelines.device.memory import Budgets
 from pipelines.device.openmp import release_openmp_threads, run_and_release
-from pipelines.images.adapters import SpoiledWeights
-from pipelines.images.admission import MAX_RUNS, Admission
-from pipelines.images.batching import TRIAL, EngineJob, Row, start_order
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.device.timeline import CudaTimeline
+from pipelines.images.denoising.merging import Sharing
+from pipelines.images.denoising.noise_schedulers import try_config
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import row_seed
+from pipelines.images.drawing.run import Run, RunCallbacks
 from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
-from pipelines.images.families import check_conditioning
-from pipelines.images.merging import Sharing
-from pipelines.images.noise_schedulers import try_config
+from pipelines.images.families.tasks import check_conditioning
+from pipelines.images.loading.adapters import SpoiledWeights
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
 from pipelines.images.parallel.group import Group
-from pipelines.images.pipeline import row_seed
-from pipelines.images.probe_records import ProbeRecords
-from pipelines.images.residency import InsufficientMemory, Residency, Resident
-from pipelines.images.row_limits import RowLimits
-from pipelines.images.run import Run, RunCallbacks
-from pipelines.images.scheduler import DeviceScheduler, Preempted
-from pipelines.images.step_observer import Pixels
-from pipelines.images.warmup import Warmup
+from pipelines.images.scheduling.admission import MAX_RUNS, Admission
+from pipelines.images.scheduling.batching import TRIAL, EngineJob, Row, start_order
+from pipelines.images.scheduling.row_limits import RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
+from pipelines.images.warmup.check_records import CheckRecords
+from pipelines.images.warmup.warmup import Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -72,15 +73,15 @@ class ImageEngine:
         self.device = device
         self._loop = asyncio.get_running_loop()
         budgets = budgets or Budgets.of(device)
-        self._scheduler = DeviceScheduler(fence(device), release_openmp_threads, mark=launch_mark(device))
+        self._scheduler = DeviceScheduler(CudaTimeline() if device.type == "cuda" else None, release_openmp_threads)
         limits = RowLimits(MAX_RUNS)
         sharing = Sharing(self._scheduler, limits)
-        self._residency = Residency(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
+        self._cache = CheckpointCache(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
         self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()
-        records = ProbeRecords(probes) if probes is not None else None
-        self._warmup = Warmup(device, self.submit, self._residency.find, self._speeds, records)
+        records = CheckRecords(probes) if probes is not None else None
+        self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, records)
         self._jobs: dict[str, EngineJob] = {}
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
@@ -124,12 +125,12 @@ class ImageEngine:
         """Load the weights before the first job. Raises CheckpointError."""
         return (await self._load(spec)).checkpoint
 
-    async def _load(self, spec: CheckpointSpec) -> Resident:
+    async def _load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
         began = time.monotonic()
         try:
             while True:
                 try:
-                    return await self._residency.load(spec)
+                    return await self._cache.load(spec)
                 except InsufficientMemory:
                     self._paused_for_load = time.monotonic() - began > FAIR_WAIT_S
                     await asyncio.sleep(0.1)
@@ -139,7 +140,7 @@ class ImageEngine:
 
     async def prepare(self, spec: CheckpointSpec) -> Abilities:
         """Load it and draw with it: this builds kernels, times the steps, fits the preview map, and finds what of its
-        classes' abilities works (pipelines.images.warmup). Raises CheckpointError."""
+        classes' abilities works (pipelines.images.warmup.warmup). Raises CheckpointError."""
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
@@ -166,13 +167,13 @@ class ImageEngine:
         """Let go of all checkpoints, and end the threads. For an engine without jobs, in a process that goes on; it
         takes none afterwards."""
         self.retain(())
-        self._residency.close()
+        self._cache.close()
         self._run_threads.shutdown()
         self._encode_threads.shutdown()
 
     def _evict_unneeded(self) -> None:
         if self._catalog_specs is not None:
-            self._residency.retain(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
+            self._cache.retain(self._catalog_specs, [active.job.checkpoint for active in self._jobs.values()])
 
     def _dispatch(self) -> None:
         """Start every waiting picture that may start. One that may not start does not block those after it."""
@@ -185,7 +186,7 @@ class ImageEngine:
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
             spec, starved = row.job.checkpoint, now - row.queued_at > FAIR_WAIT_S
-            resident = self._residency.find(spec)
+            resident = self._cache.find(spec)
             free = resident is not None and not self._admission.is_busy(resident, row)
             if not self._admission.may_start(row, resident, ahead):
                 if starved and row.exclusive:
@@ -206,7 +207,7 @@ class ImageEngine:
         """Load a checkpoint that waiting rows need, then dispatch them, or fail their jobs."""
         ended_before = self._ended_runs
         try:
-            await self._residency.load(spec)
+            await self._cache.load(spec)
         except InsufficientMemory:
             if self._ended_runs == ended_before:  # else try again: the last run may have ended meanwhile
                 self._blocked_loads.add(spec)
@@ -221,9 +222,9 @@ class ImageEngine:
         self._waiting.append(row)
         self._scheduler.enter(row.turn)
 
-    def _start(self, row: Row, resident: Resident) -> None:
+    def _start(self, row: Row, resident: LoadedCheckpoint) -> None:
         self._waiting.remove(row)
-        self._residency.acquire(resident)
+        self._cache.acquire(resident)
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
@@ -261,7 +262,7 @@ class ImageEngine:
         self._runs.discard(run)
         self._drawing.discard(run)
         self._scheduler.leave(run.turn)
-        self._residency.release(run.resident)
+        self._cache.release(run.resident)
         self._ended_runs += 1
         self._blocked_loads.clear()
         error = future.exception()
@@ -304,7 +305,7 @@ class ImageEngine:
     async def _free_and_retry(self, row: Row) -> None:
         """Weights move on the loader's thread, so that cancels and other jobs' events are handled meanwhile."""
         try:
-            await self._residency.free_memory()
+            await self._cache.free_memory()
         finally:
             self._wait_again(row)
             self._dispatch()

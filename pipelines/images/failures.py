@@ -4,10 +4,10 @@ import traceback
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
-from pipelines.images.families import UnsupportedTask
-from pipelines.images.looks import InvalidPicture
-from pipelines.images.prompt_reading import PromptTooLong
-from pipelines.images.safety_checker import BlockedPicture
+from pipelines.images.drawing.looks import InvalidPicture
+from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.safety_checker import BlockedPicture
+from pipelines.images.prompts.reading import PromptTooLong
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 

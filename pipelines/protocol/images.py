@@ -49,7 +49,7 @@ class Sampling(SamplingDefaults):
     """Every setting that changes what a forward pass or the scheduler computes.
 
     Each picture has a pipeline call and a scheduler of its own, so pictures that differ in it share forward passes
-    where the denoiser's arguments agree (pipelines.images.merging).
+    where the denoiser's arguments agree (pipelines.images.denoising.merging).
     """
 
     steps: int

@@ -28,11 +28,13 @@ from server.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """The hosts of a server's workers."""
+    """What works for a server outside of its own process: the hosts of its workers, decoders, other servers."""
 
     image: Fleet
-    chat: EngineHost[ChatJob | CountJob, ChatEvent]
-    classify: EngineHost[ClassifyJob, ClassifyEvent]
+    chat: EngineHost[ChatJob | CountJob, ChatEvent]  # started only if the catalog has local chat models
+    classify: EngineHost[ClassifyJob, ClassifyEvent]  # started only if the policy has classifiers
+    upstreams: UpstreamClient
+    decoders: DecoderPool
 
 
 def build_engines(
@@ -69,7 +71,7 @@ def build_engines(
         fleet.retain(fleet.plan(catalog), preload=settings.preload)
     except CheckpointError as error:
         raise StartError(str(error)) from error
-    return Engines(fleet, _chat(settings, layout.chat, catalog, roster), classify)
+    return Engines(fleet, _chat(settings, layout.chat, catalog, roster), classify, upstreams, decoders)
 
 
 def _layout(settings: Settings, catalog: Catalog) -> Layout:

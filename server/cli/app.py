@@ -60,7 +60,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (DARKROOM_HOST).")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on (DARKROOM_PORT).")] = None,
 ) -> None:
-    """Start the server. Its other settings are environment variables: see docs/settings.md."""
+    """Start the server. Its other settings are environment variables: see docs/reference/settings.md."""
     from server.cli.serve import run
 
     options = {"host": host, "port": port}

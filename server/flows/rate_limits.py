@@ -21,13 +21,11 @@ from server.accounts.claims import ClaimedElsewhere, ClaimLimits, ClaimRefused, 
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
 from server.errors import DatabaseBusy, RateLimited, RunsElsewhere
-from server.state.active_calls import ActiveCalls
-from server.state.active_responses import ActiveResponses
-from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.parts import Running
+from server.state.background_tasks import run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
-from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChat, RunningChats
+from server.state.running_chats import RunningChat
 
 Item = TypeVar("Item")
 
@@ -37,25 +35,17 @@ class RateLimiter:
 
     def __init__(
         self,
-        calls: ActiveCalls,
-        responses: ActiveResponses,
-        chats: RunningChats,
-        backlog: Backlog,
+        running: Running,
         chat_engine: EngineHost[ChatJob | CountJob, ChatEvent],
-        max_running_per_key: int,
         claims: ClaimStore | None,
-        background: BackgroundTasks,
+        max_running_per_key: int,
     ) -> None:
-        self._calls = calls
-        self._responses = responses
-        self._running_chats = chats
-        self._backlog = backlog
+        self._running = running
         self._chat_engine = chat_engine
         self._max_running_per_key = max_running_per_key
         self._slots = KeyConcurrency()
         self._rate = CallRate()
         self._claims = claims
-        self._background = background
         self._claimed: set[str] = set()
         self._counts: dict[str, tuple[float, KeyCounts]] = {}  # at the last claim of each key, and when that was
 
@@ -104,13 +94,13 @@ class RateLimiter:
             self._counts[key.id] = (time.monotonic(), error.counts)
             raise self._too_often(key) if error.per_minute else self._too_many(key) from error
         except (DatabaseBusy, asyncio.CancelledError):  # it may be claimed
-            self._background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
+            self._running.background.spawn(self._claims.in_patient_writer(self._claims.end, call.id))
             raise
         try:
             self._counts[key.id] = (time.monotonic(), counts)
             yield
         finally:  # before the answer: the client's next call may come to another gateway
-            await self._background.settle(self._claims.in_patient_writer(self._claims.end, call.id))
+            await self._running.background.settle(self._claims.in_patient_writer(self._claims.end, call.id))
 
     def counted(self, key: Key) -> AbstractContextManager[None]:
         """One more of the key's concurrent calls while this is entered."""
@@ -131,7 +121,7 @@ class RateLimiter:
         first, and Cancelled."""
         async with aclosing(items), self.slot(key):
             chat = RunningChat(key.id, model, endpoint)
-            with self._running_chats.listed(chat):
+            with self._running.chats.listed(chat):
                 async with aclosing(chat.follow(items)) as followed:
                     async for item in followed:
                         yield item
@@ -147,7 +137,9 @@ class RateLimiter:
             return _headers(key.per_minute, self._remaining(key, key.per_minute), self._reset_s(key))
         limit = self.max_running(key)
         chat_s = self._chat_engine.job_s if self._chats(key) else 0.0
-        return _headers(limit, max(0, limit - self.running(key)), max(self._backlog.remaining_s(key.id), chat_s))
+        return _headers(
+            limit, max(0, limit - self.running(key)), max(self._running.backlog.remaining_s(key.id), chat_s)
+        )
 
     def _remaining(self, key: Key, per_minute: int) -> int:
         if self._claims is None:
@@ -178,15 +170,15 @@ class RateLimiter:
 
     def running(self, key: Key) -> int:
         """How many calls this key has now."""
-        return self._calls.count(key.id) + self._chats(key)
+        return self._running.calls.count(key.id) + self._chats(key)
 
     def _chats(self, key: Key) -> int:
-        return self._responses.count(key.id) + self._slots.count(key.id)
+        return self._running.responses.count(key.id) + self._slots.count(key.id)
 
     def _next_end_s(self, key: Key) -> float:
         """When the first of the key's calls may end: by a picture's work left, by the average of recent chats."""
         chats = self._chats(key)
-        pictures_s = [self._backlog.next_end_s(key.id)] if self._calls.count(key.id) else []
+        pictures_s = [self._running.backlog.next_end_s(key.id)] if self._running.calls.count(key.id) else []
         return min([*pictures_s, *([self._chat_engine.job_s / chats] if chats else [])], default=0.0)
 
 

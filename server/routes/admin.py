@@ -114,7 +114,7 @@ async def show_swap(job_id: str, services: ServicesDep, by: OperatorName) -> Cat
     try:
         return services.operations.catalog_jobs.show(job_id)
     except NotFound:
-        owner = await services.operations.catalog_jobs.find_owner(job_id) if services.peers is not None else None
+        owner = await services.operations.catalog_jobs.find_owner(job_id) if services.cluster is not None else None
         if owner is None:
             raise
         message = "Another server makes this change."

@@ -24,9 +24,9 @@ router = APIRouter()
 
 def member_of_cluster(request: Request, services: ServicesDep) -> CatalogMember:
     """For what another gateway has sent of its own. Raises NotFound for everybody else."""
-    if request.scope.get(FORWARDED) != "" or services.catalog_member is None:
+    if request.scope.get(FORWARDED) != "" or services.cluster is None:
         raise NotFound("Unknown request URL. The routes are listed at /openapi.json.", code="unknown_url")
-    return services.catalog_member
+    return services.cluster.member
 
 
 MemberDep = Annotated[CatalogMember, Depends(member_of_cluster)]
@@ -45,7 +45,8 @@ MemberDep = Annotated[CatalogMember, Depends(member_of_cluster)]
 )
 async def list_gateways(services: ServicesDep) -> GatewayList:
     """All that run."""
-    cards = await describe_gateways(services.stores.gateways, services.peers, lambda: readiness_details(services))
+    peers = None if services.cluster is None else services.cluster.peers
+    cards = await describe_gateways(services.stores.gateways, peers, lambda: readiness_details(services))
     return GatewayList.of(cards, len(cards))
 
 

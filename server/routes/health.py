@@ -60,7 +60,7 @@ async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
 
 def readiness_details(services: Services) -> ReadinessDetails:
     """What operators see of this server."""
-    image, chat, member = services.engines.image, services.engines.chat, services.catalog_member
+    image, chat, cluster = services.engines.image, services.engines.chat, services.cluster
     checkpoints = {**image.checkpoints, **chat.checkpoints, **services.engines.classify.checkpoints}
     return {
         "status": _status(services),
@@ -68,7 +68,7 @@ def readiness_details(services: Services) -> ReadinessDetails:
         "image": [_image_worker(image, host) for host in image.hosts],
         "chat": _worker_state(chat) if services.served.catalog.current.chat.checkpoints else None,
         "checkpoints": {spec.name: {"state": c.state, "detail": c.detail} for spec, c in checkpoints.items()},
-        "catalog": {"version": member.version, "problem": member.problem} if member is not None else None,
+        "catalog": None if cluster is None else {"version": cluster.member.version, "problem": cluster.member.problem},
     }
 
 
@@ -78,7 +78,7 @@ def _status(services: Services) -> ServerState:
     has_classifiers = bool(services.served.policy.current.classifiers)
     has_local_chat = bool(services.served.catalog.current.chat.checkpoints)
     loaded = image.ready and (chat.ready or not has_local_chat) and (classify.ready or not has_classifiers)
-    is_current = services.catalog_member is None or services.catalog_member.is_current
+    is_current = services.cluster is None or services.cluster.member.is_current
     if services.running.drain.draining:
         return "draining"
     if services.stores.database.is_read_only:

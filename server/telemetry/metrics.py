@@ -1,4 +1,4 @@
-"""The Prometheus metrics of /metrics. docs/operating.md lists them; deploy/ has a dashboard and alerts of them."""
+"""The Prometheus metrics of /metrics. docs/reference/metrics.md lists them; deploy/ has a dashboard and alerts."""
 
 import platform
 from collections.abc import Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
 from tests.support.harness import REPOSITORY, Server, assert_clean, charges
 from tests.support.tiny_adapters import NAMINGS, layers_of, random_pairs, save

@@ -121,7 +121,7 @@ def test_a_home_of_version_0_1_0_is_upgraded_used_and_rolled_back(upgraded: Serv
         assert_clean(upgraded)
         upgraded.stop()
 
-    (home / "darkroom.db.schema-0007").replace(home / "darkroom.db")  # the way back, as docs/operating.md says it
+    (home / "darkroom.db.schema-0007").replace(home / "darkroom.db")  # the way back (docs/guides/operating.md)
     for leftover in ("darkroom.db-wal", "darkroom.db-shm"):
         (home / leftover).unlink(missing_ok=True)
     assert dump(home) == as_it_was

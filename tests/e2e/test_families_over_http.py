@@ -1,5 +1,5 @@
 """Every family of tiny checkpoints as operators and clients meet it: no 500, no spoiled picture, no wrong refusal, and
-what docs/families.md says. `make families` drives the same and writes that page."""
+what docs/reference/families.md says. `make families` drives the same and writes that page."""
 
 from collections.abc import Iterator
 

@@ -16,7 +16,7 @@ from peft.utils import get_peft_model_state_dict  # noqa: E402
 from torch._lazy import ts_backend  # noqa: E402
 
 from pipelines.chat.engine import ChatEngine  # noqa: E402
-from pipelines.images.loading import load_checkpoint  # noqa: E402
+from pipelines.images.loading.load import load_checkpoint  # noqa: E402
 from pipelines.protocol.chat import ChatJob, ChatSpec  # noqa: E402
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults  # noqa: E402
 from tests.engines.chat_jobs import GREEDY  # noqa: E402

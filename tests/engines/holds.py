@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.step_observer import Pixels, PreviewFn
+from pipelines.images.denoising.step_observer import Pixels, PreviewFn
+from pipelines.images.drawing.pipeline import PicturePipeline
 
 LIMIT_S = 120  # only ends a test that has failed
 
@@ -28,7 +28,7 @@ def hold_steps(monkeypatch: pytest.MonkeyPatch, may_go_on: Callable[[str, int], 
 
             return PicturePipeline.draw(replace(self, on_step=on_step))
 
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Held)
+    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Held)
 
 
 def hold_tokens(monkeypatch: pytest.MonkeyPatch, module: str, may_go_on: Callable[[int], object]) -> None:

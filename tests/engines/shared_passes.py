@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pipelines.images.denoising.merging import ForwardMerger
+from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.engine import ImageEngine
-from pipelines.images.merging import ForwardMerger
-from pipelines.images.row_limits import RowLimits
-from pipelines.images.scheduler import DeviceTurn, ForwardRequest
-from pipelines.images.step_observer import Pixels
+from pipelines.images.scheduling.row_limits import RowLimits
+from pipelines.images.scheduling.scheduler import DeviceTurn, ForwardRequest
 from pipelines.protocol.images import Event, Finished, ImageJob
 from tests.support.polling import eventually
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.adapter_loading import adapted_components, load_adapter
-from pipelines.images.base_state import base_state
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.adapter_loading import adapted_components, load_adapter
+from pipelines.images.loading.base_state import base_state
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Runtime, SamplingDefaults
 from pipelines.protocol.messages import AdapterFit
 from tests.support.tiny_adapters import (

@@ -13,15 +13,15 @@ import pytest
 import torch
 from accelerate import init_empty_weights
 
-from pipelines.images.base_state import base_modules, base_state, changed
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.families import UnsupportedTask
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.parts import LOAD_LOCK
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
+from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.base_state import base_modules, base_state, changed
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.loading.parts import LOAD_LOCK
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
 from tests.support.image_jobs import image_job
 from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save

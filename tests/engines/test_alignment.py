@@ -16,13 +16,13 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.plan import Plan
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.finish import center_crop, composite, to_drawn_size, whole_paint
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.step_observer import Pixels
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.finish import center_crop, composite, to_drawn_size, whole_paint
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture
 from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.merging import Sharing
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.merging import Sharing
-from pipelines.images.row_limits import RowLimits
-from pipelines.images.scheduler import DeviceScheduler
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.row_limits import RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, Dtype, Finished, Runtime
 from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import drawn, drawn_together
@@ -79,7 +79,7 @@ async def test_warmup_draws_two_at_once_with_pictures(sdxl: Sdxl) -> None:
 
 async def test_warmup_finds_that_two_with_pictures_fail(sdxl: Sdxl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by a class of which it is not known that it casts the codec."""
-    monkeypatch.setattr("pipelines.images.loading.is_cast", lambda *_: False)
+    monkeypatch.setattr("pipelines.images.loading.load.is_cast", lambda *_: False)
     found = await ImageEngine(CPU).prepare(sdxl("bfloat16"))
     assert not found.at_once
     assert [each.what for each in found.withdrawn] == ["two pictures at once"]

@@ -16,10 +16,10 @@ from pipelines.catalog.checkpoint_files import CheckpointError, describe, estima
 from pipelines.catalog.digests import Digests
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.device.memory import compute_dtype
-from pipelines.images.batching import Row
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Offload, Runtime
 from tests.engines.test_families import family_spec
 from tests.support.tiny_checkpoints import make_single_file

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, estimate_bytes
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Failed, Finished, ImageJob
 from tests.engines.conftest import left_half, plain_picture, split_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event

@@ -18,13 +18,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipelines.catalog.estimate import work_units
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import PreviewFn
+from pipelines.images.drawing.pipeline import Drawn, PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import Drawn, PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.step_observer import PreviewFn
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
+from pipelines.images.scheduling.device_timeline import Synchronous
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Runtime
 
 Job = Callable[..., ImageJob]
@@ -134,10 +135,11 @@ async def test_what_the_device_still_computes_then_is_the_pictures_time(job: Job
     scheduler, clock, late_s = engine._scheduler, engine._scheduler.clock, 1000.0
     waits: list[object] = []
 
-    def mark() -> Callable[[], None]:
-        return lambda: waits.append(scheduler.current)
+    class Late(Synchronous):
+        def mark(self) -> Callable[[], None]:
+            return lambda: waits.append(scheduler.current)
 
-    scheduler._mark, scheduler.clock = mark, lambda: clock() + late_s * len(waits)
+    scheduler._timeline, scheduler.clock = Late(), lambda: clock() + late_s * len(waits)
     asked = job("sd", width_px=208, height_px=112, time_limit_s=1e6)
     ended = [event async for event in engine.submit(asked)][-1]
     assert isinstance(ended, Finished), ended

@@ -91,7 +91,7 @@ def family_spec(name: str, folder: Path, conditioning: Conditioning) -> Checkpoi
 def test_the_documentation_has_this_table() -> None:
     """`make families` writes it from what a server answered; here the engine is asked. A class without a second pass
     has its larger pictures scaled."""
-    lines = (REPOSITORY / "docs" / "families.md").read_text().splitlines()
+    lines = (REPOSITORY / "docs" / "reference" / "families.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "Pipeline` |" in line]
     expected = {}
     for name, (conditioning, (from_text, references, mask, second_pass, *others)) in {**ABILITIES, **NIGHTLY}.items():

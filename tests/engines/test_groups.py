@@ -18,10 +18,10 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images import runtime_options
+from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.engine import ImageEngine
+from pipelines.images.loading import runtime_options
 from pipelines.images.parallel.group import Group
-from pipelines.images.step_observer import Pixels
 from pipelines.protocol.images import (
     CheckpointSpec,
     Event,
@@ -229,7 +229,7 @@ def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     ],
 )
 def test_a_group_goes_on_or_ends_as_one(story: str, status: int) -> None:
-    """The followers have its output too, which therefore ends with the last of them."""
+    """The ranks have its output too, which therefore ends with the last of them."""
     command = [sys.executable, "-m", "tests.support.group_stories", story]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, start_new_session=True)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pipelines.images import run
-from pipelines.images.call_arguments import guidance
+from pipelines.images.drawing import run
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.families.call_arguments import guidance
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
 from tests.engines.holds import hold_steps

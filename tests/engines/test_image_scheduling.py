@@ -14,14 +14,14 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.memory import Budgets
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.run import due_preview
 from pipelines.images.encode import encode
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.residency import InsufficientMemory, Resident
-from pipelines.images.run import due_preview
-from pipelines.images.scheduler import DeviceTurn
-from pipelines.images.step_observer import Pixels
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint_cache import InsufficientMemory, LoadedCheckpoint
+from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import (
     CheckpointSpec,
     EncodedImage,
@@ -191,7 +191,7 @@ async def test_out_of_memory_is_tried_again_with_the_device_to_itself_and_then_f
             tries.append(self.row.exclusive)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Failing)
+    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Failing)
     ended = await asyncio.gather(run(engine, job("sd", prompt="large")), run(engine, job("sd", id="other", steps=9)))
     failed = ended[0][-1]
     assert isinstance(failed, Failed)
@@ -217,7 +217,7 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
     ended = await asyncio.gather(*(run(engine, one) for one in jobs))
     assert all(isinstance(events[-1], Finished) for events in ended)
-    residents = engine._residency._residents.values()
+    residents = engine._cache._residents.values()
     assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
 
 
@@ -227,9 +227,9 @@ async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fa
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
-    load, refused = engine._residency.load, asyncio.Event()
+    load, refused = engine._cache.load, asyncio.Event()
 
-    async def fail_late(wanted: CheckpointSpec) -> Resident:
+    async def fail_late(wanted: CheckpointSpec) -> LoadedCheckpoint:
         try:
             return await load(wanted)
         except InsufficientMemory:
@@ -237,7 +237,7 @@ async def test_a_load_is_tried_again_if_the_run_that_blocked_it_ends_while_it_fa
             await eventually(lambda: not engine._runs)
             raise
 
-    monkeypatch.setattr(engine._residency, "load", fail_late)
+    monkeypatch.setattr(engine._cache, "load", fail_late)
     hold_steps(monkeypatch, lambda name, _: name != "first" or refused.is_set())
     log = Log()
     first = asyncio.create_task(run(engine, job("sd", id="first", steps=30), log))
@@ -303,16 +303,16 @@ async def test_weights_evicted_from_a_gpu_are_offloaded_to_the_host_on_a_thread(
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])
     engine = ImageEngine(CPU, Budgets(large + 1000, 0, 2**30))
-    engine._residency._budget[False] = 2**40  # as beside a GPU
+    engine._cache._host_bytes = 2**40  # as beside a GPU
     movers = []
     move = Checkpoint.move
     monkeypatch.setattr(Checkpoint, "move", lambda *args: (movers.append(threading.current_thread().name), move(*args)))
-    first = await engine._residency.load(spec("sd"))
-    await engine._residency.load(spec("klein"))
+    first = await engine._cache.load(spec("sd"))
+    await engine._cache.load(spec("klein"))
     assert not first.on_device
-    assert engine._residency.find(spec("sd")) is None
+    assert engine._cache.find(spec("sd")) is None
     assert isinstance((await run(engine, job("sd")))[-1], Finished)
-    assert engine._residency.find(spec("sd")) is first
+    assert engine._cache.find(spec("sd")) is first
     assert {name.split("_")[0] for name in movers} == {"load"}
     assert len(movers) == 3  # sd away, klein away, sd back
 
@@ -327,7 +327,7 @@ async def test_others_start_when_a_job_that_blocked_them_is_cancelled(
             assert released.wait(240)
             return super().draw()
 
-    monkeypatch.setattr("pipelines.images.run.PicturePipeline", Slow)
+    monkeypatch.setattr("pipelines.images.drawing.run.PicturePipeline", Slow)
     monkeypatch.setattr("pipelines.images.engine.FAIR_WAIT_S", 0.0)
     probe = ImageEngine(CPU)
     large = max([(await probe.load(spec(name))).weights_bytes for name in ("sd", "klein")])

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.previews import PreviewMap
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Preview, Runtime
 from tests.engines.conftest import split_picture
 from tests.engines.shared_passes import drawn_together
@@ -156,7 +156,7 @@ async def test_an_adapter_of_no_numbers_is_named_and_leaves_previews_alone(
     shown = [[event.image.data for event in run if isinstance(event, Preview)] for run in (before, after)]
     assert len(shown[0]) == len(shown[1]) == 2
     assert before[-1].images[0].data == after[-1].images[0].data
-    resident = engine._residency.find(with_adapters)
+    resident = engine._cache.find(with_adapters)
     assert resident is not None
     rendered = resident.preview_map.render(torch.randn(4, 8, 8, generator=torch.Generator().manual_seed(0)), 64, 64)
     assert rendered is not None
@@ -169,7 +169,7 @@ async def test_passes_of_no_numbers_do_not_end_the_sharing_of_passes(with_adapte
     jobs = [job("sd", checkpoint=with_adapters, id=f"{seed}", seed=seed, steps=4) for seed in (1, 2)]
     diverged = [with_fields(each, loras=(("diverged", 1.0),)) for each in jobs]
     assert [getattr(event, "code", None) for event in await drawn_together(engine, diverged)] == ["invalid_picture"] * 2
-    merger = engine._residency.find(with_adapters).checkpoint.merger  # type: ignore[union-attr]
+    merger = engine._cache.find(with_adapters).checkpoint.merger  # type: ignore[union-attr]
     assert merger is not None
     assert (merger._independent, merger.refused) == ({}, None)
     assert all(isinstance(event, Finished) and event.merged for event in await drawn_together(engine, jobs))

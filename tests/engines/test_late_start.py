@@ -10,9 +10,9 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
 from pipelines.catalog.conditioning import Task
-from pipelines.images.families import UnsupportedTask, task_classes
-from pipelines.images.finish import to_image
-from pipelines.images.late_start import LateStart
+from pipelines.images.denoising.late_start import LateStart
+from pipelines.images.families.tasks import UnsupportedTask, task_classes
+from pipelines.protocol.pixels import to_image
 from tests.engines.conftest import split_picture
 from tests.support.tiny_families import FAMILIES
 

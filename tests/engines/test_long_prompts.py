@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.families import UnsupportedTask
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.prompt_reading import PromptTooLong, reading, watch
-from pipelines.images.step_observer import Pixels
+from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.prompts.reading import PromptTooLong, reading, watch
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, SamplingDefaults
 from tests.engines.conftest import plain_picture, split_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event

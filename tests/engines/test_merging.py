@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from pipelines.images.denoising.merging import ForwardMerger
+from pipelines.images.denoising.step_observer import PreviewFn
+from pipelines.images.drawing.run import Run
 from pipelines.images.engine import ImageEngine
-from pipelines.images.merging import ForwardMerger
-from pipelines.images.run import Run
-from pipelines.images.scheduler import ForwardRequest
-from pipelines.images.step_observer import PreviewFn
+from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import Failed, Finished, ImageJob, Progress, Runtime
 from tests.engines.conftest import left_half, plain_picture
 from tests.engines.holds import hold_steps

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from pipelines.images.denoising.merging import ForwardMerger
+from pipelines.images.denoising.step_observer import Pixels, PreviewFn
+from pipelines.images.drawing.run import Run
 from pipelines.images.engine import ImageEngine
-from pipelines.images.merging import ForwardMerger
-from pipelines.images.run import Run
-from pipelines.images.scheduler import ForwardRequest
-from pipelines.images.step_observer import Pixels, PreviewFn
+from pipelines.images.scheduling.scheduler import ForwardRequest
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Event, Failed, Finished, ImageJob, Runtime
 from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import Passes, difference, drawn, drawn_together

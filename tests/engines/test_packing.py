@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from pipelines.images.fp8 import quantize_linears
+from pipelines.images.loading.fp8 import quantize_linears
 from pipelines.images.parallel.packing import Unpackable, pack_module, replace_weights, unpack_module
 from tests.support.tiny_families.qwen import qwen_transformer
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.step_observer import Pixels
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.finished_picture import WrongSize, to_planned_size
 from pipelines.protocol.images import CheckpointSpec, Picture, SamplingDefaults
 from tests.engines.conftest import left_half, plain_picture

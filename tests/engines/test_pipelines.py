@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.finish import to_image
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.reference_sheet import on_sheet
-from pipelines.images.step_observer import OnStep, Pixels, PreviewFn
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.drawing.reference_sheet import on_sheet
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Picture, SamplingDefaults
+from pipelines.protocol.pixels import to_image
 from tests.engines.conftest import left_half, plain_picture, split_picture
 
 CLASSES = ["sd", "sd3", "klein"]

@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save
 
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.prompt_cache import PromptCache
-from pipelines.images.step_observer import Pixels
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.prompts.cache import PromptCache
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, ImageJob, Runtime, SamplingDefaults
 from tests.engines.conftest import split_picture
 from tests.support.image_jobs import image_job, with_fields

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipelines.images import runtime_options
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.fp8 import Fp8Linear, Fp8Report, quantize_linears, suitable_linears
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading import runtime_options
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.fp8 import Fp8Linear, Fp8Report, quantize_linears, suitable_linears
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
 Spec = Callable[[str], CheckpointSpec]
@@ -101,7 +101,8 @@ def test_layers_of_an_offloaded_denoiser_are_tried_on_the_device_and_then_leave_
         return scaled_mm(rows, *others, **options)
 
     monkeypatch.setattr(torch, "_scaled_mm", products)
-    monkeypatch.setattr("pipelines.images.runtime_options._offload", lambda *_: None)  # hooks that take a known device
+    offload = "pipelines.images.loading.runtime_options._offload"
+    monkeypatch.setattr(offload, lambda *_: None)  # hooks that take a known device
     offloaded = load(spec("klein"), second, quantize="fp8", offload="model")
     layers = [layer for layer in offloaded.denoiser.modules() if isinstance(layer, Fp8Linear)]
     assert offloaded.notes[0].startswith(f"fp8: {len(layers)} linear layers")

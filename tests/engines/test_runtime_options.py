@@ -14,16 +14,16 @@ import torch
 from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images import residency
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.compilation import RECOMPILE_LIMIT, fuse_projections
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.fp8 import Fp8Linear, quantize_linears, suitable_linears
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.step_observer import Pixels
+from pipelines.images.loading import checkpoint_cache
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.compilation import RECOMPILE_LIMIT, fuse_projections
+from pipelines.images.loading.fp8 import Fp8Linear, quantize_linears, suitable_linears
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, Lora, Progress, Runtime, StepCache
 
 CPU = torch.device("cpu")
@@ -220,7 +220,7 @@ async def test_compiled_checkpoints_compile_nothing_more_after_warmup(
     def compile_denoiser(denoiser: Any) -> None:
         denoiser.forward = torch.compile(denoiser.forward, dynamic=True, backend="eager")
 
-    monkeypatch.setattr("pipelines.images.runtime_options.compile_denoiser", compile_denoiser)
+    monkeypatch.setattr("pipelines.images.loading.runtime_options.compile_denoiser", compile_denoiser)
     torch._dynamo.reset()
     compiled = replace(spec("sd3"), runtime=Runtime(compile=True, max_batch=4), refined=True)
     engine = ImageEngine(CPU)
@@ -242,7 +242,7 @@ async def test_the_thread_that_compiles_may_compile_as_many_shapes_as_are_served
     def compile_denoiser(denoiser: Any) -> None:
         denoiser.register_forward_pre_hook(lambda *_: limits.append(torch._dynamo.config.recompile_limit))
 
-    monkeypatch.setattr("pipelines.images.runtime_options.compile_denoiser", compile_denoiser)
+    monkeypatch.setattr("pipelines.images.loading.runtime_options.compile_denoiser", compile_denoiser)
     compiled = job("sd", checkpoint=replace(spec("sd"), runtime=Runtime(compile=True)))
     assert isinstance([event async for event in ImageEngine(CPU).submit(compiled)][-1], Finished)
     assert limits
@@ -252,7 +252,7 @@ async def test_the_thread_that_compiles_may_compile_as_many_shapes_as_are_served
 async def test_runs_of_a_checkpoint_whose_components_take_turns_come_one_after_another(
     spec: Spec, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.images.runtime_options._offload", lambda *_: None)
+    monkeypatch.setattr("pipelines.images.loading.runtime_options._offload", lambda *_: None)
     engine = ImageEngine(CPU)
     ends: list[str] = []
     runtime = Runtime(offload="model", max_batch=1)
@@ -281,8 +281,8 @@ async def test_memory_that_nothing_uses_goes_back_once_the_engine_is_idle(
 ) -> None:
     freed = asyncio.Event()
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(residency, "IDLE_S", 0)
-    monkeypatch.setattr(residency, "free_memory", lambda _: loop.call_soon_threadsafe(freed.set))
+    monkeypatch.setattr(checkpoint_cache, "IDLE_S", 0)
+    monkeypatch.setattr(checkpoint_cache, "free_memory", lambda _: loop.call_soon_threadsafe(freed.set))
     engine = ImageEngine(CPU)
     await engine.load(spec("klein"))
     freed.clear()

@@ -11,7 +11,7 @@ from peft.utils import get_peft_model_state_dict
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.shared_passes import drawn
 from tests.engines.test_families import family_spec
@@ -46,7 +46,7 @@ async def test_options_draw_or_are_refused_with_the_reason(
     def compile_denoiser(denoiser: Any) -> None:
         denoiser.forward = torch.compile(denoiser.forward, dynamic=True, backend="eager")  # building takes minutes
 
-    monkeypatch.setattr("pipelines.images.runtime_options.compile_denoiser", compile_denoiser)
+    monkeypatch.setattr("pipelines.images.loading.runtime_options.compile_denoiser", compile_denoiser)
     spec = replace(flux, runtime=runtime_of(names, flux.path.parent / "loras"))
     if is_refused(names):
         with pytest.raises(CheckpointError, match="defeat each other: "):

@@ -101,7 +101,7 @@ async def test_warmup_finds_a_checker_that_does_not_run(made: Made) -> None:
 
 
 async def test_a_checkpoint_is_loaded_without_it(made: Made) -> None:
-    """As docs/moderation.md says."""
+    """As docs/guides/moderation.md says."""
     spec = made("sd15")
     index = spec.path / "model_index.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "safety_checker": [None, None]}))

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.noise_schedulers import new_scheduler
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.noise_schedulers import new_scheduler
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.probe_records import describe
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
+from pipelines.images.warmup.check_records import describe
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.support.image_jobs import image_job
 from tests.support.tiny_checkpoints import make_single_file, original_unet_name

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.scaled_weights import load_unscaled
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.loading.scaled_weights import load_unscaled
 from pipelines.protocol.images import CheckpointSpec
 from tests.engines.test_said_by_files import draw, spec_of
 from tests.support.tiny_checkpoints import make_single_file

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pipelines.catalog.conditioning import Task
-from pipelines.images.checkpoint import Checkpoint
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.protocol.images import CheckpointSpec
 

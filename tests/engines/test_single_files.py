@@ -14,17 +14,17 @@ from safetensors.torch import load_file, save_file
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.device.memory import Budgets
-from pipelines.images import residency as of_residency
-from pipelines.images.batching import Row
-from pipelines.images.checkpoint import Checkpoint
+from pipelines.images.denoising.merging import Sharing
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.loading import load_checkpoint
-from pipelines.images.merging import Sharing
-from pipelines.images.pipeline import PicturePipeline
-from pipelines.images.previews import PreviewMap
-from pipelines.images.residency import Residency
-from pipelines.images.row_limits import RowLimits
-from pipelines.images.scheduler import DeviceScheduler
+from pipelines.images.loading import checkpoint_cache
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.checkpoint_cache import CheckpointCache
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.scheduling.batching import Row
+from pipelines.images.scheduling.row_limits import RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
 from tests.support.image_jobs import image_job
 from tests.support.tiny_checkpoints import original_unet_name
@@ -249,7 +249,7 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     whole = estimate_bytes(folder, 4)
     denoiser = sum(weight.numel() for weight in weights_of(base).values()) * 4
     room = whole + denoiser + denoiser // 2  # for two of them, and not for what a copy of the others takes
-    residency = Residency(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    residency = CheckpointCache(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
     one, two = [await residency.load(spec) for spec in specs]
     for name, part in one.checkpoint.components.items():
         if isinstance(part, torch.nn.Module):
@@ -268,8 +268,8 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
     specs = [single_file(base, tmp_path / f"{name}.safetensors") for name in ("one", "two")]
     for spec in specs:
         plain(weights_of(base), spec.path)
-    residency = Residency(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
-    residency._budget[False] = 2**30  # as beside a GPU
+    residency = CheckpointCache(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    residency._host_bytes = 2**30  # as beside a GPU
     await residency.load(specs[0])
     has_read, may_end = threading.Event(), threading.Event()
     moved: list[Checkpoint] = []
@@ -280,7 +280,7 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
         assert may_end.wait(120)
         return checkpoint
 
-    monkeypatch.setattr(of_residency, "load_checkpoint", hold)
+    monkeypatch.setattr(checkpoint_cache, "load_checkpoint", hold)
     monkeypatch.setattr(Checkpoint, "move", lambda checkpoint, _: moved.append(checkpoint))
     loading = asyncio.create_task(residency.load(specs[1]))
     assert await asyncio.to_thread(has_read.wait, 120)

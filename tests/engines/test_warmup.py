@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from pipelines.catalog.estimate import Timing
-from pipelines.images import probe_records, run, warmup
-from pipelines.images.batching import TRIAL
+from pipelines.images.drawing import run
+from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.pipeline import PicturePipeline
+from pipelines.images.scheduling.batching import TRIAL
+from pipelines.images.warmup import check_records, warmup
 from pipelines.protocol.images import CheckpointSpec, Finished, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
 from tests.support.polling import eventually
@@ -103,9 +104,9 @@ async def test_another_library_or_other_code_here_is_tried_anew(
     copied: CheckpointSpec, prepare: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, tried = await prepare(copied)
-    monkeypatch.setattr(probe_records, "_version", lambda name: "0.37.0" if name == "diffusers" else "1")
+    monkeypatch.setattr(check_records, "_version", lambda name: "0.37.0" if name == "diffusers" else "1")
     assert (await prepare(copied))[1] == tried
-    monkeypatch.setattr(probe_records, "_code", lambda: "other code")
+    monkeypatch.setattr(check_records, "_code", lambda: "other code")
     assert (await prepare(copied))[1] == tried
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.chat.engine import ChatEngine
 from pipelines.classify.engine import ClassifyEngine
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.classify import ClassifierSpec
 from pipelines.protocol.images import CheckpointSpec, Control

@@ -9,7 +9,7 @@ import torch
 from pipelines.device.memory import Budgets
 from pipelines.device.staged_copy import StagedCopy, move_modules
 from pipelines.images.engine import ImageEngine
-from pipelines.images.residency import HOST
+from pipelines.images.loading.checkpoint_cache import HOST
 from pipelines.protocol.images import CheckpointSpec, Event, Progress
 from tests.gpu.conftest import draw
 from tests.support.image_jobs import image_job

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import nn
 
 from pipelines.catalog.images import load_catalog
-from pipelines.images.loading import load_checkpoint
+from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
 from starters.architectures import TRAINED_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
 from starters.training.average_codec import REDUCTION, average_latents, init_average_codec

@@ -55,7 +55,7 @@ class Refused(NamedTuple):
 
 @dataclass
 class Driven:
-    """What a family did. `cells` is its row of docs/families.md, by column; `faults` is what must not be."""
+    """What a family did. `cells` is its row of docs/reference/families.md, by column; `faults` is what must not be."""
 
     name: str
     class_name: str = ""

@@ -19,7 +19,7 @@ from pipelines.protocol.engine import NoDevice
 from pipelines.protocol.messages import DeviceChoice, Ready
 
 if TYPE_CHECKING:
-    from pipelines.images.step_observer import Pixels
+    from pipelines.images.denoising.step_observer import Pixels
 
 STICKY = "CUDA error: an illegal memory access was encountered"
 SLOW, LOST = "slow", "lost"  # files: the driver takes its time; there is no GPU any more
@@ -29,7 +29,7 @@ _create = worker._create_engine
 
 
 def _fail_on_purpose() -> None:
-    from pipelines.images.pipeline import PicturePipeline
+    from pipelines.images.drawing.pipeline import PicturePipeline
 
     draw = PicturePipeline.draw
 
@@ -45,9 +45,9 @@ def _fail_on_purpose() -> None:
 
 
 def _wait_less() -> None:
-    from pipelines.images.parallel import group, ring
+    from pipelines.images.parallel import group, process_group
 
-    ring.LIMIT = timedelta(seconds=15)  # type: ignore[misc]
+    process_group.LIMIT = timedelta(seconds=15)  # type: ignore[misc]
     group.AGREE_S = 1.0  # type: ignore[misc]
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.parallel import group as groups
-from pipelines.images.parallel import ring
+from pipelines.images.parallel import process_group
 from pipelines.images.parallel.group import Group
 from pipelines.protocol.images import Parallel
 from tests.support.processes import status_bytes
@@ -72,13 +72,13 @@ def refuse_what_does_not_fit_on_the_other_process() -> None:
 
 
 def started(limit_s: float = 60.0) -> tuple[Group, Any, int]:
-    """A group that has computed a pass, its denoiser, and the follower's process id. An exchange waits so long."""
-    ring.LIMIT = timedelta(seconds=limit_s)  # type: ignore[misc]
+    """A group that has computed a pass, its denoiser, and the rank's process id. An exchange waits so long."""
+    process_group.LIMIT = timedelta(seconds=limit_s)  # type: ignore[misc]
     denoiser, group = transformer(), Group(CPU, 2)
     group.share(denoiser, "context")
     with torch.no_grad():
         denoiser(**inputs())
-    (pid,) = [follower.pid for follower in group._followers]
+    (pid,) = [rank.pid for rank in group._ranks]
     assert pid is not None
     return group, denoiser, pid
 

@@ -9,7 +9,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import save_file
 
-from pipelines.images.base_state import base_modules
+from pipelines.images.loading.base_state import base_modules
 
 RANK: Final = 4
 ALPHA: Final = 2.0

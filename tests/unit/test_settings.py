@@ -4,7 +4,7 @@ from pathlib import Path
 
 from server.settings import Settings
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md").read_text()
 
 
 def test_every_setting_is_in_the_settings_page() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from pipelines.images.forward_arguments import MASK, TEXT
+from pipelines.images.denoising.forward_arguments import MASK, TEXT
 
 IMAGE = "hidden_states"  # (rows, tokens, channels)
 
 
 def apply_context(denoiser: Any, config: Any) -> None:
-    """Let its forward passes be collective ones. `config` is `Ring.context`."""
+    """Let its forward passes be collective ones. `config` is `ProcessGroup.context`."""
     from diffusers.hooks.context_parallel import apply_context_parallel
 
     for module in denoiser.modules():

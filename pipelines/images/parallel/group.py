@@ -1,4 +1,4 @@
-"""Rank 0 of a group: starts the other ranks, and shares denoisers with them.
+"""Rank 0 of a process group: starts the other ranks, and shares denoisers with them.
 
 The group lives and dies as one. A rank that ends, that fails where the others do not, or that does not come to a
 collective operation leaves the others in one that never ends: so this process exits, and the server starts the next
@@ -22,8 +22,8 @@ from pipelines.device.failures import is_out_of_memory
 from pipelines.images.parallel.context import apply_context, divide
 from pipelines.images.parallel.messages import Answer, Command, Drop, Fill, Forward, PassFailed, Share
 from pipelines.images.parallel.packing import Unpackable, pack, pack_module, unpack
-from pipelines.images.parallel.process import FollowerProcess
-from pipelines.images.parallel.ring import LIMIT, Ring, open_store
+from pipelines.images.parallel.process import RankProcess
+from pipelines.images.parallel.process_group import LIMIT, ProcessGroup, open_store
 from pipelines.images.parallel.shards import reserve, shard
 from pipelines.protocol.images import Parallel
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT, LOST_GROUP_EXIT
@@ -33,15 +33,15 @@ AGREE_S: Final = 10.0  # between the failures of two ranks at the same place of 
 
 
 class Group:
-    """The devices of this worker. Its processes start with the first checkpoint that needs them."""
+    """The devices of this worker. The other ranks start with the first checkpoint that needs them."""
 
     def __init__(self, device: torch.device, size: int = 1) -> None:
         self.device = device
         self.size = min(size, torch.cuda.device_count()) if device.type == "cuda" else size
         self._lock = threading.Lock()  # one command, with its collective operations, after another
         self._keys = itertools.count()
-        self._ring: Ring | None = None
-        self._followers: list[FollowerProcess] = []
+        self._process_group: ProcessGroup | None = None
+        self._ranks: list[RankProcess] = []
         self._passes = 0
         self._failures: list[PassFailed | None] = [None] * self.size  # by rank, its latest
         self._failed = threading.Condition()
@@ -49,7 +49,7 @@ class Group:
 
     @property
     def second(self) -> torch.device:
-        """The device after the first; on a CPU the same."""
+        """Return the device after the first; on a CPU the same."""
         return torch.device("cuda", 1) if self.device.type == "cuda" else self.device
 
     def share(self, denoiser: Any, parallel: Parallel) -> "SharedDenoiser":
@@ -61,60 +61,60 @@ class Group:
                 f"runtime.gpus: {type(denoiser).__name__} can't be sent to other processes: {error}"
             ) from error
         with self._lock:
-            ring = self._start()
+            process_group = self._start()
             key = next(self._keys)
-            self._tell(Share(key, packed, parallel))
-            answers = [*self._wait_for_answers(LIMIT.total_seconds()), _make_room(denoiser, parallel, ring)]
+            self._send(Share(key, packed, parallel))
+            answers = [*self._wait_for_answers(LIMIT.total_seconds()), _make_room(denoiser, parallel, process_group)]
             if refused := [answer.error for answer in answers if answer.error is not None]:
-                self._tell(Drop(key))
+                self._send(Drop(key))
                 raise CheckpointError(f"runtime.gpus: {refused[0]}")
-            self._tell(Fill())
+            self._send(Fill())
             try:
                 if parallel == "tensor":
                     module = denoiser
-                    shard(denoiser, weights, ring)
+                    shard(denoiser, weights, process_group)
                 else:
                     module = unpack(packed, weights)  # of the same weights: the denoiser itself stays as it is
                     for weight in weights:
-                        ring.send(weight)
-                    apply_context(module, ring.context)
+                        process_group.send(weight)
+                    apply_context(module, process_group.context)
             except Exception as error:
                 self.end(f"the weights could not be sent: {error}", is_out_of_memory(error))
         return SharedDenoiser(self, key, denoiser, module, parallel)
 
     def forward(self, key: int, compute: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        """One pass on all ranks: `compute(**arguments)` is this rank's part of it."""
+        """Compute one pass on all ranks: `compute(**arguments)` is this rank's part of it."""
         packed, tensors = pack(arguments, lambda tensor: tensor.device.type == self.device.type)
         tensors = [tensor.detach().contiguous() for tensor in tensors]  # no memory for it: nobody waits yet
         with self._lock:
-            ring = self._start()
+            process_group = self._start()
             self._passes += 1
-            self._tell(Forward(key, self._passes, packed))
+            self._send(Forward(key, self._passes, packed))
             try:
                 for tensor in tensors:
-                    ring.send(tensor)
+                    process_group.send(tensor)
                 return compute(**arguments)
             except Exception as error:
-                self._pass_failed(0, PassFailed.of(error, self._passes, ring.position))
+                self._pass_failed(0, PassFailed.of(error, self._passes, process_group.position))
                 raise
 
     def drop(self, key: int) -> None:
         """Free the other ranks' memory of a denoiser. Blocks."""
         with self._lock:
-            self._tell(Drop(key))
+            self._send(Drop(key))
 
     def close(self) -> None:
-        """End the other processes, where this one goes on. Blocks."""
+        """End the other ranks, where this one goes on. Blocks."""
         with self._lock:
-            for follower in self._followers:
-                follower.close()
-            if self._ring is not None:
-                self._ring.leave()
-            self._ring, self._followers = None, []
+            for rank in self._ranks:
+                rank.close()
+            if self._process_group is not None:
+                self._process_group.leave()
+            self._process_group, self._ranks = None, []
 
     def _pass_failed(self, rank: int, failed: PassFailed) -> None:
-        """A pass failed on a rank: here, on the pass's thread, or there, on the follower's. Returns if it has failed on
-        all of them at the same place; else a rank waits for one that will not come."""
+        """Handle a pass that failed on a rank: here on the pass's thread, or on the thread of that rank. Returns if it
+        has failed on all of them at the same place; else a rank waits for one that will not come."""
         with self._failed:
             self._failures[rank] = failed
             self._failed.notify_all()
@@ -131,41 +131,41 @@ class Group:
         """End all ranks, this process too. The first reason counts: it is that of the others' ends."""
         self._ending.acquire()
         print(f"The group of {self.size} processes ends: {reason}", file=sys.stderr, flush=True)
-        for follower in self._followers:
-            follower.kill()
+        for rank in self._ranks:
+            rank.kill()
         os._exit(GROUP_NO_MEMORY_EXIT if no_memory else LOST_GROUP_EXIT)
 
-    def _start(self) -> Ring:
-        if self._ring is None:
+    def _start(self) -> ProcessGroup:
+        if self._process_group is None:
             store, port = open_store(self.size)
-            self._followers = [
-                FollowerProcess(rank, self.size, self.device, port, self._pass_failed, self.end)
+            self._ranks = [
+                RankProcess(rank, self.size, self.device, port, self._pass_failed, self.end)
                 for rank in range(1, self.size)
             ]
             self._wait_for_answers(START_LIMIT_S)
-            self._ring = Ring(0, self.size, self.device, store)
-        return self._ring
+            self._process_group = ProcessGroup(0, self.size, self.device, store)
+        return self._process_group
 
-    def _tell(self, command: Command) -> None:
+    def _send(self, command: Command) -> None:
         try:
-            for follower in self._followers:
-                follower.tell(command)
+            for rank in self._ranks:
+                rank.send(command)
         except OSError as error:
             self.end(f"a process does not listen: {error}")
 
     def _wait_for_answers(self, limit_s: float) -> list[Answer]:
-        """Of all followers. One that ends meanwhile, or does not answer, ends the group."""
+        """Return the answers of all other ranks. One that ends meanwhile, or does not answer, ends the group."""
         try:
-            return [follower.answer(limit_s) for follower in self._followers]
+            return [rank.receive(limit_s) for rank in self._ranks]
         except queue.Empty:
             self.end("a process does not answer")
 
 
-def _make_room(denoiser: Any, parallel: Parallel, ring: Ring) -> Answer:
+def _make_room(denoiser: Any, parallel: Parallel, process_group: ProcessGroup) -> Answer:
     """On this rank, where `context` needs none."""
     try:
         if parallel == "tensor":
-            reserve(denoiser, ring)
+            reserve(denoiser, process_group)
     except RuntimeError as error:  # out of memory
         return Answer(f"the first process of the group: {error}")
     return Answer()
@@ -195,5 +195,5 @@ class SharedDenoiser:
         return self._group.forward(self._key, self._together, divided)
 
     def close(self) -> None:
-        """The checkpoint is evicted. Blocks."""
+        """Free the other ranks' memory: the checkpoint is evicted. Blocks."""
         self._group.drop(self._key)

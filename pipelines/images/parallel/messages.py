@@ -1,4 +1,4 @@
-"""What goes through the pipe between rank 0 and a follower. Tensors go by the ring."""
+"""What goes through the pipe between rank 0 and another rank. Tensors go by the process group."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from pipelines.protocol.images import Parallel
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """To a follower: hold this denoiser. It answers with `Answer` before the weights are sent."""
+    """To a rank above 0: hold this denoiser. It answers with `Answer` before the weights are sent."""
 
     key: int
     denoiser: Packed
@@ -18,12 +18,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """To a follower, when all have room: receive the weights of the last `Share`."""
+    """To a rank, when all have room: receive the weights of the last `Share`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """To a follower: compute this forward pass together."""
+    """To a rank: compute this forward pass together."""
 
     key: int
     number: int
@@ -32,21 +32,21 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """To a follower: forget a denoiser."""
+    """To a rank: forget a denoiser."""
 
     key: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """From a follower: it has started, or has room for a denoiser; or why not."""
+    """From a rank: it has started, or has room for a denoiser; or why not."""
 
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PassFailed:
-    """From a follower: this forward pass raised an error there. `position` counts the collective operations that were
+    """From a rank: this forward pass raised an error there. `position` counts the collective operations that were
     called until then."""
 
     number: int

@@ -1,4 +1,4 @@
-"""Rank 0's end of a further process of its group."""
+"""Rank 0's end of another rank of its process group."""
 
 import os
 import queue
@@ -14,15 +14,15 @@ import torch
 from pipelines.images.parallel.messages import Answer, Command, PassFailed
 from pipelines.protocol.messages import GROUP_NO_MEMORY_EXIT
 
-FOLLOWER: Final = "pipelines.images.parallel.follower"
+RANK_MAIN: Final = "pipelines.images.parallel.rank_main"
 EXIT_LIMIT_S: Final = 5.0  # from the end of its pipe, or its kill, until a process has ended
 
 
-class FollowerProcess:
-    """A follower, and the thread that starts it, hears it, and sees its end also while a pass waits for it.
+class RankProcess:
+    """A rank above 0, and the thread that starts it, receives from it, and sees its end also while a pass waits for it.
 
-    The kernel kills a follower when the thread that started it ends: however rank 0 dies, none is left, not even a
-    stopped one. So that thread lives as long as the follower. On it are called `on_failure`, for a pass that raised an
+    The kernel kills a rank when the thread that started it ends: however rank 0 dies, none is left, not even a
+    stopped one. So that thread lives as long as the rank. On it are called `on_failure`, for a pass that raised an
     error there, and `on_end` with the reason, and whether it ran out of memory, for an end that is not by `close`.
     """
 
@@ -41,7 +41,7 @@ class FollowerProcess:
         self._closed = False
         self._pipe, self._far_end = Pipe()
         words = (self._far_end.fileno(), rank, size, device.type, port)
-        self._command = [sys.executable, "-m", FOLLOWER, *map(str, words)]
+        self._command = [sys.executable, "-m", RANK_MAIN, *map(str, words)]
         self._threads = str(torch.get_num_threads())  # as rank 0: on a CPU they share the cores
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name=f"rank-{rank}", daemon=True)
@@ -49,25 +49,25 @@ class FollowerProcess:
 
     @property
     def pid(self) -> int | None:
-        """None until it is started."""
+        """Return the process id; None until it is started."""
         return self._process.pid if self._process is not None else None
 
-    def tell(self, command: Command) -> None:
-        """Raises OSError when it does not listen."""
+    def send(self, command: Command) -> None:
+        """Send a command. Raises OSError when the rank does not listen."""
         self._pipe.send(command)
 
-    def answer(self, limit_s: float) -> Answer:
-        """Its next answer. Blocks. Raises queue.Empty."""
+    def receive(self, limit_s: float) -> Answer:
+        """Return the rank's next answer. Blocks for at most `limit_s`. Raises queue.Empty."""
         return self._answers.get(timeout=limit_s)
 
     def close(self) -> None:
-        """End it, where rank 0 goes on. Blocks."""
+        """End the rank, where rank 0 goes on. Blocks."""
         self._closed = True
         self.kill()
         self._thread.join()
 
     def kill(self) -> None:
-        """And wait until it is gone, but not for long: the kernel may be stuck in a driver."""
+        """Kill the rank and wait until it is gone, but not for long: the kernel may be stuck in a driver."""
         if self._process is not None:
             self._process.kill()
             self._wait()

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pipelines.images.parallel.packing import replace_weights
-from pipelines.images.parallel.ring import Ring
+from pipelines.images.parallel.process_group import ProcessGroup
 
 
 class _Columns(ColwiseParallel):
@@ -28,46 +28,46 @@ class _Rows(RowwiseParallel):
         pass
 
 
-def reserve(denoiser: Any, ring: Ring) -> None:
+def reserve(denoiser: Any, group: ProcessGroup) -> None:
     """Raises RuntimeError if this rank's device has no room for what `shard` takes there at most: the parts, and one
     whole weight."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, ring.size)
+    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, group.size)
     divided = {name for name, spec in specs.items() if spec.dim is not None}
     sizes = {name: weight.nbytes for name, weight in (*denoiser.named_parameters(), *denoiser.named_buffers())}
-    parts = sum(nbytes // ring.size if name in divided else nbytes for name, nbytes in sizes.items())
-    torch.empty(parts + max(sizes.values(), default=0), dtype=torch.uint8, device=ring.device)  # torch keeps it
+    parts = sum(nbytes // group.size if name in divided else nbytes for name, nbytes in sizes.items())
+    torch.empty(parts + max(sizes.values(), default=0), dtype=torch.uint8, device=group.device)  # torch keeps it
 
 
-def shard(denoiser: Any, weights: list[torch.Tensor], ring: Ring) -> None:
+def shard(denoiser: Any, weights: list[torch.Tensor], group: ProcessGroup) -> None:
     """Divide a denoiser in place. Rank 0 has its `weights`; those of the others have no memory. Collective."""
     from diffusers.hooks.tensor_parallel import resolve_tp_shard_specs
 
-    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, ring.size)
+    specs = resolve_tp_shard_specs(denoiser, denoiser._tp_plan, group.size)
     by_weight = {id(weight): specs.get(name) for name, weight in denoiser.named_parameters()}
     new: dict[int, torch.Tensor] = {}
     for weight in weights:
-        whole = weight.detach().to(ring.device).contiguous() if ring.rank == 0 else torch.empty_like(
-            weight, device=ring.device, memory_format=torch.contiguous_format
+        whole = weight.detach().to(group.device).contiguous() if group.rank == 0 else torch.empty_like(
+            weight, device=group.device, memory_format=torch.contiguous_format
         )  # fmt: skip
-        ring.fill(whole)
+        group.fill(whole)
         spec = by_weight.get(id(weight))
         if spec is None:
             new[id(weight)] = whole
         elif spec.dim is None:
-            new[id(weight)] = DTensor.from_local(whole, ring.mesh, [Replicate()], run_check=False)
+            new[id(weight)] = DTensor.from_local(whole, group.mesh, [Replicate()], run_check=False)
         else:
-            part = _part(whole, spec.dim, spec.block_sizes, ring)
-            new[id(weight)] = DTensor.from_local(part, ring.mesh, [Shard(spec.dim)], run_check=False)
+            part = _part(whole, spec.dim, spec.block_sizes, group)
+            new[id(weight)] = DTensor.from_local(part, group.mesh, [Shard(spec.dim)], run_check=False)
     replace_weights(denoiser, new)
     sides = {name.removesuffix(".weight"): spec.dim for name, spec in specs.items() if name.endswith(".weight")}
-    parallelize_module(denoiser, ring.mesh, {path: _Rows() if dim else _Columns() for path, dim in sides.items()})
+    parallelize_module(denoiser, group.mesh, {path: _Rows() if dim else _Columns() for path, dim in sides.items()})
 
 
-def _part(whole: torch.Tensor, dim: int, blocks: list[int], ring: Ring) -> torch.Tensor:
+def _part(whole: torch.Tensor, dim: int, blocks: list[int], group: ProcessGroup) -> torch.Tensor:
     """This rank's part of every block."""
-    pieces = [block.chunk(ring.size, dim)[ring.rank] for block in torch.split(whole, blocks, dim)]
+    pieces = [block.chunk(group.size, dim)[group.rank] for block in torch.split(whole, blocks, dim)]
     return torch.cat(pieces, dim)
 
 

@@ -10,7 +10,7 @@ from server.cli.environment import read_settings
 from server.cli.printing import JsonFlag
 from server.errors import StartError
 
-app = typer.Typer(no_args_is_help=True, help="Engines on several machines, by Ray (docs/cluster.md).")
+app = typer.Typer(no_args_is_help=True, help="Engines on several machines, by Ray (docs/guides/cluster.md).")
 
 Name = Annotated[
     str | None, typer.Option(help="A name for this box, its own among the boxes. Default: the host's name.")
@@ -33,7 +33,7 @@ def token() -> None:
 
 @app.command()
 def up(
-    config: Annotated[Path, typer.Option(help="cluster.toml: see docs/cluster.md.")],
+    config: Annotated[Path, typer.Option(help="cluster.toml: see docs/guides/cluster.md.")],
     name: Name = None,
     ip: Ip = None,
     label: Labels = None,

@@ -13,11 +13,11 @@ from server.flows.images.create import ExtraWrites, ImageCreator
 from server.flows.images.request import ImageRequest
 from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
-from server.state.active_calls import RETRY_WINDOW_S, ActiveCall, ActiveCalls
-from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.parts import Running
+from server.state.active_calls import RETRY_WINDOW_S, ActiveCall
+from server.state.background_tasks import run_to_completion
 from server.state.detached_task import FOREVER, CancelReason
-from server.state.drain import Drain
-from server.state.expected_retries import CallIdentity, ExpectedRetries
+from server.state.expected_retries import CallIdentity
 from server.state.image_result import ImageResult
 
 IN_USE = "idempotency_key_in_use"
@@ -28,23 +28,17 @@ class ImageCalls:
 
     def __init__(
         self,
-        *,
         creator: ImageCreator,
-        active: ActiveCalls,
+        running: Running,
         store: CallStore,
-        expected_retries: ExpectedRetries,
         limiter: RateLimiter,
-        background: BackgroundTasks,
-        drain: Drain,
+        *,
         retry_grace_s: float,
     ) -> None:
         self._creator = creator
-        self._active = active
+        self._running = running
         self._store = store
-        self._expected_retries = expected_retries
         self._limiter = limiter
-        self._background = background
-        self._drain = drain
         self._retry_grace_s = retry_grace_s
 
     async def find_or_start(self, key: Key, request: ImageRequest, retry: RetryInfo) -> ActiveCall:
@@ -52,7 +46,7 @@ class ImageCalls:
         identity = (key.id, request.endpoint, retry.fingerprint)
         if running := self._find_running(identity, retry):
             return running
-        another_expected = self._expected_retries.contains(identity)
+        another_expected = self._running.expected_retries.contains(identity)
         record = await self._store.in_reader(self._find_recorded, identity, retry, another_expected)
         if running := self._find_running(identity, retry):  # it may have started during the look-up
             return running
@@ -66,20 +60,20 @@ class ImageCalls:
         call_id = CallId(f"{CALL_PREFIX}{uuid.uuid4().hex}", key.id, request.endpoint, uuid.uuid4().hex, None)
         call = ActiveCall(call_id, 0.0, is_nested=True)
         work = self._creator.create(key, request, call, extra_writes)
-        return self._active.start(call, self._record_failures(call, work))
+        return self._running.calls.start(call, self._record_failures(call, work))
 
     def _find_running(self, identity: CallIdentity, retry: RetryInfo) -> ActiveCall | None:
         key_id, endpoint, _ = identity
         if retry.idempotency_key is not None:
-            keyed = self._active.find_keyed(key_id, endpoint, retry.idempotency_key)
+            keyed = self._running.calls.find_keyed(key_id, endpoint, retry.idempotency_key)
             if keyed is not None:
                 check_fingerprint(keyed.call.fingerprint, retry)
             return keyed
         if not retry.retry_count:
             return None
-        equal = self._active.find_by_fingerprint(identity)
+        equal = self._running.calls.find_by_fingerprint(identity)
         followed = equal is not None and equal.has_listeners
-        return None if followed and self._expected_retries.contains(identity) else equal
+        return None if followed and self._running.expected_retries.contains(identity) else equal
 
     def _find_recorded(self, identity: CallIdentity, retry: RetryInfo, another_expected: bool) -> CallRecord | None:
         key_id, endpoint, _ = identity
@@ -115,16 +109,18 @@ class ImageCalls:
         )
         grace_s = 0.0 if retry.retry_count is None else self._retry_grace_s
         if retry.retry_count:
-            self._expected_retries.consume(call_id.identity)
+            self._running.expected_retries.consume(call_id.identity)
         try:
-            self._drain.check_open()
+            self._running.drain.check_open()
             self._limiter.check(key)
         except (RateLimited, Overloaded):
             if retry.idempotency_key is None:
-                self._expected_retries.add(call_id.identity)
+                self._running.expected_retries.add(call_id.identity)
             raise
         call = ActiveCall(call_id, FOREVER if retry.idempotency_key is not None else grace_s)
-        return self._active.start(call, self._record_failures(call, self._claim_and_create(key, request, call, retry)))
+        return self._running.calls.start(
+            call, self._record_failures(call, self._claim_and_create(key, request, call, retry))
+        )
 
     async def _claim_and_create(
         self, key: Key, request: ImageRequest, call: ActiveCall, retry: RetryInfo
@@ -151,11 +147,11 @@ class ImageCalls:
         replayable = call.response_started or is_replayable(failed.status, failed.code)
         told_to_retry = failed.triggers_sdk_retry and not isinstance(failed, RunsElsewhere)
         if not replayable and call.has_listeners and told_to_retry and call.call.idempotency_key is None:
-            self._expected_retries.add(call.call.identity)
+            self._running.expected_retries.add(call.call.identity)
         stopped = call.in_background and call.cancel_reason is CancelReason.SHUTDOWN  # its client did not want that
         was_cancelled = isinstance(error, asyncio.CancelledError) and not stopped
         state: Literal["cancelled", "failed"] = "cancelled" if was_cancelled else "failed"
         failure = Failure(state, failed.status, failed.body()["error"], replayable)
         if call.recorded or (replayable and call.call.idempotency_key is not None):
             record = self._store.in_patient_writer(self._store.fail, call.call, failure, delivered=call.is_delivered)
-            await self._background.settle(record)
+            await self._running.background.settle(record)

@@ -14,9 +14,8 @@ from server.backends.engine_host import EngineHost, WorkerDied
 from server.errors import BadRequest, Conflict
 from server.flows.moderation import ModerationContext, Moderator
 from server.moderation.policy import Policy, PolicyError, load_policy
+from server.parts import Served
 from server.schemas.moderation import ModerationTest, ModerationTestRequest, PolicyFinding, PolicySummary
-from server.state.served_catalog import ServedCatalog
-from server.state.served_policy import ServedPolicy
 
 log = structlog.stdlib.get_logger("darkroom.moderation")
 
@@ -26,19 +25,18 @@ class PolicyAdmin:
 
     def __init__(
         self,
-        policy: ServedPolicy,
+        served: Served,
         moderator: Moderator,
         engine: EngineHost[ClassifyJob, ClassifyEvent],
-        catalog: ServedCatalog,
         database: Database,
         *,
         path: Path | None,
         weights: Path,
     ) -> None:
-        self._policy = policy
+        self._policy = served.policy
         self._moderator = moderator
         self._engine = engine
-        self._catalog = catalog
+        self._catalog = served.catalog
         self._database = database
         self._path = path
         self._weights = weights

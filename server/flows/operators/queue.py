@@ -9,12 +9,11 @@ from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.errors import NotFound
 from server.flows.operators.reports import key_names
+from server.parts import Running
 from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
-from server.state.active_calls import ActiveCall, ActiveCalls
-from server.state.active_responses import ActiveResponse, ActiveResponses
-from server.state.drain import Drain
-from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChat, RunningChats
+from server.state.active_calls import ActiveCall
+from server.state.active_responses import ActiveResponse
+from server.state.running_chats import RunningChat
 
 WATCH_S = 0.5  # between two looks at the queue
 
@@ -24,33 +23,20 @@ Job = ActiveCall | ActiveResponse | RunningChat
 class JobQueue:
     """Image calls, responses and chats."""
 
-    def __init__(
-        self,
-        calls: ActiveCalls,
-        responses: ActiveResponses,
-        chats: RunningChats,
-        backlog: Backlog,
-        database: Database,
-        drain: Drain,
-        workers: Callable[[], Sequence[WorkerReport]],
-    ) -> None:
-        self._calls = calls
-        self._responses = responses
-        self._chats = chats
-        self._backlog = backlog
+    def __init__(self, running: Running, database: Database, workers: Callable[[], Sequence[WorkerReport]]) -> None:
+        self._running = running
         self._database = database
-        self._drain = drain
         self._workers = workers
 
     async def snapshot(self) -> QueueSnapshot:
         """The jobs in the order in which they began, and the workers."""
         names = await self._database.in_reader(key_names, self._database)
-        return QueueSnapshot(jobs=[self._describe(job, names) for job in self._running()], workers=[*self._workers()])
+        return QueueSnapshot(jobs=[self._describe(job, names) for job in self._jobs()], workers=[*self._workers()])
 
     async def watch(self) -> AsyncIterator[QueueSnapshot]:
         """The queue now, and whenever it has changed, until the server stops."""
         shown: QueueSnapshot | None = None
-        while not self._drain.draining:
+        while not self._running.drain.draining:
             snapshot = await self.snapshot()
             if snapshot != shown:
                 yield snapshot
@@ -74,15 +60,16 @@ class JobQueue:
         await _end(self._find(job_id, key_id))
 
     def _find(self, job_id: str, key_id: str | None = None) -> Job:
-        running = {_id(job): job for job in self._running()}
+        running = {_id(job): job for job in self._jobs()}
         job = running.get(job_id)
         if job is None or key_id not in {None, _origin(job)[0]}:
             message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
             raise NotFound(message, param="id", code="job_not_found")
         return job
 
-    def _running(self) -> list[Job]:
-        jobs: list[Job] = [*self._calls.all(), *self._responses.all(), *self._chats.all()]
+    def _jobs(self) -> list[Job]:
+        running = self._running
+        jobs: list[Job] = [*running.calls.all(), *running.responses.all(), *running.chats.all()]
         return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
 
     def _describe(self, job: Job, names: Mapping[str, str]) -> QueuedJob:
@@ -98,7 +85,7 @@ class JobQueue:
             state = "running" if job.admitted else "queued"
             return QueuedJob(**common, kind="chat", model=job.model, state=state, tokens=job.tokens)
         if isinstance(job, ActiveCall):
-            outlook = self._backlog.outlook(job.call.id)
+            outlook = self._running.backlog.outlook(job.call.id)
             return QueuedJob(
                 **common,
                 kind="image",

@@ -219,7 +219,7 @@ def test_an_upgrade_keeps_the_database_of_version_0_1_0_to_go_back_to(tmp_path: 
     kept = tmp_path / f"darkroom.db.schema-{LAST_OF_0_1_0}"
     assert [each.name for each in tmp_path.glob("*.schema-*")] == [kept.name]
 
-    kept.replace(path)  # the way back, as docs/operating.md says it
+    kept.replace(path)  # the way back (docs/guides/operating.md)
     for leftover in (path.with_name("darkroom.db-wal"), path.with_name("darkroom.db-shm")):
         leftover.unlink(missing_ok=True)
     back = Database(f"sqlite:///{path}")

@@ -157,13 +157,13 @@ async def test_a_claim_whose_end_was_cut_off_ends(url: str, tmp_path: Path) -> N
 
 
 @ON_POSTGRESQL
-@pytest.mark.parametrize("store", ["claims", "response_store"])
+@pytest.mark.parametrize("store", ["claims", "responses"])
 async def test_what_begins_while_lost_ends_are_looked_for_goes_on(
     url: str, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, read_on = threading.Event(), threading.Event()
     async with gateway(tmp_path, url) as running:
-        looked_at = getattr(running.services, store)
+        looked_at = getattr(running.services.stores, store)
         read = looked_at.running_here
 
         def read_later() -> set[str]:

@@ -116,7 +116,8 @@ def test_thecreate_first_key_is_printed_or_its_file_is_named(
     assert (settings.home / "dev-key").read_text() == first
     host = SimpleNamespace(checkpoints={}, device="cpu")
     served = SimpleNamespace(current=catalog)
-    services: Any = SimpleNamespace(settings=settings, catalog=served, image_engine=host, chat_engine=host)
+    engines = SimpleNamespace(image=host, chat=host)
+    services: Any = SimpleNamespace(settings=settings, served=SimpleNamespace(catalog=served), engines=engines)
     _welcome(Console(soft_wrap=True), services, show_key=show_key)
     output = capsys.readouterr().out
     key = (settings.home / "dev-key").read_text().strip()

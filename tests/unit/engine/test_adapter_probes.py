@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.adapter_probes import LEFT_BEHIND, MAX_ADAPTERS, AdapterProber
+from pipelines.images.warmup.adapter_checks import LEFT_BEHIND, MAX_ADAPTERS, AdapterChecker
 from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob, Runtime
 from pipelines.protocol.messages import Abilities
 from tests.support.image_jobs import image_job
@@ -41,7 +41,7 @@ class Engine:
 
     async def find(self, folder: Path) -> Abilities:
         spec = CheckpointSpec("x", Path("x"), None, "beta", "native", 16, runtime=Runtime(lora_folder=folder))
-        return await AdapterProber(
+        return await AdapterChecker(
             spec, self.draw, image_job(spec), lambda file, _: self.refused.append(file.stem)
         ).find(ALL)
 

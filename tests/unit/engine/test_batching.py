@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.estimate import FIRST_UNIT_S, Speeds, Timing, unit_s_at, work_units
-from pipelines.images.batching import Row, start_order
-from pipelines.images.fairness import in_order
-from pipelines.images.scheduler import DeviceTurn
+from pipelines.images.scheduling.batching import Row, start_order
+from pipelines.images.scheduling.fairness import in_order
+from pipelines.images.scheduling.scheduler import DeviceTurn
 from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
 from tests.support.image_jobs import image_job, with_fields
 

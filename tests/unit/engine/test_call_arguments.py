@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipelines.images.call_arguments import references
-from pipelines.images.size_multiple import size_multiple
+from pipelines.images.families.call_arguments import references
+from pipelines.images.families.size_multiple import size_multiple
 
 PICTURE = Image.new("RGB", (8, 8))
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.images.fairness import ALLOWANCE, RecentUse, Shares, overdue_s
-from pipelines.images.scheduler import DeviceTurn, select_next
+from pipelines.images.scheduling.fairness import ALLOWANCE, RecentUse, Shares, overdue_s
+from pipelines.images.scheduling.scheduler import DeviceTurn, select_next
 
 
 @dataclass

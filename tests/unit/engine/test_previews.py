@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.images.previews import PreviewMap, predict_x0
+from pipelines.images.denoising.previews import PreviewMap, predict_x0
 
 COLOURS = torch.tensor([[0.2, 0.1, 0.0], [0.0, 0.2, 0.1], [0.1, 0.0, 0.2], [0.05, 0.05, 0.05]])
 

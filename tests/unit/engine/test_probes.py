@@ -13,8 +13,8 @@ from PIL import Image
 
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.plan import in_own_steps, partial, plan_picture
-from pipelines.images.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
-from pipelines.images.probes import Prober
+from pipelines.images.drawing.looks import NOT_NUMBERS, ONE_COLOUR, InvalidPicture
+from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.protocol.images import CheckpointSpec, Control, EncodedImage, ImageJob
 from pipelines.protocol.messages import Abilities
 
@@ -61,7 +61,7 @@ class Engine:
 
 
 async def find(engine: Engine, *, native: bool = False, spec: CheckpointSpec = SPEC) -> Abilities:
-    return await Prober(spec, 16, engine.draw).find_abilities(ALL, warmup_native=native)
+    return await CapabilityChecker(spec, 16, engine.draw).find_abilities(ALL, warmup_native=native)
 
 
 async def test_what_works_stays() -> None:
@@ -133,7 +133,7 @@ def two_passes(job: ImageJob) -> bool:
 )
 async def test_pictures_that_disturb_each_other_come_one_by_one(fails: Any, colour: Any, why: str | None) -> None:
     guided = replace(ALL, guidance=False, negative_prompt=False)
-    abilities = await Prober(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_abilities(
+    abilities = await CapabilityChecker(SPEC, 16, Engine(fails, colour or (lambda _: 0)).draw).find_abilities(
         guided, warmup_native=False
     )
     assert abilities.at_once == (why is None)
@@ -267,13 +267,13 @@ def without_prompt(job: ImageJob) -> bytes:
 @pytest.mark.parametrize(("announced", "why"), [(True, "it changes nothing"), (False, "it takes none")])
 async def test_a_prompt_that_changes_nothing_is_told(announced: bool, why: str) -> None:
     """Pictures can be edited without one, and nothing is drawn from one alone."""
-    prober = Prober(SPEC, 16, Engine(reads=without_prompt).draw)
-    found = await prober.find_abilities(replace(ALL, prompt=announced), warmup_native=False)
+    checker = CapabilityChecker(SPEC, 16, Engine(reads=without_prompt).draw)
+    found = await checker.find_abilities(replace(ALL, prompt=announced), warmup_native=False)
     assert replace(found, withdrawn=()) == replace(FOUND, prompt=False, text=False)
     assert [str(each) for each in found.withdrawn] == [f"a prompt: {why}"]
     from_text = replace(ALL, references=0, mask=False, prompt=announced)
     with pytest.raises(CheckpointError, match=f"does not draw what a prompt says: {why}"):
-        await prober.find_abilities(from_text, warmup_native=False)
+        await checker.find_abilities(from_text, warmup_native=False)
 
 
 async def test_a_control_that_draws_no_picture_is_withdrawn() -> None:
@@ -286,8 +286,8 @@ async def test_a_control_that_draws_no_picture_is_withdrawn() -> None:
     def reads(job: ImageJob) -> bytes:
         return all_inputs(job) + "".join(control.name for control in job.controls).encode()
 
-    prober = Prober(replace(SPEC, controls=nets), 16, Engine(reads=reads, is_plain=is_blank).draw)
-    found = await prober.find_abilities(with_nets, warmup_native=False)
+    checker = CapabilityChecker(replace(SPEC, controls=nets), 16, Engine(reads=reads, is_plain=is_blank).draw)
+    found = await checker.find_abilities(with_nets, warmup_native=False)
     assert (found.unfit_controls, found.controlnets_with) == (("edges",), ("text",))
     assert {str(each) for each in found.withdrawn} == {
         f"the control edges: {ONE_COLOUR}", f"the control pose with mask: {ONE_COLOUR}",

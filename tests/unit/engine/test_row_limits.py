@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.weights import WeightsKey
-from pipelines.images.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
+from pipelines.images.scheduling.row_limits import MIN_SAMPLES, RENEW_AFTER, PassShape, RowLimits
 from pipelines.protocol.images import Runtime, StepCache
 
 WEIGHTS = WeightsKey(Path("x"), None, None, Runtime(), 0)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.weights import WeightsKey
-from pipelines.images.fairness import RecentUse
-from pipelines.images.row_limits import PassShape
-from pipelines.images.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
+from pipelines.images.scheduling.device_timeline import Synchronous
+from pipelines.images.scheduling.fairness import RecentUse
+from pipelines.images.scheduling.row_limits import PassShape
+from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn, ForwardRequest, Preempted, select_next
 from pipelines.protocol.images import Runtime
 
 
@@ -195,7 +196,7 @@ def test_a_run_that_has_not_begun_can_be_preempted_and_one_that_has_can_not() ->
     assert not first.preempted
 
 
-class LateDevice:
+class LateDevice(Synchronous):
     """A clock, and a device that computes for `late_s` after a turn what was launched in it."""
 
     def __init__(self, late_s: float = 0.0) -> None:
@@ -209,7 +210,7 @@ class LateDevice:
         self.now += seconds
 
     def scheduler(self) -> DeviceScheduler:
-        return DeviceScheduler(clock=lambda: self.now, mark=self.mark)
+        return DeviceScheduler(clock=lambda: self.now, timeline=self)
 
 
 def test_what_the_device_computes_after_a_turn_is_that_runs_time() -> None:

@@ -85,7 +85,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
 def events(app: FastAPI) -> Events:
     fake: Any = Events()
     services = app.state.services
-    app.state.services = dataclasses.replace(services, any_model_chat=fake, pictured_chat=fake)
+    chats = dataclasses.replace(services.chats, any_model=fake, pictured=fake)
+    app.state.services = dataclasses.replace(services, chats=chats)
     return fake
 
 

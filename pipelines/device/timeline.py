@@ -1,0 +1,29 @@
+"""The timeline of a GPU, on which kernels are launched asynchronously."""
+
+from collections import deque
+from collections.abc import Callable
+
+import torch
+
+
+class CudaTimeline:
+    """Follows the GPU by events, which it passes after what was launched before them."""
+
+    def __init__(self) -> None:
+        self._launched: deque[torch.cuda.Event] = deque()
+
+    def catch_up(self) -> None:
+        """Block until at most one turn is queued on the GPU."""
+        self._launched.append(_event())
+        if len(self._launched) > 1:
+            self._launched.popleft().synchronize()
+
+    def mark(self) -> Callable[[], None]:
+        """Mark what has been launched, and return a function that blocks until the GPU has computed that."""
+        return _event().synchronize
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -1,0 +1,10 @@
+"""The denoising loop: the forward passes of the denoiser, the steps between them, and where they start.
+
+- merging: forward passes that several runs share
+- forward_arguments: the arguments of a forward pass as rows: what can be concatenated, and how
+- step_caches: step caches of runs that take turns
+- noise_schedulers: the noise scheduler of each run
+- late_start: img2img and inpainting by a class that only draws from text, from noised latents
+- step_observer: after each step: the callback, and previews on demand
+- previews: previews from latents, by a fitted linear map
+"""

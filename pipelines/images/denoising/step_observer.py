@@ -1,0 +1,71 @@
+"""What happens after each denoising step of one pipeline call: the caller's callback, and previews on demand.
+
+Nothing here reads a value from the device unless a preview is due: a read waits until the device has caught up, and
+after every step that would leave a GPU idle while the next step's kernels are launched.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipelines.images.denoising.previews import PreviewMap, noise_schedule, predict_x0
+
+Pixels = NDArray[np.uint8]  # (height, width, 3)
+PreviewFn = Callable[[], Pixels | None]  # the picture so far; None if there is none yet
+OnStep = Callable[[PreviewFn], None]
+
+
+class StepObserver:
+    """Follows the steps of one pipeline call and predicts its picture from the latents of the last two steps."""
+
+    def __init__(
+        self, on_step: OnStep, preview_map: PreviewMap, size: tuple[int, int], canvas: PreviewFn | None = None
+    ) -> None:
+        self._on_step = on_step
+        self._preview_map = preview_map
+        self._size = size
+        self._canvas = canvas  # previews of the second pass, instead of the latents of one tile
+        self._latents: list[torch.Tensor] = []  # after the last two steps
+        self._scheduler: Any = None
+        self._timestep: Any = None
+
+    def callback(self, accepted: Mapping[str, Any]) -> dict[str, Any]:
+        """The step callback as an argument. Pipelines that predate callback_on_step_end take `callback`."""
+
+        def after_step(pipeline: Any, _: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            self._after_step(pipeline.scheduler, timestep, tensors.get("latents"))
+            return tensors
+
+        if "callback_on_step_end" in accepted:
+            return {"callback_on_step_end": after_step}
+        return {"callback": lambda _, __, latents: self._after_step(None, None, latents), "callback_steps": 1}
+
+    @property
+    def last_latents(self) -> torch.Tensor | None:
+        """After the last step; None if the pipeline shows none."""
+        return self._latents[-1][0] if self._latents else None
+
+    def _after_step(self, scheduler: Any, timestep: Any, latents: torch.Tensor | None) -> None:
+        if latents is not None:
+            self._latents = [*self._latents[-1:], latents]
+        self._scheduler, self._timestep = scheduler, timestep
+        self._on_step(self._canvas or self._predicted)
+
+    def _predicted(self) -> Pixels | None:
+        if not self._latents:
+            return None
+        latents = self._latents[-1][0]
+        if len(self._latents) == 2 and (noise := self._noise_around_step()):
+            latents = predict_x0(self._latents[0][0], latents, *noise)
+        return self._preview_map.render(latents, *self._size)
+
+    def _noise_around_step(self) -> tuple[tuple[float, float], tuple[float, float]] | None:
+        """(a, s) before and after the step that has just ended; None for a sampler whose schedule is unknown."""
+        if self._scheduler is None or (schedule := noise_schedule(self._scheduler)) is None:
+            return None
+        at = (torch.as_tensor(self._scheduler.timesteps) == self._timestep).nonzero()
+        step = int(at[0]) if len(at) else -1
+        return (schedule[step], schedule[step + 1]) if 0 <= step < len(schedule) - 1 else None

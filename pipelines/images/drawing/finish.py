@@ -1,0 +1,81 @@
+"""Crops, masks and references around what a pipeline draws."""
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from pipelines.catalog.plan import Plan
+from pipelines.images.denoising.previews import LONG_SIDE_PX
+from pipelines.protocol.images import ImageJob
+from pipelines.protocol.pixels import to_image
+
+ASPECT_TOLERANCE = 0.03  # sizes on the grid differ by less from the aspect ratio that they stand for
+
+
+def center_crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The middle of a picture that is larger by less than the pipeline's multiple."""
+    left, top = (image.width - size[0]) // 2, (image.height - size[1]) // 2
+    return image.crop((left, top, left + size[0], top + size[1]))
+
+
+def to_drawn_size(image: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
+    """A reference, a mask or a map, cut to the picture's shape, at the size that is drawn, so that every pixel comes
+    back to its place: with the edges continued where `center_crop` cuts, or scaled where what is drawn is scaled back.
+    """
+    if plan.finish == "crop":
+        return _continue_edges(fit_picture(image, job), plan)
+    scale = min(image.width / job.width_px, image.height / job.height_px)
+    wide, high = job.width_px * scale, job.height_px * scale
+    left, top = (image.width - wide) / 2, (image.height - high) / 2
+    return image.resize((plan.width, plan.height), _method(image), box=(left, top, left + wide, top + high))
+
+
+def _continue_edges(image: Image.Image, plan: Plan) -> Image.Image:
+    left, top = (plan.width - image.width) // 2, (plan.height - image.height) // 2
+    sides = [(top, plan.height - image.height - top), (left, plan.width - image.width - left), (0, 0)]
+    pixels = np.asarray(image)
+    return Image.fromarray(np.pad(pixels, sides[: pixels.ndim], mode="edge"))
+
+
+def composite(image: Image.Image, job: ImageJob) -> Image.Image:
+    """Restore the reference's pixels outside the mask: the autoencoder changes them even where nothing is painted.
+    Where the mask is between black and white, both are blended."""
+    if job.mask is None:
+        return image
+    original, mask = (fit_picture(to_image(each), job) for each in (job.references[0], job.mask))
+    return Image.composite(image, original, mask)
+
+
+def fit_picture(image: Image.Image, job: ImageJob) -> Image.Image:
+    """A reference, a mask or a map at the finished size, cut to its shape: the same pixels if it has that size."""
+    return ImageOps.fit(image, (job.width_px, job.height_px), _method(image))
+
+
+def _method(image: Image.Image) -> Image.Resampling:
+    """A mask must not ring: what it leaves out stays as it was."""
+    return Image.Resampling.BILINEAR if image.mode == "L" else Image.Resampling.LANCZOS
+
+
+def whole_paint(mask: Image.Image) -> Image.Image:
+    """White wherever a mask paints at all: pipelines divide at one half, and what is blended must have been painted."""
+    return mask.point([0] + [255] * 255)
+
+
+def align_reference(reference: Image.Image, job: ImageJob, plan: Plan) -> Image.Image:
+    """A reference of the picture's aspect ratio at the size that is drawn, so that the two align.
+
+    A pipeline with native references crops other sizes to its multiple, which shifts the content.
+    """
+    ratio = (reference.width * job.height_px) / (reference.height * job.width_px)
+    if abs(ratio - 1) >= ASPECT_TOLERANCE:
+        return reference
+    if plan.finish == "crop":
+        return _continue_edges(reference.resize((job.width_px, job.height_px), Image.Resampling.LANCZOS), plan)
+    return reference.resize((plan.width, plan.height), Image.Resampling.LANCZOS)
+
+
+def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
+    """A preview of the second pass: the picture so far."""
+    small = image.copy()
+    small.thumbnail((LONG_SIDE_PX, LONG_SIDE_PX))
+    return np.asarray(small)

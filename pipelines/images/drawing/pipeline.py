@@ -1,0 +1,274 @@
+"""A picture through diffusers' pipelines, which differ by the arguments of their calls, never by their names.
+
+Work on the device and work on the host are apart, so that the device serves another run while a picture is finished.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pipelines.catalog.conditioning import Task, task_of
+from pipelines.catalog.estimate import picture_steps
+from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
+from pipelines.device.memory import compute_dtype
+from pipelines.device.transfer import Transfer, sum_of
+from pipelines.images.denoising.late_start import LateStart
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn, StepObserver
+from pipelines.images.drawing.finish import (
+    align_reference,
+    center_crop,
+    composite,
+    thumbnail,
+    to_drawn_size,
+    whole_paint,
+)
+from pipelines.images.drawing.looks import InvalidPicture
+from pipelines.images.drawing.reference_sheet import on_sheet
+from pipelines.images.drawing.returned_picture import ReturnedPicture, sums_of_decoded
+from pipelines.images.drawing.tiling import refine
+from pipelines.images.families.call_arguments import guidance, max_sequence_length, references
+from pipelines.images.families.cast_codec import restored_dtype
+from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.safety_checker import check_flags, ignore_flags
+from pipelines.images.prompts.reading import reading
+from pipelines.images.scheduling.batching import Row
+from pipelines.protocol.finished_picture import to_planned_size
+from pipelines.protocol.images import ImageJob, LongPrompt, Picture
+from pipelines.protocol.pixels import to_image
+
+SEED_MODULUS = 2**63
+OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What one pipeline call drew, on its way to the host."""
+
+    picture: ReturnedPicture
+    size: tuple[int, int]  # that was asked for: width, height in px
+    from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
+    last_latents: Transfer | None  # for the preview map, if it may have them
+    dtype: torch.dtype  # that the checkpoint computes in
+
+    def image(self, preview_map: PreviewMap) -> Image.Image:
+        """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
+        WrongSize."""
+        if not self.picture.is_finite:
+            raise InvalidPicture(self.dtype)
+        image = self.picture.image()
+        if self.last_latents is not None:
+            preview_map.update(self.last_latents.wait(), np.asarray(image))
+        return to_planned_size(image, self.size, stretched=self.from_canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePipeline:
+    """A row on its checkpoint. `on_step` is called after each denoising step and may raise to stop; `on_call` before
+    each pipeline call, with the width and height in px that it draws. `on_host` is entered for work that needs no
+    device, between two pipeline calls.
+    """
+
+    checkpoint: Checkpoint
+    row: Row
+    on_step: OnStep
+    preview_map: PreviewMap
+    on_host: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    on_call: Callable[[tuple[int, int]], None] = lambda _: None
+
+    @property
+    def job(self) -> ImageJob:
+        """The row's job."""
+        return self.row.job
+
+    @property
+    def plan(self) -> Plan:
+        return plan_picture(self.job.checkpoint, self.job.width_px, self.job.height_px, self.checkpoint.multiple_px)
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps, over both passes and all tiles."""
+        return picture_steps(self.job, self.plan)
+
+    def draw(self) -> Callable[[], Pixels]:
+        """All that needs the device. What it returns needs none, and gives the picture, at exactly its size.
+
+        Raises UnsupportedTask and BlockedPicture; both raise InvalidPicture and WrongSize.
+        """
+        self._check_abilities()
+        plan = self.plan
+        size = (self.job.width_px, self.job.height_px)
+        drawn = self._first_pass(plan)
+        if plan.finish != "refine":
+            return lambda: self._finish(self._resize(drawn.image(self.preview_map), size))
+        with self.on_host():
+            canvas = self._resize(drawn.image(self.preview_map), size)
+        refine(canvas, plan.tiles, lambda tile, number: self._redraw(tile, number, canvas), self.on_host)
+        return lambda: self._finish(canvas)
+
+    def generate(self) -> Pixels:
+        """The picture, where no other run waits for the device. Raises what `draw` raises."""
+        return self.draw()()
+
+    def _resize(self, image: Image.Image, size: tuple[int, int]) -> Image.Image:
+        if self.plan.finish == "crop":
+            return center_crop(image, size)
+        return image.resize(size, Image.Resampling.LANCZOS)
+
+    def _finish(self, image: Image.Image) -> Pixels:
+        return np.asarray(composite(image, self.job))
+
+    def _check_abilities(self) -> None:
+        abilities, sampling = self.checkpoint.abilities, self.job.sampling
+        if not abilities.negative_prompt and sampling.negative_prompt:
+            raise UnsupportedTask("it takes no negative prompt", "negative_prompt")
+        if not abilities.guidance and sampling.guidance != self.job.checkpoint.sampling.guidance:
+            raise UnsupportedTask("it draws without guidance", "guidance")
+        if sampling.long_prompt not in abilities.long_prompts:
+            raise UnsupportedTask("it can't read a long prompt in parts", "long_prompt")
+
+    @property
+    def _long_prompt(self) -> LongPrompt:
+        """What becomes of a prompt that is too long; warmup's own is never refused."""
+        asked = self.job.sampling.long_prompt
+        return "tell" if self.row.is_trial and asked == "refuse" else asked
+
+    def _first_pass(self, plan: Plan) -> Drawn:
+        job, size = self.job, (plan.width, plan.height)
+        seed = row_seed(self.row)
+        observer = StepObserver(self._after_step, self.preview_map, size)
+        match task_of(job):
+            case Task.TEXT:
+                return self._call(Task.TEXT, seed, size, observer)
+            case Task.NATIVE:
+                pictures = [to_image(reference) for reference in job.references]
+                first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
+                if self.checkpoint.takes_size(Task.NATIVE):
+                    aligned = align_reference(first, job, plan)
+                    first = aligned if aligned.size == size else self._bounded(Task.NATIVE, first)
+                else:  # it draws in the size of the reference
+                    first = to_drawn_size(first, job, plan)
+                accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
+                images = references(accepted, first, others)
+                return self._call(Task.NATIVE, seed, size, observer, image=images)
+            case Task.REDRAW:
+                if len(job.references) > 1:
+                    raise UnsupportedTask("it takes one reference image")
+                image = self._at_drawn_size(job.references[0])
+                return self._call(Task.REDRAW, seed, size, observer, job.sampling.strength, image=image)
+            case Task.INPAINT:
+                mask = None if job.mask is None else whole_paint(self._at_drawn_size(job.mask))
+                inputs: dict[str, Any] = {"image": self._at_drawn_size(job.references[0]), "mask_image": mask}
+                if others := [self._bounded(Task.INPAINT, to_image(other)) for other in job.references[1:]]:
+                    inputs["image_reference"] = others
+                return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
+
+    def _after_step(self, preview: PreviewFn) -> None:
+        if self.checkpoint.step_caches is not None:
+            self.checkpoint.step_caches.end_step()
+        self.on_step(preview)
+
+    def _at_drawn_size(self, picture: Picture) -> Image.Image:
+        """A reference, a mask or a map, each pixel where the finished picture has it."""
+        return to_drawn_size(to_image(picture), self.job, self.plan)
+
+    def _bounded(self, task: Task, reference: Image.Image) -> Image.Image:
+        """A reference of another shape than the picture, at the native area where the task's call has no bound."""
+        if OWN_SIZES not in inspect.signature(self.checkpoint.task_classes[task].__call__).parameters:
+            return reference
+        area_px = self.job.checkpoint.native_area_px
+        size = fit_to_area(reference.width, reference.height, area_px, self.checkpoint.multiple_px)
+        return reference.resize(size, Image.Resampling.LANCZOS)
+
+    def _redraw(self, tile: Image.Image, number: int, canvas: Image.Image) -> Callable[[], Image.Image]:
+        """A tile in the second pass. Its seed derives from the picture's seed and the tile's number."""
+        seed = (row_seed(self.row) * 1_000_003 + number + 1) % SEED_MODULUS
+        strength = self.job.sampling.refine_strength
+        observer = StepObserver(self._after_step, self.preview_map, tile.size, lambda: thumbnail(canvas))
+        images = {"image": tile}
+        task = self.checkpoint.second_pass_task
+        if task is Task.INPAINT:
+            images["mask_image"] = Image.new("L", tile.size, 255)
+        drawn = self._call(task, seed, tile.size, observer, strength, is_tile=True, **images)
+        return lambda: drawn.image(self.preview_map)
+
+    def _call(
+        self, task: Task, seed: int, size: tuple[int, int], observer: StepObserver,
+        strength: float | None = None, *, is_tile: bool = False, **images: Any,
+    ) -> Drawn:  # fmt: skip
+        """One pipeline call. Arguments that its signature lacks are left out, but for images. Raises UnsupportedTask if
+        it takes no such image, and BlockedPicture if the checkpoint's own safety checker flags what it draws.
+
+        `strength` is None for a call that starts from noise.
+        """
+        sampling, controls = self.job.sampling, self.checkpoint.controls
+        nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the picture to follow
+        pipeline = self.checkpoint.pipeline(task, sampling, nets)
+        if self.row.is_trial:
+            ignore_flags(pipeline)
+        accepted = inspect.signature(pipeline.__call__).parameters
+        if nets:
+            images |= controls.net_arguments(accepted, nets, self._at_drawn_size)
+        images |= controls.adapter_arguments(accepted, self.job.controls)
+        part = None if strength is None else partial(sampling.steps, strength)
+        late = None
+        if part is not None and self.checkpoint.starts_late(task):
+            late = LateStart(pipeline, images.pop("image"), part.run, images.pop("mask_image", None))
+        if missing := [name for name in images if name not in accepted]:
+            raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
+        arguments: dict[str, Any] = {
+            "prompt": self.job.prompt,
+            "width": size[0],
+            "height": size[1],
+            "max_area": size[0] * size[1],  # some scale every size to this area, a megapixel by default
+            "num_inference_steps": sampling.steps,
+            "generator": torch.Generator("cpu").manual_seed(seed),
+            "output_type": "pt",
+            OWN_SIZES: False,
+            **max_sequence_length(pipeline),
+            **guidance(accepted, self.job),
+            **observer.callback(accepted),
+            **images,
+        }
+        if part is not None:
+            arguments |= {"num_inference_steps": part.steps, "strength": part.strength}
+        arguments = {name: value for name, value in arguments.items() if name in accepted and value is not None}
+        if late is not None:
+            arguments = late.wrap_callback(arguments)
+        self.on_call(size)
+        sums = sums_of_decoded(pipeline)
+        prompts = {"prompt": self.job.prompt, "negative_prompt": sampling.negative_prompt}
+        with (
+            torch.inference_mode(), restored_dtype(self.checkpoint.components.get("vae")),
+            reading(prompts, self._long_prompt) as reader,
+        ):  # fmt: skip
+            output = pipeline(**arguments)
+            reader.require_whole()  # a class may tokenize where nothing watched it before
+            self.row.found |= reader.found()
+            check_flags(output)
+            latents = observer.last_latents
+            picture = ReturnedPicture(output.images, [*sums, *([] if latents is None else [sum_of(latents)])])
+            for_map = None if latents is None or is_tile or self._is_trial_of_file else Transfer(latents)
+            return Drawn(picture, size, part is not None, for_map, self._dtype)
+
+    @property
+    def _is_trial_of_file(self) -> bool:
+        """Whether warmup tries an adapter or a control in it: a file that nobody need ever ask for, which leaves no
+        trace in the preview map."""
+        return self.row.is_trial and bool(self.job.sampling.loras or self.job.controls)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return compute_dtype(self.checkpoint.runtime.dtype, self.checkpoint.device)
+
+
+def row_seed(row: Row) -> int:
+    """Picture i of a job has the job's seed + i."""
+    return (row.job.seed + row.index) % SEED_MODULUS

@@ -1,0 +1,63 @@
+"""What a pipeline call returned, on its way from the device to the host: nobody waits for it during a turn."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+
+from pipelines.device.transfer import Transfer, sum_of
+
+
+class ReturnedPicture:
+    """What a pipeline call returned: a float tensor of shape (1, 3, height, width), 0 to 1, or a list of one Pillow
+    image.
+
+    Bytes have no NaN: it would become 0, black. So sums of the floats come along, `sums` with them: one is finite if
+    all of its numbers are.
+    """
+
+    def __init__(self, returned: torch.Tensor | Sequence[Image.Image], sums: Sequence[torch.Tensor] = ()) -> None:
+        self._image: Image.Image | None = None
+        self._transfer: Transfer | None = None
+        if isinstance(returned, torch.Tensor):
+            sums = [*sums, sum_of(returned)]
+            levels = returned[0].float().clamp(0, 1).mul(255).round()  # as diffusers' VaeImageProcessor for Pillow
+            self._transfer = Transfer(levels.to(torch.uint8).permute(1, 2, 0).contiguous())
+        else:
+            self._image = returned[0]
+        self._sums = [Transfer(each) for each in sums]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it is made of numbers. Blocks until it has arrived."""
+        return all(math.isfinite(each.wait()) for each in self._sums)
+
+    def image(self) -> Image.Image:
+        """The picture. Blocks until it has arrived."""
+        if self._image is None and self._transfer is not None:
+            self._image = Image.fromarray(self._transfer.wait().numpy())
+        if self._image is None:
+            raise RuntimeError("a pipeline returned no picture")
+        return self._image
+
+
+def sums_of_decoded(pipeline: Any) -> list[torch.Tensor]:
+    """A list to which a pipeline's call adds the sum of what its codec decodes. What a call returns shows less: it is
+    cut to the range of colours, infinite values too, and may be a Pillow image. The pipeline must be of this call
+    alone.
+    """
+    sums: list[torch.Tensor] = []
+    processor: Any = getattr(pipeline, "image_processor", None)
+    if not hasattr(processor, "postprocess") or "image_processor" in pipeline.components:
+        return sums
+    finish = processor.postprocess
+
+    def postprocess(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(image, torch.Tensor):
+            sums.append(sum_of(image))
+        return finish(image, *args, **kwargs)
+
+    processor.postprocess = postprocess
+    return sums

@@ -1,0 +1,14 @@
+"""From files to checkpoints in memory.
+
+- load: from files to a checkpoint
+- checkpoint: what is loaded: its pipelines, scheduler, adapters and capabilities
+- checkpoint_cache: which checkpoints are in memory, loaded once and evicted by LRU
+- parts, shared_parts: the components of a folder, and those that several checkpoints of one base have in common
+- single_files, single_file_names, whole_files, scaled_weights: checkpoints of one file
+- runtime_options: [runtime] of a catalog file: quantization, offloading, step caches, attention, LoRA
+- fp8, compilation: linear layers that multiply in float8, and torch.compile
+- adapters, adapter_loading, adapter_files, base_state: LoRA in the weights, and the weights beneath
+- controls: ControlNets and IP-Adapters: loading them, and their arguments
+- file_versions: files by what they hold
+- safety_checker: a checkpoint's own, whose flags fail a job
+"""

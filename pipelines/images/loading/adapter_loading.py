@@ -1,0 +1,255 @@
+"""Loading an adapter by diffusers, so that only low-rank parts of layers that the model has reach it.
+
+Its pipelines read many namings, and each does something else with what it does not know: some drop it, some widen a
+layer of the model or write over its norms. So what a pipeline has made of a file is checked before the model is
+touched, and counted afterwards.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from pipelines.catalog.adapters import Contents, replaces_weights, sort_contents
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.images.loading.adapter_files import (
+    AdapterFile,
+    by_own_names,
+    energy,
+    pair_energy,
+    read_adapter_file,
+    renamed,
+    respelled,
+)
+from pipelines.images.loading.base_state import base_modules
+from pipelines.images.loading.parts import LOAD_LOCK
+from pipelines.protocol.messages import AdapterFit
+
+LEAST_SHARE: Final = 0.5  # of an adapter's layers that the model must have
+STRENGTH_TOLERANCE: Final = 0.05  # of the energy: low precision rounds it
+UNFIT: Final = "it does not fit this checkpoint: "
+PEFT_ALONE: Final = (
+    "an adapter of peft, whose strength is in adapter_config.json: put that beside it, and call it "
+    "adapter_model.safetensors, or save it by diffusers"
+)
+MOST_OF_AN_ERROR: Final = 200  # characters of a library's message
+ADAPTED: Final = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+Weights = Mapping[str, torch.Tensor]
+
+
+def adapted_components(pipeline: Any) -> dict[str, torch.nn.Module]:
+    """What a pipeline puts adapters on, the denoiser first."""
+    names = getattr(pipeline, "_lora_loadable_modules", ())
+    parts = {name: getattr(pipeline, name, None) for name in names}
+    return {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+
+
+def load_adapter(pipeline: Any, path: Path, name: str, *, proved: bool = False) -> AdapterFit:
+    """Load an adapter without activating it, and say how much of it fits. The strength of one that is `proved` was
+    compared before. Raises CheckpointError with the reason alone, and leaves no part of it."""
+    if not hasattr(pipeline, "load_lora_weights"):
+        raise CheckpointError(f"{type(pipeline).__name__} takes no LoRA adapters")
+    if not path.is_file():
+        raise CheckpointError("there is no such file")
+    file = read_adapter_file(path)
+    try:
+        with LOAD_LOCK:
+            return _load(pipeline, file, path.stem, name, proved=proved)
+    except Exception as error:  # the libraries raise anything for an adapter of another model
+        pipeline.delete_adapters([name])
+        if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):
+            raise
+        raise CheckpointError(_reason(pipeline, file, error)) from error
+
+
+def _reason(pipeline: Any, file: AdapterFile, error: Exception) -> str:
+    if file.contents.kronecker and "lokr" not in inspect.getsource(type(pipeline).load_lora_weights):
+        return "a LoKr adapter: this class takes LoRA alone"
+    if not file.strength_known:
+        return PEFT_ALONE
+    return f"{UNFIT}{_last_line(error)}"
+
+
+def _load(pipeline: Any, file: AdapterFile, stem: str, name: str, *, proved: bool) -> AdapterFit:
+    total = file.contents.layers
+    fitting = _read(pipeline, file, name, proved=proved).fitting(name)
+    if fitting < LEAST_SHARE * total:
+        raise CheckpointError(f"{UNFIT}{fitting} of its {total} layers are in there")
+    others = (f"{count} {kind} layers" for kind, count in file.contents.others.items())
+    return AdapterFit(stem, file.contents.kind, fitting, total, (*others, *file.contents.unused))
+
+
+def _read(pipeline: Any, file: AdapterFile, name: str, *, proved: bool) -> "_Reading":
+    """The first way of naming the layers of which diffusers makes something. Raises what it raises at the first."""
+    failed: Exception | None = None
+    for weights in _namings(file, by_own_names(file, _layers(pipeline))):
+        reading = _Reading(pipeline, weights, proved=proved)
+        try:
+            reading.load(name)
+        except Exception as error:
+            if isinstance(error, CheckpointError) or is_out_of_memory(error) or is_device_error(error):
+                raise
+            pipeline.delete_adapters([name])
+            failed = failed or error
+        else:
+            if any(_loaded(pipeline, name)):
+                return reading
+    raise failed or ValueError("no layer of it is in there")
+
+
+def _namings(file: AdapterFile, own: Mapping[str, str]) -> Iterator[Weights]:
+    """The model's own names, if all layers have one; else the trainer's, and those with another trainer's word for the
+    factors; then the model's own of those that have one."""
+    if own and len(own) == file.contents.layers:
+        yield renamed(file, own)
+        return
+    yield file.usable
+    yield respelled(file)
+    if own:
+        yield renamed(file, own)
+
+
+class _Reading:
+    """One adapter's weights on their way into a pipeline, which converts their names (`lora_state_dict`)."""
+
+    def __init__(self, pipeline: Any, weights: Weights, *, proved: bool) -> None:
+        self._pipeline = pipeline
+        self._weights = weights
+        self._proved = proved
+        self._contents = sort_contents(weights)
+        self.converted: Contents | None = None
+        self._energy = 0.0  # of what the pipeline has made of the weights
+        self._lost = 0  # pairs of which it has made nothing
+
+    def load(self, name: str) -> None:
+        """Raises CheckpointError, and what diffusers raises."""
+        convert = self._pipeline.lora_state_dict
+        self._pipeline.lora_state_dict = lambda weights, **options: self._convert(convert, weights, options)
+        try:
+            self._pipeline.load_lora_weights(dict(self._weights), adapter_name=name)
+        finally:
+            del self._pipeline.lora_state_dict  # the pipeline's own again
+
+    def _convert(self, convert: Callable[..., Any], weights: Weights, options: Mapping[str, Any]) -> Any:
+        """What diffusers makes of the weights, after the checks that need no model touched."""
+        result = convert(weights, **options)
+        state = dict(result[0] if isinstance(result, tuple) else result)
+        layers = {f"{part}.{name}": each for part, of in _layers(self._pipeline).items() for name, each in of.items()}
+        contents = sort_contents(state)
+        if contents.replaced:
+            raise CheckpointError(replaces_weights(contents.replaced))
+        _check_shapes(state, contents, layers)
+        for layer in contents.kronecker - layers.keys():  # diffusers would fuse the model's projections for some
+            state = {name: weight for name, weight in state.items() if not name.startswith(f"{layer}.lokr_")}
+        self.converted = sort_contents(state)
+        if not self._proved:
+            self._energy = energy(state, self.converted)
+            self._check_conversion(lambda marks: convert(marks, **options))
+        return (state, *result[1:]) if isinstance(result, tuple) else state
+
+    def _check_conversion(self, convert: Callable[[Weights], Any]) -> None:
+        """Count what it has dropped, and compare the strengths. Raises CheckpointError."""
+        lost = _dropped(self._weights, self._contents, convert)
+        if lost is None:
+            return
+        self._lost = len(lost)
+        kept = self._contents._replace(pairs={k: v for k, v in self._contents.pairs.items() if k not in lost})
+        _check_strength(energy(self._weights, kept), self._energy)
+
+    def fitting(self, name: str) -> int:
+        """How many of the file's layers are in the model now. Raises CheckpointError if their strength is another."""
+        loaded = list(_loaded(self._pipeline, name))
+        if self.converted is None or not loaded:
+            return 0
+        found = len(loaded)
+        if self.converted.pairs and not self._proved:
+            strength = sum(
+                pair_energy(each.lora_A[name].weight.detach(), each.lora_B[name].weight.detach())
+                * each.scaling[name] ** 2
+                for each in loaded
+                if name in each.lora_A
+            )
+            if found == self.converted.layers or strength > self._energy:
+                _check_strength(self._energy, strength)
+        given = self._contents.layers - self._lost
+        return max(1, given * min(found, self.converted.layers) // self.converted.layers)
+
+
+def _check_strength(expected: float, found: float) -> None:
+    if abs(found - expected) > STRENGTH_TOLERANCE * max(expected, found):
+        ratio = (found / expected) ** 0.5 if expected else float("inf")
+        raise CheckpointError(f"its strength (alpha) would come out {ratio:.2g} times what its file says")
+
+
+def _check_shapes(state: Weights, contents: Contents, layers: Mapping[str, Any]) -> None:
+    """Refuse an adapter whose pairs have other inputs or outputs than the model's layers: a pipeline may widen those.
+    Fewer inputs are filled up with zeros by some. Raises CheckpointError."""
+    wrong = []
+    known = {layer: pair for layer, pair in contents.pairs.items() if layer in layers}
+    for layer, (down, up) in known.items():
+        inputs, outputs = _sizes(layers[layer])
+        if state[down].shape[1] > inputs or state[up].shape[0] != outputs:
+            wrong.append((layer.rsplit(".", 1)[-1], f"{state[down].shape[1]} to {state[up].shape[0]}", inputs, outputs))
+    if not wrong:
+        return
+    if len(wrong) < LEAST_SHARE * len(known):
+        raise CheckpointError(replaces_weights(name for name, *_ in wrong))
+    name, sizes, inputs, outputs = wrong[0]
+    raise CheckpointError(
+        f"it is of a model of another size: {name} leads from {sizes} values, here from {inputs} to {outputs}"
+    )
+
+
+def _sizes(layer: Any) -> tuple[int, int]:
+    """Inputs of one group, and outputs."""
+    if hasattr(layer, "in_features"):
+        return layer.in_features, layer.out_features
+    return layer.in_channels // layer.groups, layer.out_channels
+
+
+def _layers(pipeline: Any) -> dict[str, dict[str, torch.nn.Module]]:
+    """What adapters can be put on, by component and name."""
+    return {
+        component: {name: each for name, each in base_modules(module) if isinstance(each, ADAPTED)}
+        for component, module in adapted_components(pipeline).items()
+    }
+
+
+def _loaded(pipeline: Any, name: str) -> Iterator[Any]:
+    """The layers that have this adapter."""
+    for component in adapted_components(pipeline).values():
+        for module in component.modules():
+            if isinstance(module, BaseTunerLayer) and any(
+                name in getattr(module, each, ()) for each in module.adapter_layer_names
+            ):
+                yield module
+
+
+def _dropped(weights: Weights, contents: Contents, convert: Callable[[Weights], Any]) -> set[str] | None:
+    """The layers of which a conversion makes nothing: those whose number is nowhere in what it makes of pairs of rank
+    1, each filled with its number. None if it can't be told: a conversion may look for more than names."""
+    marks: dict[str, torch.Tensor] = {}
+    for number, (layer, (down, up)) in enumerate(contents.pairs.items(), 1):
+        marks[down] = torch.full((1,) * weights[down].dim(), float(number))
+        marks[up] = torch.zeros(weights[up].shape[0], *(1,) * (weights[up].dim() - 1))
+        if f"{layer}.alpha" in weights:
+            marks[f"{layer}.alpha"] = torch.tensor(1.0)
+    try:
+        result = convert(marks)
+    except Exception:  # the weights themselves were converted: only the count is not known
+        return None
+    state = result[0] if isinstance(result, tuple) else result
+    numbers = {
+        round(float(value)) for down, _ in sort_contents(state).pairs.values() for value in state[down].flatten()
+    }
+    return {layer for number, layer in enumerate(contents.pairs, 1) if number not in numbers}
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error that has one for every layer, cut to a bound."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    return line if len(line) <= MOST_OF_AN_ERROR else f"{line[:MOST_OF_AN_ERROR]}..."

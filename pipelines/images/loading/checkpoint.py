@@ -1,0 +1,203 @@
+"""A loaded checkpoint: its components, and the pipelines, schedulers and adapters of its runs."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from pipelines.catalog.call_signature import announce, takes_guidance, takes_negative_prompt
+from pipelines.catalog.checkpoint_files import (
+    fullest_device_bytes,
+)
+from pipelines.catalog.conditioning import MODES, Task
+from pipelines.device.staged_copy import move_modules
+from pipelines.images.denoising.merging import ForwardMerger
+from pipelines.images.denoising.noise_schedulers import new_scheduler
+from pipelines.images.denoising.step_caches import StepCaches
+from pipelines.images.families.tasks import UnsupportedTask, controlnet_class
+from pipelines.images.loading import runtime_options
+from pipelines.images.loading.adapters import Adapters
+from pipelines.images.loading.compilation import raise_recompile_limit
+from pipelines.images.loading.controls import Controls, takes_adapter
+from pipelines.images.loading.shared_parts import Sizes, sizes_of
+from pipelines.images.parallel.encoders import on_device, text_encoders
+from pipelines.images.parallel.group import SharedDenoiser
+from pipelines.images.parallel.shards import local_bytes
+from pipelines.images.prompts.cache import PromptCache
+from pipelines.images.prompts.long_prompts import offered as long_prompts_offered
+from pipelines.protocol.images import (
+    CheckpointSpec,
+    ControlInput,
+    Picture,
+    Runtime,
+    Sampling,
+    SamplingDefaults,
+)
+from pipelines.protocol.messages import Abilities, ControlledWith
+
+BLANK = Picture(1, 1, "RGB", bytes(3))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Loaded weights. `components` are the modules that all pipelines share.
+
+    The weights are shared by all specs that name them: `spec` is the one that loaded them, and its sampling need not be
+    a job's.
+    """
+
+    spec: CheckpointSpec
+    pipeline_class: type[Any]  # that model_index.json names
+    task_classes: Mapping[Task, type[Any]]  # the pipeline class of each task
+    runtime: Runtime  # as loaded: the spec's, or what its `auto` stands for
+    components: dict[str, Any]
+    config: dict[str, Any]  # further constructor arguments, such as is_distilled
+    device: torch.device
+    step_caches: StepCaches | None
+    multiple_px: int  # of both sides of what a pipeline draws: a latent, a patch of 2 x 2, or what it asks for
+    notes: tuple[str, ...] = ()  # on how it was loaded, for the operator
+    controls: Controls = field(default_factory=Controls)
+    prompts: PromptCache = field(default_factory=PromptCache)
+    merger: ForwardMerger | None = None  # of the denoiser, if runs share its forward passes
+    split: SharedDenoiser | None = None  # of the denoiser, if several devices compute its forward passes
+    encoders_device: torch.device | None = None  # of text encoders, if it is another one
+    adapters: Adapters = field(default_factory=Adapters)  # that requests have named
+
+    def pipeline(
+        self, task: Task | None = None, sampling: SamplingDefaults | None = None, nets: Sequence[ControlInput] = ()
+    ) -> Any:
+        """A pipeline for a task, or of the class in model_index.json, with a scheduler of its own.
+
+        `sampling` chooses the scheduler, by default the spec's; `nets` are ControlNets. Raises UnsupportedTask.
+        """
+        task_class = self.pipeline_class if task is None else self.task_classes.get(task)
+        if nets and task is not None:
+            task_class = controlnet_class(self.pipeline_class, task, self.controls.infix(nets))
+        if task_class is None:
+            param = "controls" if nets else "mask" if task is Task.INPAINT else "image"
+            raise UnsupportedTask(f"{self.pipeline_class.__name__} has no pipeline for it", param)
+        accepted = inspect.signature(task_class.__init__).parameters
+        known = {**self.components, **self.config, **self.controls.parts(nets)}
+        parts = {name: part for name, part in known.items() if name in accepted}
+        parts["scheduler"] = new_scheduler(self.components["scheduler"], sampling or self.spec.sampling)
+        pipeline_class = task_class if self.encoders_device is None else on_device(task_class, self.device)
+        pipeline = pipeline_class(**parts)
+        pipeline.set_progress_bar_config(disable=True)
+        self.prompts.attach(pipeline)
+        return pipeline
+
+    @property
+    def second_pass_task(self) -> Task:
+        """How tiles of a larger picture are redrawn. A checkpoint that only inpaints, or has no image-to-image class,
+        repaints them under a full mask."""
+        tasks = self.task_classes
+        only_inpaints = tasks.get(Task.INPAINT) is self.pipeline_class and not self.starts_late(Task.INPAINT)
+        return Task.INPAINT if only_inpaints or Task.REDRAW not in tasks else Task.REDRAW
+
+    def starts_late(self, task: Task) -> bool:
+        """Whether the class for text draws this task, from noised latents (late_start.py)."""
+        own = self.task_classes.get(Task.TEXT)
+        return task in {Task.REDRAW, Task.INPAINT} and own is not None and self.task_classes.get(task) is own
+
+    def takes_size(self, task: Task) -> bool:
+        """Whether the task's call takes a size. Others draw in the size of the reference."""
+        return "width" in inspect.signature(self.task_classes[task].__call__).parameters
+
+    @property
+    def denoiser(self) -> Any:
+        """The component that runs at every step."""
+        return self.components.get("unet") or self.components["transformer"]
+
+    @property
+    def abilities(self) -> Abilities:
+        """What its classes announce. Warmup tries it."""
+        accepted = inspect.signature(self.pipeline_class.__call__).parameters
+        announced = announce(
+            self.spec,
+            self.task_classes,
+            negative_prompt=takes_negative_prompt(accepted, self.config),
+            guidance=takes_guidance(accepted, self.config, self.denoiser.config),
+        )
+        long_prompts = long_prompts_offered(self.pipeline_class, self.components)
+        return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))
+
+    def _with_controls(self, announced: Abilities) -> Abilities:
+        """What its classes announce of its controls."""
+        controls = self.spec.controls
+        nets = [ControlInput(each.name, BLANK, 1.0) for each in controls if each.kind == "controlnet"]
+        tasks: dict[ControlledWith, Task] = {
+            "text": Task.TEXT, "image": MODES[self.spec.conditioning].task, "mask": Task.INPAINT,
+        }  # fmt: skip
+        infix = self.controls.infix(nets[:1]) if nets else None
+        return replace(
+            announced,
+            controlnets_with=tuple(
+                way for way, task in tasks.items() if infix and controlnet_class(self.pipeline_class, task, infix)
+            ),
+            controlnets_at_once=len(nets),
+            ip_adapters_with=tuple(
+                way
+                for way, task in tasks.items()
+                if len(controls) > len(nets) and takes_adapter(self.task_classes.get(task))
+            ),
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        """Memory of the weights on the device."""
+        modules = {name: part for name, part in self.components.items() if isinstance(part, torch.nn.Module)}
+        sizes = {
+            name: [local_bytes(weight) for weight in (*part.parameters(), *part.buffers())]
+            for name, part in modules.items()
+        }
+        return fullest_device_bytes(sizes, self.runtime) + self.controls.bytes
+
+    def read_adapters(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> None:
+        """Before a run has the device: read the requested adapters' files, which `begin_run` then finds in the page
+        cache. Files that are not there or can't be read are left to it.
+        """
+        self.adapters.read(runtime_options.requested_adapters(self.spec.runtime, sampling.loras))
+        self.controls.read(controls)
+
+    @property
+    def part_sizes(self) -> Sizes:
+        """Bytes of each component but the denoiser: those that other checkpoints may share."""
+        return sizes_of(part for part in self.components.values() if part is not self.denoiser)
+
+    def begin_run(self, sampling: Sampling, controls: Sequence[ControlInput] = ()) -> dict[str, Any]:
+        """Before a run, on its thread: reset its step caches, and activate the catalog's adapters and the requested
+        ones. Returns what was found of their files: JSON. Raises UnsupportedTask and SpoiledWeights."""
+        runtime = self.spec.runtime
+        if runtime.compile:
+            raise_recompile_limit()
+        if self.step_caches is not None:
+            self.step_caches.begin_run()
+        if self.spec.controls:
+            held = bool(self.adapters.drawing)
+            self.controls.activate(self.pipeline(None, sampling), self.denoiser, controls, held=held)
+        found: dict[str, Any] = {"controls": hashes} if (hashes := self.controls.found(controls)) else {}
+        if runtime.lora_folder is None:
+            return found
+        requested = runtime_options.requested_adapters(runtime, sampling.loras)
+        always = runtime_options.catalog_adapters(runtime)
+        pipeline = self.pipeline(None, sampling)
+        hashes = self.adapters.activate(pipeline, always, requested)
+        self.prompts.set_adapters(self.adapters.of_encoders(pipeline, always | requested))
+        return found | ({"adapters": hashes} if hashes else {})
+
+    def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
+        """Whether what a run draws with has another file by now than what is in the weights."""
+        requested = runtime_options.requested_adapters(self.spec.runtime, sampling.loras)
+        return self.adapters.is_outdated(requested) or self.controls.is_outdated(controls)
+
+    def move(self, device: torch.device) -> None:
+        """Move the weights to another device, in place. Kept prompts are dropped."""
+        self.prompts.clear()
+        self.controls.deactivate(self.denoiser)
+        parts = [part for part in self.components.values() if isinstance(part, torch.nn.Module)]
+        elsewhere = [] if self.encoders_device is None else text_encoders(self.components)
+        move_modules([*(part for part in parts if part not in elsewhere), *self.controls.modules], device)
+        if self.encoders_device is not None:
+            move_modules(elsewhere, self.encoders_device if device == self.device else device)

@@ -1,0 +1,292 @@
+"""Which checkpoints are in memory. Each is loaded once, shared by all models that name it, and evicted by LRU.
+
+A checkpoint that is evicted from a GPU is offloaded to host memory while there is room, and restored from there.
+Decisions are made on the event loop; weights move on a loader thread, one checkpoint at a time.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
+from pipelines.catalog.weights import WeightsKey, replaces, weights_key
+from pipelines.device.failures import watch_device
+from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.openmp import run_and_release
+from pipelines.images.denoising.merging import Sharing
+from pipelines.images.denoising.previews import PreviewMap
+from pipelines.images.loading import runtime_options
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.file_versions import FileVersion
+from pipelines.images.loading.load import load_checkpoint
+from pipelines.images.loading.shared_parts import SharedParts, Sizes, counted_twice, sizes_of
+from pipelines.images.parallel.group import Group
+from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.messages import AdapterFit, ResidentCheckpoint, Residents
+
+HOST = torch.device("cpu")
+IDLE_S = 30.0  # without a run, after which memory that no tensor uses goes back to the device
+
+
+class InsufficientMemory(Exception):
+    """The checkpoint does not fit until a checkpoint in use can be evicted."""
+
+
+@dataclass(slots=True)
+class LoadedCheckpoint:
+    """One checkpoint in memory. `ref_count` is the number of runs that use it; it is not evicted meanwhile."""
+
+    checkpoint: Checkpoint
+    bytes: int
+    on_device: bool
+    ref_count: int = 0
+    used_at: float = 0.0
+    warmed_up: bool = False  # it has drawn a picture
+    compiled_shapes: bool = False  # the shapes that it serves were drawn once, if it is compiled
+    preview_map: PreviewMap = field(default_factory=PreviewMap)
+    part_sizes: Sizes = field(default_factory=dict)  # of components that others may share
+
+
+class CheckpointCache:
+    """The checkpoints in memory, within a budget in bytes for the device and one for the host. `on_change` is called
+    with them whenever they change."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        device_bytes: int,
+        host_bytes: int,
+        sharing: Sharing,
+        on_change: Callable[[Residents], None] = lambda _: None,
+        group: Group | None = None,
+    ) -> None:
+        self._device = device
+        self._group = group or Group(device)
+        self._on_change = on_change
+        self._device_bytes = device_bytes
+        self._host_bytes = host_bytes if device.type != "cpu" else 0
+        self._sharing = sharing
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._residents: dict[WeightsKey, LoadedCheckpoint] = {}
+        self._shared = SharedParts()
+        self._loading: dict[WeightsKey, asyncio.Task[LoadedCheckpoint]] = {}
+        self._load_lock = asyncio.Lock()  # for one change at a time: a load goes by what is there when it begins
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._catalog_keys: set[WeightsKey] | None = None  # None until `retain` is called
+
+    def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
+        """The checkpoint, if it is on the device and ready."""
+        resident = self._residents.get(weights_key(spec))
+        ready = resident and resident.on_device and not resident.checkpoint.adapters.spoiled
+        return resident if ready and weights_key(spec) not in self._loading else None
+
+    def acquire(self, resident: LoadedCheckpoint) -> None:
+        """A run starts with it: it is not evicted until `release`."""
+        resident.ref_count += 1
+        resident.used_at = time.monotonic()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+
+    def release(self, resident: LoadedCheckpoint) -> None:
+        resident.ref_count -= 1
+        resident.used_at = time.monotonic()
+        if not any(each.ref_count for each in self._residents.values()):
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._release_unused_memory)
+
+    def _release_unused_memory(self) -> None:
+        """What the allocator keeps of the largest picture, other processes on the device can use meanwhile."""
+        self._loader.submit(free_memory, self._device)
+
+    async def load(self, spec: CheckpointSpec) -> LoadedCheckpoint:
+        """Load it onto the device. Raises CheckpointError, or InsufficientMemory while checkpoints in use block it."""
+        key = weights_key(spec)
+        if loaded := self.find(spec):
+            return loaded
+        if key not in self._loading:
+            task = self._loading[key] = asyncio.create_task(self._load(key, spec))
+            task.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(self._loading[key])
+
+    async def free_memory(self) -> None:
+        """After an out-of-memory error: forget kept prompts, evict every checkpoint that no run uses, and return
+        unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
+        """
+        async with self._load_lock:
+            for resident in self._residents.values():
+                resident.checkpoint.prompts.clear()
+            unused = [key for key, each in self._residents.items() if each.on_device and not each.ref_count]
+            evicted = [victim for key in unused if (victim := self._evict(key))]
+            self._announce()
+            await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
+
+    def retain(self, in_catalog: Iterable[CheckpointSpec], in_jobs: Iterable[CheckpointSpec]) -> None:
+        """Drop every checkpoint that the catalog does not name and no job or run needs."""
+        self._catalog_keys = {weights_key(spec) for spec in in_catalog}
+        needed = self._catalog_keys | {weights_key(spec) for spec in in_jobs} | set(self._loading)
+        dropped = [key for key, resident in self._residents.items() if key not in needed and not resident.ref_count]
+        for key in dropped:
+            self._drop(key)
+        if dropped:
+            self._announce()
+            self._loader.submit(free_memory, self._device)
+
+    def close(self) -> None:
+        """End the loader's thread, after what it has to do, and the timer: nothing keeps what is loaded."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._loader.shutdown()
+
+    def _announce(self) -> None:
+        residents = self._residents.values()
+        listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in residents]
+        used = _used_bytes([each for each in residents if each.on_device], {})
+        self._on_change(Residents(tuple(listed), used, self._device_bytes))
+
+    async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> LoadedCheckpoint:
+        loop = asyncio.get_running_loop()
+        async with self._load_lock:
+            on_host, known = self._without_spoiled(key)
+            size = on_host.bytes if on_host else await loop.run_in_executor(self._loader, self._estimate, spec)
+            dtype = compute_dtype(spec.runtime.dtype, self._device)
+            shared = await loop.run_in_executor(self._loader, self._shared.find, spec, dtype, self._device)
+            evictions = self._select_evictions(
+                size, spec, on_device=True, sizes={} if on_host else sizes_of(shared.values())
+            )
+            evicted = [victim for other in evictions if (victim := self._evict(other))]
+            if evictions:
+                self._announce()  # loading may fail
+            await loop.run_in_executor(self._loader, self._offload, evicted)
+            resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+            del shared  # it was held while others were evicted
+            resident.used_at = time.monotonic()
+            resident.checkpoint.adapters.known.update(known)
+            self._residents[key] = resident
+            self._announce()
+        return resident
+
+    def _without_spoiled(
+        self, key: WeightsKey
+    ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
+        """What is in memory of these weights, unless an adapter has spoiled them: those are dropped, and what is known
+        of adapters is kept. Raises InsufficientMemory while a run uses them."""
+        resident = self._residents.get(key)
+        if resident is None or not resident.checkpoint.adapters.spoiled:
+            return resident, {}
+        if resident.ref_count:
+            raise InsufficientMemory
+        self._drop(key)
+        return None, resident.checkpoint.adapters.known
+
+    def _estimate(self, spec: CheckpointSpec) -> int:
+        runtime, _ = runtime_options.resolve(spec, self._device, self._device_bytes, self._group.size)
+        return estimate_bytes(replace(spec, runtime=runtime), compute_dtype(runtime.dtype, self._device).itemsize)
+
+    def _load_weights(self, on_host: LoadedCheckpoint | None, spec: CheckpointSpec) -> LoadedCheckpoint:
+        """On the loader thread: from host memory or from the disk."""
+        if on_host is not None:
+            watch_device(self._device, on_host.checkpoint.move, self._device)
+            on_host.on_device = True
+            return on_host
+        checkpoint = watch_device(
+            self._device,
+            load_checkpoint,
+            spec,
+            self._device,
+            self._sharing,
+            self._shared,
+            self._device_bytes,
+            self._group,
+        )
+        return LoadedCheckpoint(checkpoint, checkpoint.weights_bytes, on_device=True, part_sizes=checkpoint.part_sizes)
+
+    def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
+        """Move them to the host and free the device's memory. `find` does not return them any more."""
+        for resident in evicted:
+            watch_device(self._device, resident.checkpoint.move, HOST)
+        free_memory(self._device)
+
+    def _select_evictions(
+        self, size: int, spec: CheckpointSpec, *, on_device: bool, sizes: Sizes | None = None
+    ) -> list[WeightsKey]:
+        """What to evict for `size` bytes, of which components with `sizes` are there already.
+
+        Raises CheckpointError, or InsufficientMemory while too much is in use.
+        """
+        budget = self._device_bytes if on_device else self._host_bytes
+        if size > budget:
+            place = "device" if on_device else "host"
+            raise CheckpointError(
+                f"{spec.path} takes {size / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
+                "runtime.offload or runtime.quantize make it smaller."
+            )
+        present = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
+        pinned = {key: resident for key, resident in present.items() if self._is_pinned(key, resident, spec)}
+        new = sizes or {}
+        if size + _used_bytes(pinned.values(), new) > budget:
+            names = ", ".join(resident.checkpoint.spec.name for resident in pinned.values())
+            raise CheckpointError(
+                f"{spec.path} takes {size / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
+                f"room beside what runtime.resident keeps there: {names}."
+            )
+        used = _used_bytes(present.values(), new)
+        evictions: list[WeightsKey] = []
+        for key in sorted(present.keys() - pinned.keys(), key=lambda key: _eviction_order(present[key])):
+            if used + size > budget and not present[key].ref_count:
+                evictions.append(key)
+                used = _used_bytes((other for name, other in present.items() if name not in evictions), new)
+        if used + size > budget:
+            raise InsufficientMemory
+        return evictions
+
+    def _is_pinned(self, key: WeightsKey, resident: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
+        """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
+        own = resident.checkpoint.spec
+        in_catalog = self._catalog_keys is None or key in self._catalog_keys
+        return own.runtime.resident and in_catalog and not replaces(spec, own)
+
+    def _evict(self, key: WeightsKey) -> LoadedCheckpoint | None:
+        """Stop counting it on the device. A resident that is returned must be offloaded: the host has room for it."""
+        resident = self._residents[key]
+        runtime = resident.checkpoint.runtime
+        alone = not any(
+            resident.part_sizes.keys() & other.part_sizes.keys()
+            for other in self._residents.values()
+            if other is not resident
+        )
+        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"} and resident.checkpoint.split is None
+        if alone and resident.on_device and exact:
+            try:
+                host_evictions = self._select_evictions(resident.bytes, resident.checkpoint.spec, on_device=False)
+            except (CheckpointError, InsufficientMemory):
+                pass  # it is read from the disk next time
+            else:
+                for other in host_evictions:
+                    del self._residents[other]
+                resident.on_device = False
+                return resident
+        self._drop(key)
+        return None
+
+    def _drop(self, key: WeightsKey) -> None:
+        """Forget it. The loader's next work frees its memory, that of other devices included."""
+        resident = self._residents.pop(key)
+        if resident.checkpoint.split is not None:
+            self._loader.submit(resident.checkpoint.split.close)
+
+
+def _used_bytes(residents: Iterable[LoadedCheckpoint], new: Sizes) -> int:
+    """The memory of the residents, beside a new checkpoint with such components: what several share counts once."""
+    listed = list(residents)
+    used = sum(resident.bytes for resident in listed)
+    return used - counted_twice([new, *(resident.part_sizes for resident in listed)])
+
+
+def _eviction_order(resident: LoadedCheckpoint) -> tuple[bool, float]:
+    """LRU, but checkpoints with `runtime.resident` last."""
+    return resident.checkpoint.spec.runtime.resident, resident.used_at

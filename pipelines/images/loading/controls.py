@@ -1,0 +1,303 @@
+"""ControlNets and IP-Adapters beside a checkpoint, which requests choose by name.
+
+A ControlNet is a network of its own: a pipeline of diffusers' ControlNet classes takes it as a part, so any runs go
+together. An IP-Adapter adds attention to the denoiser: it is state of the weights, so runs with other ones wait.
+"""
+
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from PIL import Image
+
+from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
+from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.staged_copy import move_modules
+from pipelines.device.weight_names import TELLING, check_loaded
+from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.file_versions import FileHashes, FileVersion
+from pipelines.images.loading.parts import LOAD_LOCK, unlisted
+from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
+from pipelines.protocol.pixels import to_image
+
+UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
+ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
+VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}  # of two encoders
+
+
+@dataclass(frozen=True, slots=True)
+class PlainDenoiser:
+    """What an IP-Adapter replaces in a denoiser."""
+
+    processors: Mapping[str, Any]
+    projection: Any  # of text embeddings, in a few
+    projection_kind: str | None
+
+    @classmethod
+    def of(cls, denoiser: Any) -> "PlainDenoiser":
+        projection = getattr(denoiser, "encoder_hid_proj", None)
+        return cls(dict(denoiser.attn_processors), projection, denoiser.config.get("encoder_hid_dim_type"))
+
+    def restore(self, denoiser: Any) -> None:
+        """Take out what was put in since."""
+        denoiser.set_attn_processor(dict(self.processors))
+        denoiser.encoder_hid_proj = self.projection
+        denoiser.config.encoder_hid_dim_type = self.projection_kind
+
+
+@dataclass(slots=True)
+class Controls:
+    """The controls of one loaded checkpoint."""
+
+    by_name: Mapping[str, Control] = field(default_factory=dict)
+    nets: Mapping[Path, torch.nn.Module] = field(default_factory=dict)
+    encoders: Mapping[Path, tuple[torch.nn.Module, Any]] = field(default_factory=dict)  # with their image processors
+    bytes: int = 0  # on the device
+    notes: tuple[str, ...] = ()  # on their files, for the operator
+    hashes: FileHashes = field(default_factory=FileHashes)
+    _net_hashes: Mapping[Path, str] = field(default_factory=dict)
+    _active: tuple[tuple[str, FileVersion | None], ...] = ()  # IP-Adapters in the denoiser, and their files
+    _plain: PlainDenoiser | None = None  # while there are some
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        return [*self.nets.values(), *(encoder for encoder, _ in self.encoders.values())]
+
+    def of_kind(self, kind: str, inputs: Sequence[ControlInput]) -> list[ControlInput]:
+        """Those of a job that are of this kind."""
+        return [each for each in inputs if self.by_name[each.name].kind == kind]
+
+    def infix(self, nets: Sequence[ControlInput]) -> str:
+        """What diffusers has in the names of the classes that take these ControlNets. Raises UnsupportedTask."""
+        infixes = {_infix(type(self.nets[self.by_name[each.name].path]).__name__) for each in nets}
+        if len(infixes) > 1:
+            raise UnsupportedTask("it takes ControlNets for several kinds of maps and those for one apart", "controls")
+        return infixes.pop()
+
+    def parts(self, nets: Sequence[ControlInput]) -> dict[str, Any]:
+        """Components of a pipeline that draws with these ControlNets, and with the IP-Adapters that are active."""
+        modules = [self.nets[self.by_name[each.name].path] for each in nets]
+        if len(modules) > 1 and self.infix(nets) == UNION and all(module is modules[0] for module in modules):
+            modules = modules[:1]  # it takes several maps at once
+        parts: dict[str, Any] = {"controlnet": modules[0] if len(modules) == 1 else modules} if modules else {}
+        if self._active:
+            parts["image_encoder"], parts["feature_extractor"] = self._encoder(self._active[0][0])
+        return parts
+
+    def _encoder(self, name: str) -> tuple[torch.nn.Module, Any]:
+        folder = self.by_name[name].image_encoder
+        if folder is None:
+            raise RuntimeError(f"{name} is no IP-Adapter")
+        return self.encoders[folder]
+
+    def net_arguments(
+        self,
+        accepted: Mapping[str, Any],
+        nets: Sequence[ControlInput],
+        at_drawn_size: Callable[[Picture], Image.Image],
+    ) -> dict[str, Any]:
+        """Of a call with these ControlNets: their maps at the size that is drawn, and how strong they are."""
+        maps = [at_drawn_size(each.picture) for each in nets]
+        strengths = [each.strength for each in nets]
+        modes = [self.by_name[each.name].mode for each in nets]
+        arguments: dict[str, list[Any]] = {
+            "control_image" if "control_image" in accepted else "image": maps,
+            "controlnet_conditioning_scale": strengths,
+            **({"control_mode": modes} if any(mode is not None for mode in modes) else {}),
+        }
+        return arguments if len(nets) > 1 else {name: values[0] for name, values in arguments.items()}
+
+    def adapter_arguments(self, accepted: Mapping[str, Any], inputs: Sequence[ControlInput]) -> dict[str, Any]:
+        """Of a call while the IP-Adapters are active. Raises UnsupportedTask if it takes none."""
+        adapters = self.of_kind("ip-adapter", inputs)
+        if not adapters:
+            return {}
+        if "ip_adapter_image" not in accepted:
+            raise UnsupportedTask("it takes no IP-Adapter for such a picture", "controls")
+        return {"ip_adapter_image": [to_image(each.picture) for each in adapters]}
+
+    def adapter_files(self, inputs: Sequence[ControlInput]) -> list[Path]:
+        return [self.by_name[each.name].path for each in self.of_kind("ip-adapter", inputs)]
+
+    def read(self, inputs: Sequence[ControlInput]) -> None:
+        """Before a run has the device: read the IP-Adapters that it will load."""
+        for active in self._wanted(self.of_kind("ip-adapter", inputs)):
+            if active not in self._active and active[1] is not None:
+                self.hashes.read(active[1])
+                with LOAD_LOCK:  # as for adapters
+                    pass
+
+    def is_outdated(self, inputs: Sequence[ControlInput]) -> bool:
+        """Whether an IP-Adapter in the denoiser has another file by now."""
+        wanted = self._wanted(self.of_kind("ip-adapter", inputs))
+        return wanted != self._active and [name for name, _ in wanted] == [name for name, _ in self._active]
+
+    def _wanted(self, adapters: Sequence[ControlInput]) -> tuple[tuple[str, FileVersion | None], ...]:
+        return tuple((each.name, FileVersion.find(self.by_name[each.name].path)) for each in adapters)
+
+    def found(self, inputs: Sequence[ControlInput]) -> dict[str, str]:
+        """The hashes of what a run draws with, by name: the files as they were read."""
+        versions = dict(self._active)
+        found = {}
+        for each in inputs:
+            control = self.by_name[each.name]
+            version = versions.get(each.name)
+            known = self.hashes.find(version) if version is not None else self._net_hashes.get(control.path)
+            if known is not None:
+                found[each.name] = known
+        return found
+
+    def activate(self, pipeline: Any, denoiser: Any, inputs: Sequence[ControlInput], *, held: bool = False) -> None:
+        """Before a run: put its IP-Adapters into the denoiser, and take out others. While it is `held`, other runs draw
+        with those of these names: they stay, whatever their files are by now. Raises UnsupportedTask."""
+        adapters = self.of_kind("ip-adapter", inputs)
+        wanted = self._wanted(adapters)
+        if wanted != self._active and not (held and self.is_outdated(inputs)):
+            self.deactivate(denoiser)
+            if wanted:
+                self._plain = PlainDenoiser.of(denoiser)
+                self._active = wanted
+                try:
+                    self._load(pipeline, adapters)
+                except Exception as error:  # the library raises anything for an adapter of another model
+                    self.deactivate(denoiser)
+                    if is_out_of_memory(error) or is_device_error(error):
+                        raise
+                    raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' does not fit it", "controls") from error
+                if self._wanted(adapters) != wanted:
+                    self.deactivate(denoiser)
+                    raise UnsupportedTask(f"the IP-Adapter '{wanted[0][0]}' is being replaced: try again", "controls")
+        if wanted:
+            strengths = [each.strength for each in adapters]
+            pipeline.set_ip_adapter_scale(strengths if len(strengths) > 1 else strengths[0])
+
+    def deactivate(self, denoiser: Any) -> None:
+        """Make the denoiser what it was without IP-Adapters."""
+        if self._plain is not None:
+            self._plain.restore(denoiser)
+            self._plain, self._active = None, ()
+
+    def _load(self, pipeline: Any, adapters: Sequence[ControlInput]) -> None:
+        """Into the pipeline's denoiser. It looks for no image encoder if it has one."""
+        encoder, processor = self._encoder(adapters[0].name)
+        pipeline.register_modules(image_encoder=encoder, feature_extractor=processor)
+        files = self.adapter_files(adapters)
+        arguments: dict[str, Any] = {
+            "pretrained_model_name_or_path_or_dict": [str(file.parent) for file in files],
+            "subfolder": [""] * len(files),
+            "weight_name": [file.name for file in files],
+        }
+        if len(files) == 1:  # some take one alone, and no lists
+            arguments = {name: values[0] for name, values in arguments.items()}
+        with LOAD_LOCK:
+            pipeline.load_ip_adapter(**arguments, local_files_only=True)
+
+
+def load_controls(
+    spec: CheckpointSpec, pipeline_class: type[Any], device: torch.device, dtype: torch.dtype
+) -> Controls:
+    """The networks of a spec's controls, on the device. IP-Adapters themselves are read when they are used. Raises
+    CheckpointError."""
+    if not spec.controls:
+        return Controls()
+    nets: dict[Path, torch.nn.Module] = {}
+    encoders: dict[Path, tuple[torch.nn.Module, Any]] = {}
+    notes: list[str] = []
+    for control in spec.controls:
+        if control.kind == "controlnet" and control.path not in nets:
+            nets[control.path], of_net = _load_net(control, dtype)
+            notes += of_net
+        if control.kind == "ip-adapter" and not hasattr(pipeline_class, "load_ip_adapter"):
+            raise CheckpointError(f"ip_adapters: {pipeline_class.__name__} takes no IP-Adapters")
+        if control.image_encoder is not None and control.image_encoder not in encoders:
+            encoder, processor, of_encoder = _load_encoder(control.image_encoder, dtype)
+            encoders[control.image_encoder] = (encoder, processor)
+            notes += of_encoder
+    by_name = {control.name: control for control in spec.controls}
+    hashes = FileHashes()
+    controls = Controls(
+        by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize), tuple(notes), hashes,
+        {path: hashes.of_folder(path) for path in nets},
+    )  # fmt: skip
+    move_modules(controls.modules, device)
+    return controls
+
+
+def _infix(class_name: str) -> str:
+    return UNION if UNION in class_name else "ControlNet"
+
+
+def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
+    """A ControlNet, and notes on its files."""
+    name = _config(control.path, "controlnets").get("_class_name")
+    kind = getattr(diffusers, name, None) if isinstance(name, str) and "ControlNet" in name else None
+    if kind is None or not hasattr(kind, "from_pretrained"):
+        raise CheckpointError(f"controlnets: {control.path}/config.json: {name} is no ControlNet of diffusers")
+    with _named("controlnets", control.path):
+        variant = single_variant(control.path)
+        net, info = kind.from_pretrained(
+            control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,
+            **TELLING,
+        )  # fmt: skip
+        return net.eval(), check_loaded(control.path, control.name, net, info, unlisted(control.path, variant))
+
+
+def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
+    """An image encoder, what prepares pictures for it, and notes on its files."""
+    names = _config(folder, "ip_adapters").get("architectures") or [None]
+    name = VISION_HALVES.get(names[0], str(names[0]))
+    kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None
+    if kind is None:
+        raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
+    with _named("ip_adapters", folder):
+        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, **TELLING}
+        if names[0] == "CLIPModel":
+            both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
+            both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone
+            options["config"] = both.vision_config
+        encoder, info = kind.from_pretrained(folder, dtype=dtype, **options)
+        notes = check_loaded(folder, "image_encoder", encoder, info)
+        return encoder, _image_processor(folder, encoder), notes
+
+
+def _image_processor(folder: Path, encoder: Any) -> Any:
+    """The folder's own, or what encoders of this kind were trained with."""
+    if (folder / "preprocessor_config.json").is_file():
+        return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+    side_px = encoder.config.image_size
+    if type(encoder).__name__.startswith("Siglip"):
+        return transformers.SiglipImageProcessor(size={"height": side_px, "width": side_px})
+    return transformers.CLIPImageProcessor(size={"shortest_edge": side_px}, crop_size=side_px)
+
+
+def _config(folder: Path, key: str) -> Mapping[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{key}: {folder}: no config.json can be read from it") from error
+    return config if isinstance(config, dict) else {}
+
+
+@contextlib.contextmanager
+def _named(key: str, folder: Path) -> Iterator[None]:
+    """Anything that the libraries raise for a broken file, as CheckpointError."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{key}: {error}") from error
+    except Exception as error:
+        if is_out_of_memory(error) or is_device_error(error):
+            raise
+        raise CheckpointError(f"{key}: {folder} does not load: {type(error).__name__}: {error}") from error
+
+
+def takes_adapter(task_class: type[Any] | None) -> bool:
+    """Whether a pipeline class draws with an IP-Adapter."""
+    return task_class is not None and "ip_adapter_image" in inspect.signature(task_class.__call__).parameters

@@ -1,0 +1,286 @@
+"""Loading checkpoints from the local disk: a diffusers folder, a denoiser alone with its base folder, or a whole
+checkpoint in one .safetensors file with a folder of configs.
+
+Diffusers loads them: safetensors only, offline, and no code from the checkpoint. The components are loaded once; the
+pipelines of all tasks share the same modules.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from diffusers.loaders.single_file_utils import SingleFileComponentError
+
+from pipelines.catalog.call_signature import PipelineSource
+from pipelines.catalog.checkpoint_files import (
+    CheckpointError,
+    check_files,
+    denoiser_name,
+    find_variant,
+    model_index,
+)
+from pipelines.catalog.inspection import foreign_parts, missing_libraries
+from pipelines.catalog.said_by_files import Said
+from pipelines.catalog.single_files import inspect_file
+from pipelines.catalog.weight_headers import BrokenFile
+from pipelines.device.failures import is_device_error, is_out_of_memory
+from pipelines.device.memory import Budgets, compute_dtype
+from pipelines.device.staged_copy import move_modules
+from pipelines.images.denoising.merging import ForwardMerger, Sharing
+from pipelines.images.denoising.noise_schedulers import follow_file
+from pipelines.images.denoising.step_caches import StepCaches
+from pipelines.images.families.cast_codec import is_cast
+from pipelines.images.families.size_multiple import size_multiple
+from pipelines.images.families.tasks import task_classes
+from pipelines.images.loading import runtime_options
+from pipelines.images.loading.checkpoint import Checkpoint
+from pipelines.images.loading.controls import load_controls
+from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
+from pipelines.images.loading.safety_checker import safety_note
+from pipelines.images.loading.shared_parts import SharedParts
+from pipelines.images.loading.single_file_names import check_headers, check_text_encoders
+from pipelines.images.loading.single_files import load_denoiser
+from pipelines.images.loading.whole_files import load_whole
+from pipelines.images.parallel.choice import check_attention
+from pipelines.images.parallel.encoders import call_from, text_encoders
+from pipelines.images.parallel.group import Group
+from pipelines.images.prompts.reading import watch
+from pipelines.protocol.images import CheckpointSpec, Runtime
+
+NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
+
+
+def load_checkpoint(
+    spec: CheckpointSpec,
+    device: torch.device,
+    sharing: Sharing | None = None,
+    shared: SharedParts | None = None,
+    budget_bytes: int | None = None,
+    group: Group | None = None,
+) -> Checkpoint:
+    """Load it onto the device. With `sharing`, its runs take turns, and share the denoiser's forward passes. `shared`
+    has the components of checkpoints that are loaded already. `budget_bytes` is what `runtime = "auto"` may fill, by
+    default the device's share for weights. `group` has further devices.
+
+    Raises CheckpointError.
+    """
+    shared = shared or SharedParts()
+    group = group or Group(device)
+    budget_bytes = Budgets.of(device).device_bytes if budget_bytes is None else budget_bytes
+    runtime, chosen = runtime_options.resolve(spec, device, budget_bytes, group.size)
+    resolved = replace(spec, runtime=runtime)
+    dtype = compute_dtype(runtime.dtype, device)
+    folder = check_files(spec)
+    index = model_index(folder)
+    name = index["_class_name"]
+    pipeline_class = getattr(diffusers, name, None)
+    if pipeline_class is None or not hasattr(pipeline_class, "from_pretrained"):
+        raise CheckpointError(f"{folder / 'model_index.json'}: diffusers {diffusers.__version__} has no class {name}")
+    if foreign := next(foreign_parts(index, folder, PipelineSource()), None):
+        raise CheckpointError(foreign)
+    if "num_frames" in inspect.signature(pipeline_class.__call__).parameters:
+        raise CheckpointError(f"{folder}: {name} draws videos, and Darkroom pictures")
+    said, of_file = _of_single_file(spec, folder, index)
+    found = shared.find(resolved, dtype, device)
+    encoders_device = group.second if runtime.gpus > 1 and runtime.parallel == "encoders" else None
+    pipeline, unused = _read(resolved, pipeline_class, index, device, found, encoders_device)
+    denoiser = getattr(pipeline, denoiser_name(index))
+    watch(pipeline.components, denoiser)
+    notes = follow_file(pipeline, spec, said) + of_file + chosen + unused
+    notes += runtime_options.apply(pipeline, denoiser, runtime, device) + safety_note(pipeline.components)
+    split = None
+    if runtime.gpus > 1 and encoders_device is None:
+        check_attention(denoiser)
+        split = group.share(denoiser, runtime.parallel)
+    merger = None
+    if sharing is not None:
+        own = {name: part for name, part in pipeline.components.items() if name not in found}
+        own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
+        merger = _let_runs_share(own, denoiser, runtime, sharing, device)
+    shared.keep(resolved, dtype, device, pipeline.components)
+    step_caches = StepCaches(denoiser) if runtime.cache is not None else None
+    config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
+    config = {key: value for key, value in config.items() if key not in pipeline.components}
+    scale = int(getattr(pipeline, "vae_scale_factor", 8))
+    multiple = size_multiple(pipeline, scale if hasattr(pipeline, "unet") else 2 * scale)
+    tasks = task_classes(pipeline_class)
+    components = dict(pipeline.components)
+    with LOAD_LOCK:
+        controls = load_controls(spec, pipeline_class, device, dtype)
+    return Checkpoint(
+        spec, pipeline_class, tasks, runtime, components, config, device, step_caches, multiple,
+        notes + controls.notes, controls, merger=merger, split=split, encoders_device=encoders_device,
+    )  # fmt: skip
+
+
+def _of_single_file(spec: CheckpointSpec, folder: Path, index: dict[str, Any]) -> tuple[Said, tuple[str, ...]]:
+    """What a file says of how it is sampled, with notes for the operator; nothing of a folder. Raises CheckpointError
+    for what can't be followed."""
+    if not spec.path.is_file():
+        return Said(), ()
+    try:
+        return inspect_file(spec.path, folder, index, PipelineSource(), is_base=spec.base is not None)
+    except BrokenFile as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _read(
+    spec: CheckpointSpec,
+    pipeline_class: type[Any],
+    index: dict[str, Any],
+    device: torch.device,
+    found: Mapping[str, torch.nn.Module],
+    encoders_device: torch.device | None,
+) -> tuple[Any, tuple[str, ...]]:
+    """From the files directly to the device, unless the weights are offloaded; and notes on weights that are not
+    needed. Raises CheckpointError."""
+    # A component that the index leaves out on purpose, such as a safety checker, must be passed as None.
+    absent = {part: None for part, entry in index.items() if entry == [None, None]}
+    options = {
+        "torch_dtype": compute_dtype(spec.runtime.dtype, device),
+        "local_files_only": True,
+        **absent,
+        **found,
+        **runtime_options.loading_options(spec.runtime, denoiser_name(index)),
+    }
+    try:
+        with LOAD_LOCK:
+            return _from_files(spec, pipeline_class, index, options, device, encoders_device)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the libraries raise anything for a broken file
+        if is_out_of_memory(error) or is_device_error(error):  # not the file's fault
+            raise
+        if isinstance(error, SingleFileComponentError):  # it goes on with what a program could do
+            raise CheckpointError(f"{spec.path}: {str(error).splitlines()[0]}") from error
+        if missing := _missing_libraries(error, spec, index):
+            raise CheckpointError(
+                f"{spec.path}: {pipeline_class.__name__} needs {' and '.join(missing)}, not installed here: "
+                "pip install --constraint constraints.txt --editable '.[vision]'"
+            ) from error
+        raise CheckpointError(
+            f"{spec.path} does not load as {pipeline_class.__name__}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _missing_libraries(error: Exception, spec: CheckpointSpec, index: dict[str, Any]) -> tuple[str, ...]:
+    """What components need and is not installed, by what transformers says of it."""
+    text = str(error)
+    if found := NEEDED_LIBRARY.search(text):
+        return ((found[1] or found[2]).lower(),)
+    if "tiktoken" in text:  # it asks for that where it can't read a SentencePiece model, for whatever reason
+        return missing_libraries(spec.path, check_files(spec), index)
+    # an image processor without torchvision is a stand-in, which diffusers then fails to load
+    return ("torchvision",) if "Placeholder" in text else ()
+
+
+def _from_files(
+    spec: CheckpointSpec,
+    pipeline_class: type[Any],
+    index: dict[str, Any],
+    options: dict[str, Any],
+    device: torch.device,
+    encoders_device: torch.device | None,
+) -> tuple[Any, tuple[str, ...]]:
+    on_device = spec.runtime.offload == "none"
+    folder = spec.path if spec.path.is_dir() else spec.base
+    if folder is not None:
+        # weights that a library quantizes while it reads them are made on the device; others are read to the host
+        staged = on_device and device.type != "cpu" and "quantization_config" not in options
+        device_map = {"device_map": device.type} if on_device and device.type != "cpu" and not staged else {}
+        variant = find_variant(spec)
+        notes: list[str] = []
+        if spec.base is not None:
+            denoiser, notes = _denoiser_of_file(spec, index, options)
+            if on_device and (not staged or spec.path.suffix == ".gguf"):  # its weights are no plain tensors
+                denoiser = {name: part.to(device) for name, part in denoiser.items()}
+            options |= denoiser
+        parts, of_parts = load_parts(folder, pipeline_class, index, variant, {**options, **device_map})
+        notes += of_parts
+        pipeline = pipeline_class.from_pretrained(
+            folder, use_safetensors=True, variant=variant, **options, **parts, **device_map
+        )
+    else:
+        notes = check_headers(spec.path, check_files(spec), dict(model_classes(pipeline_class, index)))
+        pipeline, of_folder = load_whole(spec, pipeline_class, index, options)
+        notes += of_folder
+        notes += check_text_encoders(spec.path, pipeline.components)
+        staged = on_device and "quantization_config" not in options
+        if on_device and not staged:
+            pipeline.to(device)
+    if staged:
+        _place(pipeline.components, spec.runtime, device, encoders_device)
+    _to_channels_last(pipeline.components)
+    if encoders_device is not None:
+        for encoder in text_encoders(pipeline.components):
+            call_from(device, encoder, encoders_device)
+    return pipeline, tuple(notes)
+
+
+def _place(
+    components: Mapping[str, Any], runtime: Runtime, device: torch.device, encoders_device: torch.device | None
+) -> None:
+    """From the host to the devices. A denoiser that is quantized here, or divided over several devices, stays on the
+    host until then: the device need not have room for all of its weights."""
+    modules = {name: part for name, part in components.items() if isinstance(part, torch.nn.Module)}
+    if runtime.quantize in runtime_options.QUANTIZED_HERE or (runtime.gpus > 1 and runtime.parallel == "tensor"):
+        del modules[denoiser_name(dict(components))]
+    elsewhere = [] if encoders_device is None else text_encoders(modules)
+    move_modules([part for part in modules.values() if part not in elsewhere], device)
+    if encoders_device is not None:
+        move_modules(elsewhere, encoders_device)
+
+
+def _denoiser_of_file(
+    spec: CheckpointSpec, index: dict[str, Any], options: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The denoiser as an argument of from_pretrained, in place of its quantization; and notes. Raises
+    CheckpointError."""
+    name = denoiser_name(index)
+    kind = getattr(diffusers, index[name][1])
+    quantization = options.pop("quantization_config", None)
+    config = quantization.quant_mapping[name] if quantization is not None else None
+    denoiser, notes = load_denoiser(spec, kind, name, options["torch_dtype"], config)
+    return {name: denoiser}, notes
+
+
+def _to_channels_last(components: dict[str, Any]) -> None:
+    """In place. A codec on a CPU then takes about half the time, and less memory."""
+    for part in components.values():
+        if hasattr(part, "parameters") and all(weight.dim() < 5 for weight in part.parameters()):
+            part.to(memory_format=torch.channels_last)
+
+
+def _let_runs_share(
+    components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing, device: torch.device
+) -> ForwardMerger | None:
+    """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
+    CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
+    unless it caches steps: those caches work within a pass. A codec that pipelines cast around its passes must not be
+    among the components: another run would meet it in the wrong dtype.
+    """
+    merger = None
+    if runtime.cache is None:
+        merger = ForwardMerger(denoiser, sharing)
+        components = {name: part for name, part in components.items() if part is not denoiser}
+    for part in components.values():
+        if isinstance(part, torch.nn.Module):
+            halves = [half for half in (getattr(part, "encoder", None), getattr(part, "decoder", None)) if half]
+            for module in halves if hasattr(part, "decode") and halves else [part]:
+                module.register_forward_pre_hook(sharing.scheduler.yield_point)
+            if device.type == "cpu":
+                for half in halves:
+                    for block in _blocks(half):
+                        block.register_forward_pre_hook(sharing.scheduler.yield_within_pass)
+    return merger
+
+
+def _blocks(half: torch.nn.Module) -> list[torch.nn.Module]:
+    """The parts of a codec's encoder or decoder that come one after another, and theirs."""
+    lists = (each for each in half.modules() if isinstance(each, torch.nn.ModuleList | torch.nn.Sequential))
+    return [block for each in lists for block in each.children()]  # some list None

@@ -1,0 +1,217 @@
+"""`[runtime]` of a catalog file, by the libraries' own features.
+
+Each function raises CheckpointError with the key of an option that the checkpoint or the machine does not support.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from pipelines.catalog.checkpoint_files import (
+    CheckpointError,
+    component_bytes,
+)
+from pipelines.catalog.runtime import FP8_CAPABILITY, check_conflicts, choose_runtime
+from pipelines.device.memory import compute_dtype, free_memory
+from pipelines.device.staged_copy import move_modules
+from pipelines.images.loading.adapter_loading import load_adapter
+from pipelines.images.loading.compilation import compile_denoiser, fuse_projections
+from pipelines.images.loading.fp8 import has_products, quantize_linears
+from pipelines.images.parallel.choice import choose_parallel
+from pipelines.protocol.images import CheckpointSpec, Lora, Runtime, StepCache
+
+HOST: Final = torch.device("cpu")
+QUANTIZED_HERE: Final = frozenset({"fp8", "float8"})  # of weights that were loaded to the host
+LIBRARIES: Final = {"nf4": ("bitsandbytes",), "int8": ("torchao",), "int4": ("torchao", "mslk")}  # by quantize
+
+
+def loading_options(runtime: Runtime, denoiser: str) -> dict[str, Any]:
+    """Arguments of `from_pretrained`. `denoiser` is the component's name: "unet" or "transformer"."""
+    if runtime.quantize == "none" or runtime.quantize in QUANTIZED_HERE:
+        return {}
+    from diffusers import BitsAndBytesConfig, PipelineQuantizationConfig, TorchAoConfig
+
+    try:
+        if runtime.quantize == "nf4":
+            config: Any = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+        else:
+            from torchao.quantization import (  # type: ignore[import-not-found,unused-ignore]
+                Int4WeightOnlyConfig,
+                Int8WeightOnlyConfig,
+            )
+
+            if runtime.quantize == "int4":
+                import mslk  # type: ignore[import-not-found,unused-ignore]  # noqa: F401  # torchao's kernels for it
+
+            config = TorchAoConfig(Int8WeightOnlyConfig() if runtime.quantize == "int8" else Int4WeightOnlyConfig())
+    except ImportError as error:
+        libraries = LIBRARIES[runtime.quantize]
+        raise CheckpointError(
+            f"runtime.quantize: {runtime.quantize!r} needs {' and '.join(libraries)}: pip install {' '.join(libraries)}"
+        ) from error
+    return {"quantization_config": PipelineQuantizationConfig(quant_mapping={denoiser: config})}
+
+
+def resolve(
+    spec: CheckpointSpec, device: torch.device, budget_bytes: int, devices: int = 1
+) -> tuple[Runtime, tuple[str, ...]]:
+    """The options to load with, and notes on what was chosen, for a worker with so many devices and this budget for
+    weights on each.
+
+    Raises CheckpointError for options that defeat each other, or that the worker does not suit.
+    """
+    check_conflicts(spec.runtime)
+    if spec.runtime.gpus > 1:
+        runtime = choose_parallel(spec, devices)
+        return runtime, (f"on {runtime.gpus} devices, parallel = {runtime.parallel!r}",)
+    if not spec.runtime.auto:
+        return spec.runtime, ()
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    chosen, why = choose_runtime(partial(component_bytes, spec, 2), budget_bytes, capability)
+    return chosen, (f"runtime auto: {why}",)
+
+
+def apply(pipeline: Any, denoiser: Any, runtime: Runtime, device: torch.device) -> tuple[str, ...]:
+    """Set the options of a loaded pipeline. It is on the device, or on the host if it is offloaded; a denoiser that is
+    quantized here is on the host, and joins it.
+
+    Returns notes for the operator.
+    """
+    notes: list[str] = []
+    _activate_adapters(pipeline, catalog_adapters(runtime))
+    if hasattr(getattr(pipeline, "vae", None), "enable_slicing"):
+        pipeline.vae.enable_slicing()  # a batch is decoded picture by picture: eight at once take eight times as much
+    if runtime.vae_tiling:
+        if not hasattr(pipeline.vae, "enable_tiling"):
+            raise CheckpointError(f"runtime.vae_tiling: {type(pipeline.vae).__name__} has no tiling")
+        pipeline.vae.enable_tiling()
+    if runtime.quantize == "float8":
+        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=denoiser.dtype)
+    if runtime.attention is not None:
+        _set_attention(denoiser, runtime.attention, compute_dtype(runtime.dtype, device), device)
+    fuse = runtime.compile and not runtime.loras and runtime.quantize in {"none", "fp8"}
+    if fuse:
+        fuse_projections(denoiser)
+    if runtime.quantize == "fp8":
+        notes.append(_quantize_fp8(denoiser, device))
+    if runtime.quantize in QUANTIZED_HERE:
+        move_modules([denoiser], device if runtime.offload == "none" else HOST)
+        free_memory(device)  # what the layers' own weights took, in the allocator's pool for copies
+    if runtime.cache is not None:
+        _cache(denoiser, runtime.cache)
+    if runtime.compile:
+        compile_denoiser(denoiser)
+    if runtime.offload != "none":
+        _offload(pipeline, runtime, device)
+    return tuple(notes)
+
+
+def _activate_adapters(pipeline: Any, adapters: dict[str, Lora]) -> None:
+    for name, lora in adapters.items():
+        try:
+            load_adapter(pipeline, lora.path, name)
+        except CheckpointError as error:
+            raise CheckpointError(f"runtime.loras: {lora.path}: {error}") from error
+    if adapters:
+        pipeline.set_adapters(list(adapters), [lora.weight for lora in adapters.values()])
+
+
+def catalog_adapters(runtime: Runtime) -> dict[str, Lora]:
+    """The catalog's adapters, by their names in diffusers."""
+    return {f"catalog-{number}": lora for number, lora in enumerate(runtime.loras)}
+
+
+def requested_adapters(runtime: Runtime, loras: Iterable[tuple[str, float]]) -> dict[str, Lora]:
+    """A request's adapters in the checkpoint's `lora_folder`, by their names in diffusers: those may have no dot."""
+    if runtime.lora_folder is None:
+        return {}
+    folder = runtime.lora_folder
+    return {
+        f"requested-{name.replace('.', '%2E')}": Lora(folder / f"{name}.safetensors", weight) for name, weight in loras
+    }
+
+
+def _cache(denoiser: Any, cache: StepCache) -> None:
+    from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCacheConfig
+
+    if not hasattr(denoiser, "enable_cache"):
+        raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no step caching")
+    accepted = {"first-block": {"threshold"}, "taylorseer": {"interval"}, "magcache": {"threshold", "mag_ratios"}}
+    options = {name for name in ("threshold", "interval", "mag_ratios") if getattr(cache, name)}
+    if unknown := options - accepted[cache.method]:
+        raise CheckpointError(f"runtime.cache.{min(unknown)}: {cache.method} does not take it")
+    threshold = {} if cache.threshold is None else {"threshold": cache.threshold}
+    match cache.method:
+        case "first-block":
+            config: Any = FirstBlockCacheConfig(**threshold)
+        case "taylorseer":
+            config = TaylorSeerCacheConfig(cache_interval=cache.interval or 5)
+        case "magcache":
+            if not cache.mag_ratios:
+                raise CheckpointError("runtime.cache.mag_ratios: magcache needs the ratios calibrated for a checkpoint")
+            ratios = list(cache.mag_ratios)
+            config = MagCacheConfig(mag_ratios=ratios, num_inference_steps=len(ratios), **threshold)
+    try:
+        denoiser.enable_cache(config)
+    except Exception as error:  # a transformer whose blocks diffusers' hooks do not know
+        raise CheckpointError(f"runtime.cache: {type(denoiser).__name__} has no {cache.method}: {error}") from error
+
+
+def _set_attention(denoiser: Any, name: str, dtype: torch.dtype, device: torch.device) -> None:
+    from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+
+    if name.endswith("_hub"):
+        raise CheckpointError(f"runtime.attention: {name!r} would be downloaded, and nothing here is")
+    if dtype == torch.float32 and _is_of_half_precision(name, device):
+        raise CheckpointError(
+            f"runtime.attention: {name!r} takes bfloat16 and float16, and the denoiser computes in float32; set "
+            "runtime.dtype, or use 'native'"
+        )
+    active, _ = _AttentionBackendRegistry.get_active_backend()
+    try:
+        denoiser.set_attention_backend(name)
+    except Exception as error:  # an unknown name, or a library that is not installed
+        raise CheckpointError(f"runtime.attention: {error}") from error
+    finally:
+        _AttentionBackendRegistry.set_active_backend(active)  # the library sets it for all checkpoints
+    processors = (getattr(module, "processor", None) for module in denoiser.modules())
+    if not any(getattr(each, "_attention_backend", None) == AttentionBackendName(name) for each in processors):
+        raise CheckpointError(f"runtime.attention: the attention of {type(denoiser).__name__} takes no backend")
+
+
+def _is_of_half_precision(name: str, device: torch.device) -> bool:
+    """Whether the library's check of a backend's inputs, which it leaves out while pictures are drawn, says so. Sage's
+    kernels for single architectures check by themselves. Torch's flash attention for CPUs takes float32."""
+    from diffusers.models.attention_dispatch import _AttentionBackendRegistry, _check_qkv_dtype_bf16_or_fp16
+
+    if name == "_native_flash" and device.type == "cpu":
+        return False
+    return _check_qkv_dtype_bf16_or_fp16 in _AttentionBackendRegistry._constraints.get(name, ()) or "sage" in name
+
+
+def _quantize_fp8(denoiser: Any, device: torch.device) -> str:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        raise CheckpointError("runtime.quantize: 'fp8' needs a GPU of compute capability 8.9 or more (Ada, Hopper)")
+    if not has_products(device):
+        raise CheckpointError(
+            f"runtime.quantize: 'fp8' needs another torch: {torch.__version__} does not multiply float8 matrices "
+            f"by rows on this {device.type.upper()}"
+        )
+    try:
+        return str(quantize_linears(denoiser, device))
+    except ValueError as error:
+        raise CheckpointError(f"runtime.quantize: {type(denoiser).__name__}: {error}") from error
+
+
+def _offload(pipeline: Any, runtime: Runtime, device: torch.device) -> None:
+    if device.type == "cpu":
+        raise CheckpointError(f"runtime.offload: {runtime.offload!r} is for a GPU; the device here is the CPU")
+    if runtime.offload == "model":
+        pipeline.enable_model_cpu_offload(device=device)
+        return
+    try:
+        pipeline.enable_group_offload(onload_device=device, offload_type="leaf_level", use_stream=True)
+    except ValueError as error:
+        raise CheckpointError(f"runtime.offload: {type(pipeline).__name__}: {error}") from error

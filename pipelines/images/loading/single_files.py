@@ -1,0 +1,60 @@
+"""A denoiser alone in one file, beside a base folder that has the other components.
+
+Three kinds: plain safetensors in diffusers' or the original names; float8, with or without scales beside the weights;
+GGUF, whose weights stay quantized on the device, where diffusers' quantizer multiplies them out as they are used.
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from pipelines.catalog.checkpoint_files import CheckpointError, stored_as_float8
+from pipelines.catalog.file_layout import DENOISER_PREFIX, SAYS
+from pipelines.device.weight_names import check_names
+from pipelines.images.loading.scaled_weights import load_unscaled
+from pipelines.images.loading.single_file_names import fit
+from pipelines.protocol.images import CheckpointSpec
+
+ORIGINAL_UNET = "input_blocks."  # in the original names of U-Nets, which the library finds by that prefix alone
+
+
+def load_denoiser(
+    spec: CheckpointSpec, kind: type[Any], part: str, dtype: torch.dtype, quantization: Any
+) -> tuple[Any, list[str]]:
+    """Load the file's weights into a model with the base's config. Returns it, and notes for the operator. `part` is
+    the denoiser's name, `quantization` the library's config for it, or None. Raises CheckpointError."""
+    if spec.base is None or not hasattr(kind, "from_single_file"):
+        message = f"{kind.__name__} can't be loaded from a single file; use a diffusers folder"
+        raise CheckpointError(f"{spec.path}: {message}")
+    options = {"config": str(spec.base), "subfolder": part, "torch_dtype": dtype, "local_files_only": True}
+    if spec.path.suffix == ".gguf":
+        if find_spec("gguf") is None:
+            message = "pip install --constraint constraints.txt --editable '.[gguf]'"
+            raise CheckpointError(f"{spec.path} needs the library gguf, which is not installed: {message}")
+        from diffusers import GGUFQuantizationConfig
+        from diffusers.models.model_loading_utils import load_gguf_checkpoint
+
+        source = named_for_library(load_gguf_checkpoint(str(spec.path)))
+        quantization = GGUFQuantizationConfig(compute_dtype=dtype)
+    else:
+        source = named_for_library(load_unscaled(spec.path, dtype, denoiser_alone=True))
+    found = fit(kind, spec.base, part, {name: weight.shape for name, weight in source.items()}, spec.path)
+    unused = {name.removeprefix(DENOISER_PREFIX) for name in found.unused}
+    notes = check_names(spec.path, part, found.model, found.missing, unused)
+    if not found.converted:  # with any other name the library would take all of them for those of the original code
+        source = {name: weight for name, weight in source.items() if name not in found.unused}
+    denoiser = kind.from_single_file(source, quantization_config=quantization, **options)
+    if stored_as_float8(spec):
+        denoiser.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
+    return denoiser, notes
+
+
+def named_for_library(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the denoiser's weights alone, with the prefix if the library looks for it, else without."""
+    names = [name for name in weights if not SAYS.fullmatch(name)]
+    names = [name for name in names if name.startswith(DENOISER_PREFIX)] or names
+    denoiser = {name.removeprefix(DENOISER_PREFIX): weights[name] for name in names}
+    if any(name.startswith(ORIGINAL_UNET) for name in denoiser):
+        return {DENOISER_PREFIX + name: weight for name, weight in denoiser.items()}
+    return denoiser

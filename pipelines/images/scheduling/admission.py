@@ -1,0 +1,121 @@
+"""Whether a waiting picture may start: there is room for it, and it joins others or goes before them."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from pipelines.catalog.weights import WeightsKey, weights_key, weights_state
+from pipelines.images.scheduling.batching import Row
+from pipelines.images.scheduling.row_limits import PassShape, RowLimits
+from pipelines.images.scheduling.scheduler import DeviceScheduler, DeviceTurn
+from pipelines.protocol.images import ControlInput, Runtime, Sampling
+
+MAX_RUNS = 16  # on the device at once: those of a shared forward pass, and paused ones
+MAX_RUNS_OF_KEY = 12  # so that another key's picture finds room
+FIRST = 2  # in the order of those who run: the next one waits for the device when the first one ends
+
+
+class Weights(Protocol):
+    """A checkpoint, as far as admission knows one."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """Return the options that it was loaded with."""
+
+    @property
+    def multiple_px(self) -> int:
+        """Return what both sides of an image that it draws are multiples of."""
+
+    def is_outdated(self, sampling: Sampling, controls: Sequence[ControlInput]) -> bool:
+        """Return whether a file that such a run draws with has changed since it was read into the weights."""
+
+
+class InMemory(Protocol):
+    """A checkpoint in memory."""
+
+    @property
+    def checkpoint(self) -> Weights:
+        """Return its weights."""
+
+    @property
+    def ref_count(self) -> int:
+        """Return how many runs use it."""
+
+
+class Started(Protocol):
+    """A sample that has a thread."""
+
+    @property
+    def row(self) -> Row:
+        """Return the sample."""
+
+    @property
+    def resident(self) -> InMemory:
+        """Return the checkpoint that it draws with."""
+
+    @property
+    def turn(self) -> DeviceTurn:
+        """Return its state at the scheduler."""
+
+
+class Admission:
+    """`runs` are all that have started, `drawing` those that still need the device, `one_by_one` the weights of which
+    two pictures at once come out wrong: the engine's own sets. What all hold between turns stays below `held_bytes`."""
+
+    def __init__(
+        self,
+        runs: Collection[Started],
+        drawing: Collection[Started],
+        one_by_one: Collection[WeightsKey],
+        limits: RowLimits,
+        held_bytes: int,
+    ) -> None:
+        self._runs = runs
+        self._drawing = drawing
+        self._one_by_one = one_by_one
+        self._limits = limits
+        self._held_bytes = held_bytes
+
+    def may_start(self, row: Row, resident: InMemory | None, ahead: int) -> bool:
+        """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
+        if not self._drawing and len(self._runs) < MAX_RUNS:
+            return True
+        if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
+            return False
+        return ahead < FIRST or (resident is not None and self._joins(row, resident))
+
+    def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
+        """If a place is all that a picture lacks, the last of the runs that have not begun gives up its own, if it is
+        behind: its thread ends, and its picture waits again."""
+        full = len(self._runs) >= MAX_RUNS
+        if ahead >= FIRST or not (full or self._of_key(row) >= MAX_RUNS_OF_KEY) or not self._fits_beside(row):
+            return
+        places = [run.turn for run in self._drawing if not run.turn.device_s and (full or run.row.owner == row.owner)]
+        last = scheduler.in_order([row.turn, *places])[-1]
+        if last is not row.turn and not any(run.turn.preempted for run in self._runs):
+            scheduler.preempt(last)
+
+    def _fits_beside(self, row: Row) -> bool:
+        if row.exclusive or any(run.row.exclusive for run in self._runs):
+            return False
+        return sum(run.row.held_bytes() for run in self._runs) + row.held_bytes() <= self._held_bytes
+
+    def _of_key(self, row: Row) -> int:
+        return sum(run.row.owner == row.owner for run in self._runs)
+
+    def _joins(self, row: Row, resident: InMemory) -> bool:
+        """Whether forward passes that others share have room for it."""
+        shape = PassShape.first_of(row.job, resident.checkpoint.multiple_px)
+        sharing = sum(run.turn.shape == shape for run in self._drawing)
+        return 0 < sharing < self._limits.of(shape)
+
+    def is_busy(self, resident: InMemory, row: Row) -> bool:
+        """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
+        together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
+        two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""
+        runtime = resident.checkpoint.runtime
+        if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
+            return resident.ref_count > 0
+        others = [weights_state(run.row.job) for run in self._runs if run.resident is resident]
+        if any(other != weights_state(row.job) for other in others):
+            return True
+        return bool(others) and resident.checkpoint.is_outdated(row.job.sampling, row.job.controls)

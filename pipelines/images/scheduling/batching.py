@@ -1,0 +1,93 @@
+"""Jobs and their pictures: in which order those that wait start, and what each holds. Pure: no tensor, no thread."""
+
+from asyncio import Future
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pipelines.catalog.estimate import Speeds, work_units
+from pipelines.images.scheduling.scheduler import DeviceTurn
+from pipelines.protocol.images import EncodedImage, Event, ImageJob
+
+TRIAL: Final = "trial-"  # ids of the pictures that warmup draws, for nobody
+
+
+@dataclass(slots=True, eq=False)
+class EngineJob:
+    """A job between `submit` and its last event."""
+
+    job: ImageJob
+    emit: Callable[[Event], None]
+    files: dict[int, EncodedImage] = field(default_factory=dict)
+    # Being encoded: each picture's index, the preview's number, and its file
+    previews: deque[tuple[int, int, Future[EncodedImage]]] = field(default_factory=deque)
+    started: bool = False
+    device_s: float = 0.0  # of its runs that have ended
+    step: int = 0
+    merged: bool = False  # a forward pass was shared
+    found: dict[str, Any] = field(default_factory=dict)  # what its pictures' runs showed
+    done: bool = False  # finished, failed or cancelled
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """Picture `index` of a job, waiting or running: one row of the forward passes that it shares."""
+
+    job: ImageJob
+    index: int
+    queued_at: float
+    exclusive: bool = False  # with nothing else on the device: it has run out of memory beside others
+    found: dict[str, Any] = field(default_factory=dict)  # JSON: what its run showed, for the file and the answer
+    turn: DeviceTurn = field(init=False)  # of its run, which has begun or will
+
+    def __post_init__(self) -> None:
+        self.turn = DeviceTurn(0.0, self.owner, since=self.queued_at)
+
+    def start_over(self) -> None:
+        """Its run has ended without a picture. What it is owed, it keeps."""
+        self.turn = DeviceTurn(0.0, self.owner, self.turn.owed_s - self.turn.device_s, since=self.queued_at)
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self.job.owner
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether warmup draws it."""
+        return self.job.id.startswith(TRIAL)
+
+    def units(self) -> float:
+        """Its work (pipelines.catalog.estimate)."""
+        return work_units(self.job) / self.job.n
+
+    def held_bytes(self) -> int:
+        """Upper bound of what its run holds between turns: latents, embeddings, references and an 8-bit canvas.
+
+        A canvas takes 3 bytes a pixel. Latents of 16 channels at an eighth of the side, the most in use, take a quarter
+        of a float a pixel, 1 byte; a second canvas covers two such tensors and the embeddings.
+        """
+        pictures = [*self.job.references, *(control.picture for control in self.job.controls)]
+        references = sum(each.width_px * each.height_px * len(each.mode) for each in pictures)
+        return self.job.width_px * self.job.height_px * 6 + references
+
+
+Order = Callable[[Iterable[DeviceTurn]], Sequence[DeviceTurn]]
+
+
+def start_order(
+    waiting: Iterable[Row], running: Collection[DeviceTurn], speeds: Speeds, in_order: Order
+) -> list[tuple[Row, int]]:
+    """All waiting pictures, in the order in which to start them, and how many of those that run go before each."""
+    rows = {row.turn: row for row in waiting}
+    for turn, row in rows.items():
+        turn.remaining_s = row.units() * speeds.unit_s(row.job.checkpoint)
+    found: list[tuple[Row, int]] = []
+    ahead = 0
+    for turn in in_order([*rows, *running]):
+        if turn in rows:
+            found.append((rows[turn], ahead))
+        else:
+            ahead += 1
+    return found

@@ -1,0 +1,87 @@
+"""The pictures that find which adapters of a checkpoint's folder fit, and that none leaves anything behind."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.images.drawing.looks import NO_CHANGE, ONE_COLOUR, difference, is_plain
+from pipelines.images.warmup.control_checks import Draw
+from pipelines.protocol.images import CheckpointSpec, EncodedImage, ImageJob
+from pipelines.protocol.messages import Abilities, Withdrawn
+
+MAX_ADAPTERS: Final = 16  # that are tried: each is loaded. Others are checked when a call names them
+WEIGHTS: Final = (1.0, 4.0)  # at which one must change the picture: little, or as much as a call may
+LEFT_BEHIND: Final = "the model draws another picture after it"
+Pictures = tuple[EncodedImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChecker:
+    """Tries each adapter alone: it must give a picture of several colours, and another one than `job` without it, which
+    must be the same again afterwards. `refuse` is told of a file after which it is not: the weights are loaded anew."""
+
+    spec: CheckpointSpec
+    draw: Draw
+    job: ImageJob
+    refuse: Callable[[Path, str], None]
+
+    async def find(self, abilities: Abilities) -> Abilities:
+        """What of the folder works. Raises CheckpointError if there are adapters and none fits."""
+        folder = self.spec.runtime.lora_folder
+        files = sorted(folder.glob("*.safetensors")) if folder is not None else []
+        if not files:
+            return abilities
+        plain = await self.draw(self.job)
+        if isinstance(plain, str):
+            raise CheckpointError(f"{self.spec.path}: without an adapter: {plain}")
+        failures = {
+            file.stem: why for file in files[:MAX_ADAPTERS] if (why := await self._try(file, plain)) is not None
+        }
+        if len(failures) == len(files):
+            name, reason = next(iter(failures.items()))
+            raise CheckpointError(
+                f"runtime.lora_folder: no adapter in {folder} fits {self.spec.path}: {name}: {reason}"
+            )
+        return _without(abilities, failures)
+
+    async def _try(self, file: Path, plain: Pictures) -> str | None:
+        """Why it does not work."""
+        found = await self._changes(file, plain)
+        if await self._leaves_something(plain):
+            self.refuse(file, LEFT_BEHIND)
+            return LEFT_BEHIND
+        return found
+
+    async def _changes(self, file: Path, plain: Pictures) -> str | None:
+        """None if the picture with it is another one."""
+        for weight in WEIGHTS:
+            loras = ((file.stem, weight),)
+            drawn = await self.draw(replace(self.job, sampling=replace(self.job.sampling, loras=loras)))
+            if isinstance(drawn, str):
+                return drawn
+            if is_plain(drawn[0]) and not is_plain(plain[0]):
+                return ONE_COLOUR if weight == WEIGHTS[0] else None
+            if difference(plain[0], drawn[0]) > 0:
+                return None
+        return NO_CHANGE
+
+    async def _leaves_something(self, plain: Pictures) -> bool:
+        """Whether the job's picture is another one now. One that differs from draw to draw shows nothing."""
+        again = [await self.draw(self.job)]
+        if _same(plain, again[0]):
+            return False
+        again.append(await self.draw(self.job))
+        return _same(again[0], again[1])
+
+
+def _same(one: Pictures | str, other: Pictures | str) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) and isinstance(other, str)
+    return difference(one[0], other[0]) == 0
+
+
+def _without(abilities: Abilities, failures: Mapping[str, str]) -> Abilities:
+    withdrawn = (Withdrawn(f"the adapter {name}", why) for name, why in failures.items())
+    return replace(abilities, unfit_adapters=tuple(failures), withdrawn=(*abilities.withdrawn, *withdrawn))

@@ -1,0 +1,172 @@
+"""The pictures that warmup draws to try a checkpoint: a small one, and one for each ability."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from pipelines.catalog.plan import in_own_steps, plan_picture
+from pipelines.protocol.images import CheckpointSpec, Encoding, ImageJob, Picture
+from pipelines.protocol.messages import Abilities, ControlledWith
+
+MIN_SIDE: Final = 4  # in multiples of multiple_px
+FIRST_STEPS: Final = 2  # the first of them includes what is built and allocated only once
+PROMPT: Final = "a red house on green grass under a blue sky"
+OTHER_PROMPT: Final = "a portrait of an old man at night, in black and white"
+TEXT: Final = "text"
+REFERENCE: Final = "a reference"
+TWO_REFERENCES: Final = "two references"
+MASK: Final = "a mask"
+TWO_PASSES: Final = "a second pass"
+
+
+class Check(NamedTuple):
+    """A picture to try while `needs` is true of the abilities. `without` is what is withdrawn if it fails."""
+
+    name: str
+    job: ImageJob
+    without: Mapping[str, Any]  # fields of Abilities
+    needs: Callable[[Abilities], bool] = lambda _: True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJobs:
+    """Makes the jobs that try one checkpoint."""
+
+    spec: CheckpointSpec
+    multiple_px: int
+
+    def first(self, abilities: Abilities, *, native: bool) -> Check | None:
+        """Return the picture that a checkpoint with these abilities draws first; None if it has none."""
+        side_px = self._native_px if native else self._side_px
+        if abilities.text:
+            return Check(TEXT, self._job(side_px), {"text": False})
+        if abilities.references:
+            return Check(REFERENCE, self._job(side_px, references=1), {"references": 0})
+        if abilities.mask:
+            return Check(MASK, self._job(side_px, references=1, mask=True), {"mask": False})
+        return None
+
+    def others(self, shown: ImageJob, short: ImageJob) -> Iterator[Check]:
+        """Yield a picture for each input, and one of another shape. `short` is the first picture, `shown`, in the
+        fewest steps in which it is drawn. The other shape has the steps of `shown`: its second is timed."""
+        side_px, steps = self._side_px, short.sampling.steps
+        one, two = (self._job(side_px, references=count, steps=steps) for count in (1, 2))
+        masked = self._job(side_px, references=1, mask=True, steps=steps)
+        yield Check(REFERENCE, one, {"references": 0}, lambda has: has.references > 0)
+        yield Check(TWO_REFERENCES, two, {"references": 1}, lambda has: has.references > 1)
+        yield Check(MASK, masked, {"mask": False}, lambda has: has.mask)
+        yield Check("a picture that is no square", self._wide(shown), {"any_ratio": False})
+
+    def with_way(self, way: ControlledWith, steps: int) -> ImageJob:
+        """Return a job for a control beside a prompt, a reference or a mask."""
+        return self._job(self._side_px, references=int(way != "text"), mask=way == "mask", steps=steps)
+
+    def two_passes(self, abilities: Abilities, shown: ImageJob) -> ImageJob:
+        """The smallest picture with a second pass, when its height is the native side. Also of a checkpoint whose
+        larger pictures are only scaled: abilities are those of its weights."""
+        height_px = width_px = shown.height_px
+        checkpoint = replace(shown.checkpoint, max_area_px=height_px**2, enlarge="redraw")
+        while plan_picture(checkpoint, width_px, height_px, self.multiple_px).finish != "refine":
+            width_px += self.multiple_px
+        sampling = shown.sampling if abilities.any_steps else in_own_steps(shown.sampling)
+        return replace(shown, checkpoint=checkpoint, sampling=sampling, width_px=width_px)
+
+    def compiled_shapes(self, abilities: Abilities, *, refined: bool) -> Iterator[ImageJob]:
+        """Pictures whose shapes would each be compiled while calls wait: at the native size, of one row and of two
+        (more rows take the code of two), and with the second pass if its models have one.
+        """
+        first = self.first(abilities, native=True)
+        if first is None:
+            return
+        yield first.job
+        yield replace(first.job, n=2)
+        if refined and abilities.second_pass:
+            yield self.two_passes(abilities, first.job)
+
+    @property
+    def _native_px(self) -> int:
+        return self.multiple_px * max(1, round(math.sqrt(self.spec.native_area_px) / self.multiple_px))
+
+    @property
+    def _side_px(self) -> int:
+        """A quarter of the native side, in which most checkpoints still draw something."""
+        return min(self._native_px, self.multiple_px * max(MIN_SIDE, self._native_px // self.multiple_px // 4))
+
+    def _wide(self, job: ImageJob) -> ImageJob:
+        """Wider by half, to an odd number of multiples, in the same area as far as the plan goes."""
+        width_px = self.multiple_px * (job.width_px // self.multiple_px * 3 // 2 | 1)
+        area_px = width_px * job.height_px
+        checkpoint = replace(job.checkpoint, native_area_px=area_px, max_area_px=area_px)
+        return replace(job, checkpoint=checkpoint, width_px=width_px)
+
+    def _job(self, side_px: int, *, references: int = 0, mask: bool = False, steps: int = FIRST_STEPS) -> ImageJob:
+        """A square, from up to two references that differ."""
+        pictures = (_gradient(side_px), turned(_gradient(side_px)))
+        return ImageJob(
+            id="probe",
+            checkpoint=replace(self.spec, native_area_px=side_px**2),  # else it would be drawn larger and downscaled
+            prompt=PROMPT,
+            sampling=self.spec.sampling.resolve(steps=steps),
+            width_px=side_px,
+            height_px=side_px,
+            n=1,
+            seed=0,
+            references=pictures[:references],
+            mask=_left_half(side_px) if mask else None,
+            encoding=Encoding(),
+            metadata={},
+            time_limit_s=3600,
+        )
+
+
+def guided(job: ImageJob, scale: float) -> ImageJob:
+    """Return the job with this guidance."""
+    return replace(job, sampling=replace(job.sampling, guidance=scale))
+
+
+def negated(job: ImageJob) -> ImageJob:
+    """Return the job with more words in its negative prompt."""
+    return replace(
+        job, sampling=replace(job.sampling, negative_prompt=f"{job.sampling.negative_prompt} blurred".strip())
+    )
+
+
+def with_other_second(job: ImageJob) -> ImageJob:
+    """Return the job with its second reference turned."""
+    first, second = job.references
+    return replace(job, references=(first, turned(second)))
+
+
+def again(job: ImageJob) -> Iterator[ImageJob]:
+    """The job in more steps from other noise; then from that noise alone, for what draws in no other steps."""
+    more = replace(job.sampling, steps=max(4, 2 * job.sampling.steps))
+    yield replace(job, sampling=more, seed=job.seed + 1)
+    yield replace(job, seed=job.seed + 1)
+
+
+def painted(job: ImageJob) -> list[tuple[int, int, int, int] | None]:
+    """The parts of the picture that the checkpoint has drawn apart, as boxes: under the mask, or in the tiles of a
+    second pass. None is all of it."""
+    left, right = (0, 0, job.width_px // 2, job.height_px), (job.width_px // 2, 0, job.width_px, job.height_px)
+    if job.mask is not None:
+        return [left]
+    return [left, right] if job.width_px > job.height_px else [None]
+
+
+def turned(picture: Picture) -> Picture:
+    """Return a square RGB picture turned clockwise by a quarter."""
+    pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height_px, picture.width_px, 3)
+    return replace(picture, data=np.rot90(pixels, -1).tobytes())
+
+
+def _gradient(side_px: int) -> Picture:
+    ramp = bytes(255 * x // side_px for x in range(side_px) for _ in range(3))
+    return Picture(side_px, side_px, "RGB", ramp * side_px)
+
+
+def _left_half(side_px: int) -> Picture:
+    """A mask that repaints the left half."""
+    return Picture(side_px, side_px, "L", (b"\xff" * (side_px // 2) + b"\0" * (side_px - side_px // 2)) * side_px)

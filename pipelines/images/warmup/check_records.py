@@ -1,0 +1,171 @@
+"""What warmup has found, kept on disk: a checkpoint that has been tried once is not tried again when it is swapped in,
+or when the server starts.
+
+A record is of exactly what was tried: the files (by size, times and, of small ones, content), the options, the device,
+the versions of the libraries and the code here. Anything else is tried anew.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+import pipelines
+from pipelines.protocol.images import CheckpointSpec, Runtime
+from pipelines.protocol.messages import Abilities, AdapterFit, Withdrawn
+
+# What draws, or computes a part of it where it is installed
+LIBRARIES: Final = (
+    "torch", "torchvision", "diffusers", "transformers", "accelerate", "peft", "safetensors", "tokenizers", "numpy",
+    "pillow", "torchao", "bitsandbytes", "gguf", "triton", "xformers", "sageattention", "flash-attn",
+)  # fmt: skip
+CONTENT_BYTES: Final = 2**20  # up to which a file that has no weights counts by its content too
+WEIGHTS: Final = (".safetensors", ".gguf")
+MOST_RECORDS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a record is of, for people too: JSON."""
+
+    facts: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """A digest of all of it."""
+        return _digest([json.dumps(self.facts, sort_keys=True).encode()])
+
+
+def describe(spec: CheckpointSpec, runtime: Runtime, device: torch.device) -> Subject:
+    """A checkpoint's files as they are now, its options with the runtime as it was loaded, the device and the software.
+    Reads small files; blocks."""
+    options = asdict(replace(spec, runtime=runtime, name="", family="", version=0))
+    facts = {
+        "checkpoint": str(spec.path),
+        "options": json.loads(json.dumps(options, default=str)),
+        "files": list_files(spec),
+        "device": _describe_device(device),
+        "versions": _versions(),
+    }
+    return Subject(facts)
+
+
+def list_files(spec: CheckpointSpec) -> list[str]:
+    """A line for each file that is loaded: name, size, the times when its content and its entry changed last, and a
+    digest of a small one's content. Blocks."""
+    sources = (*spec.paths, *(lora.path for lora in spec.runtime.loras), spec.runtime.lora_folder)
+    return [line for source in sources if source is not None for line in _lines(source)]
+
+
+class CheckRecords:
+    """One file a record, in a folder that several workers may share. All calls block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self, subject: Subject) -> Abilities | None:
+        """What was found, `unit_s` included. None if there is no record that can be read."""
+        path = self._path(subject)
+        try:
+            found = _to_abilities(json.loads(path.read_text())["abilities"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"{path} can't be read, so the checkpoint is tried anew: {error}", file=sys.stderr, flush=True)
+            return None
+        return found
+
+    def write(self, subject: Subject, found: Abilities) -> None:
+        """Keep it, in place of an older record. What can't be written is tried anew next time."""
+        path = self._path(subject)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps({"abilities": asdict(found), **subject.facts}, indent=1))
+            part.replace(path)
+            self._drop_oldest()
+        except OSError as error:  # such as a full disk
+            with contextlib.suppress(OSError):
+                part.unlink()
+            print(f"{path} can't be written: {error}", file=sys.stderr, flush=True)
+
+    def _path(self, subject: Subject) -> Path:
+        return self._folder / f"{subject.name}.json"
+
+    def _drop_oldest(self) -> None:
+        written = [(file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json")]
+        for _, file in sorted(written)[: max(0, len(written) - MOST_RECORDS)]:
+            file.unlink(missing_ok=True)
+
+
+def _to_abilities(record: dict[str, Any]) -> Abilities:
+    """From JSON, which has lists for tuples. Raises TypeError, KeyError and ValueError for anything else than was
+    written: Python's JSON has NaN and Infinity."""
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    values["withdrawn"] = tuple(Withdrawn(*each) for each in values["withdrawn"])
+    values["adapter_fits"] = tuple(
+        AdapterFit(name, kind, layers, of, tuple(left_out))
+        for name, kind, layers, of, left_out in values["adapter_fits"]
+    )
+    found = Abilities(**values)
+    for name in ("unit_s", "negative_prompt_above"):
+        if (number := getattr(found, name)) is not None and not math.isfinite(number):
+            raise ValueError(f"{name} is {number}")
+    return found
+
+
+def _lines(source: Path) -> Iterator[str]:
+    files = sorted(file for file in source.rglob("*") if file.is_file()) if source.is_dir() else [source]
+    for file in files:
+        name = file.relative_to(source) if file != source else file.name
+        try:
+            status = file.stat()
+            small = status.st_size <= CONTENT_BYTES and file.suffix not in WEIGHTS
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if small else "-"
+        except OSError as error:
+            yield f"{name} {error.strerror}"
+        else:
+            yield f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {digest}"
+
+
+def _describe_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        return f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory} {torch.version.cuda}"
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()} {capability} {torch.get_num_threads()} threads"
+
+
+def _versions() -> dict[str, str]:
+    return {**{name: _version(name) for name in LIBRARIES}, "python": platform.python_version(), "darkroom": _code()}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "-"
+
+
+def _code() -> str:
+    """A digest of this package's source: a version number does not change with every commit."""
+    return _digest(file.read_bytes() for file in sorted(Path(pipelines.__file__).parent.rglob("*.py")))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:32]

@@ -1,0 +1,115 @@
+"""Builds the flows of chats and of responses."""
+
+from server.build.parts import Parts
+from server.flows.admission import Admission
+from server.flows.chat.any_model import AnyModelChat
+from server.flows.chat.complete import ChatCompletions
+from server.flows.chat.idempotency import KeyedChats
+from server.flows.chat.run import ChatRunner
+from server.flows.chat.upstream import UpstreamChat
+from server.flows.images.create import ImageCreator
+from server.flows.images.idempotency import ImageCalls
+from server.flows.pictured_chat.run import PicturedChat
+from server.flows.responses.compact import Compactor
+from server.flows.responses.conversations import Conversations
+from server.flows.responses.count_tokens import TokenCounter
+from server.flows.responses.create import ResponseCreator
+from server.flows.responses.history import History
+from server.flows.responses.image_tool import ImageToolRunner
+from server.flows.responses.planner import Planner
+from server.flows.responses.retrieve import Responses
+from server.flows.responses.tool_loop import ToolLoop
+from server.services import ChatFlows, ResponseFlows
+
+
+def build_chats(
+    parts: Parts, admission: Admission, creator: ImageCreator, calls: ImageCalls
+) -> tuple[ChatFlows, ResponseFlows]:
+    """Build what a client does with chats and responses. A chat that draws is run as a response is."""
+    runner = _runner(parts)
+    upstream = UpstreamChat(parts.engines.upstreams, runner, parts.telemetry.metrics)
+    completions = _completions(parts, admission, runner)
+    any_model = AnyModelChat(completions, upstream, admission.moderator, admission.limiter, parts.running.drain)
+    loop = _tool_loop(parts, admission, runner, upstream, ImageToolRunner(calls, creator, parts.stores.files))
+    responses = _responses(parts, admission, creator, runner, loop, any_model)
+    pictured = PicturedChat(calls, responses.creator, parts.stores.files, links=parts.settings.links_in_chats)
+    return ChatFlows(completions, upstream, any_model, _keyed(parts, admission), pictured), responses
+
+
+def _runner(parts: Parts) -> ChatRunner:
+    telemetry = parts.telemetry
+    return ChatRunner(
+        parts.engines.chat, telemetry.metrics, telemetry.tracing, parts.stores.database, parts.running.background
+    )
+
+
+def _completions(parts: Parts, admission: Admission, runner: ChatRunner) -> ChatCompletions:
+    return ChatCompletions(
+        parts.served.catalog,
+        admission.moderator,
+        admission.references,
+        runner,
+        time_limit_s=parts.settings.job_time_limit_s,
+        leave_out_pictures=parts.settings.leave_out_pictures,
+    )
+
+
+def _keyed(parts: Parts, admission: Admission) -> KeyedChats:
+    running = parts.running
+    return KeyedChats(running.keyed_chats, parts.stores.calls, admission.limiter, running.background, running.drain)
+
+
+def _tool_loop(
+    parts: Parts, admission: Admission, runner: ChatRunner, upstream: UpstreamChat, image_tool: ImageToolRunner
+) -> ToolLoop:
+    return ToolLoop(
+        runner, upstream, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries
+    )
+
+
+def _responses(
+    parts: Parts,
+    admission: Admission,
+    creator: ImageCreator,
+    runner: ChatRunner,
+    loop: ToolLoop,
+    any_model: AnyModelChat,
+) -> ResponseFlows:
+    catalog, stores = parts.served.catalog, parts.stores
+    history = History(stores.responses, stores.conversations, stores.files, admission.references)
+    planner = Planner(catalog, history, admission.references, creator, parts.settings.job_time_limit_s)
+    stored = Responses(
+        parts.running.responses,
+        stores.responses,
+        stores.files,
+        parts.running.expected_retries,
+        stores.gateways.owner,
+    )
+    return ResponseFlows(
+        _response_creator(parts, admission, planner, history, loop, stored),
+        stored,
+        Conversations(stores.conversations, history, stores.files, admission.limiter),
+        Compactor(catalog, history, any_model, stores.files),
+        TokenCounter(catalog, history, planner, runner, admission.limiter),
+    )
+
+
+def _response_creator(
+    parts: Parts, admission: Admission, planner: Planner, history: History, loop: ToolLoop, stored: Responses
+) -> ResponseCreator:
+    running, settings = parts.running, parts.settings
+    return ResponseCreator(
+        catalog=parts.served.catalog,
+        history=history,
+        planner=planner,
+        loop=loop,
+        responses=stored,
+        active=running.responses,
+        store=parts.stores.responses,
+        expected_retries=running.expected_retries,
+        limiter=admission.limiter,
+        background=running.background,
+        drain=running.drain,
+        retry_grace_s=settings.retry_grace_s,
+        leave_out_pictures=settings.leave_out_pictures,
+    )

@@ -1,0 +1,69 @@
+"""Builds what stands before every flow, and the flows of images."""
+
+from server.backends.local_storage import LocalStorage
+from server.backends.signing import open_signer
+from server.build.parts import Parts
+from server.flows.admission import Admission
+from server.flows.images.create import ImageCreator
+from server.flows.images.idempotency import ImageCalls
+from server.flows.images.jobs import ImageJobs
+from server.flows.images.webhooks import Webhooks
+from server.flows.moderation import Moderator
+from server.flows.rate_limits import RateLimiter
+from server.flows.references import ReferenceLoader
+from server.flows.thumbnails import Thumbnails
+from server.services import ImageFlows
+
+
+def build_admission(parts: Parts) -> Admission:
+    """Build the limits of keys, moderation, and the loading of references."""
+    settings, stores, engines = parts.settings, parts.stores, parts.engines
+    return Admission(
+        RateLimiter(parts.running, engines.chat, stores.claims, settings.max_running_per_key),
+        Moderator(parts.served.policy, engines.classify, stores.database, parts.telemetry.metrics),
+        ReferenceLoader(
+            stores.results,
+            stores.files,
+            engines.decoders,
+            fetch=settings.fetch,
+            fetch_timeout_s=settings.fetch_timeout_s,
+        ),
+    )
+
+
+def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
+    """Build what draws image calls, of images, chats and responses alike."""
+    settings, stores, running, telemetry = parts.settings, parts.stores, parts.running, parts.telemetry
+    return ImageCreator(
+        catalog=parts.served.catalog,
+        engine=parts.engines.image,
+        references=admission.references,
+        moderator=admission.moderator,
+        backlog=running.backlog,
+        ledger=stores.ledger,
+        results=stores.results,
+        call_store=stores.calls,
+        webhooks=stores.webhooks,
+        storage=stores.files,
+        metrics=telemetry.metrics,
+        tracing=telemetry.tracing,
+        background=running.background,
+        crash_points=telemetry.crash_points,
+        max_n=settings.max_n,
+        answers_with_bytes=settings.answers_with_bytes,
+        time_limit_s=settings.job_time_limit_s,
+        keep_prompts=settings.keep_prompts,
+        marks=settings.mark_pictures,
+        signer=open_signer(settings.c2pa_certificate, settings.c2pa_key, marks=settings.mark_pictures),
+    )
+
+
+def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> ImageFlows:
+    """Build what a client does with images."""
+    settings, stores, running = parts.settings, parts.stores, parts.running
+    return ImageFlows(
+        ImageCalls(creator, running, stores.calls, admission.limiter, retry_grace_s=settings.retry_grace_s),
+        ImageJobs(running.calls, stores.calls, stores.files, running.backlog, stores.gateways.owner),
+        Webhooks(stores.webhooks, settings.webhooks, settings.webhook_secret.read_bytes),
+        Thumbnails(stores.files, LocalStorage(settings.thumbnails), parts.engines.decoders),
+    )

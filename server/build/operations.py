@@ -1,0 +1,91 @@
+"""Builds what operators see and change, and a server's part in a cluster."""
+
+from pipelines.catalog.digests import Digests
+from server.accounts.catalogs import CatalogStore
+from server.backends.gateway_link import GatewayLink
+from server.build.parts import Parts
+from server.flows.admission import Admission
+from server.flows.call_recording import CallRecorder
+from server.flows.catalog_edit import EditHistory
+from server.flows.catalog_switch import CatalogSwitch
+from server.flows.catalog_update import CatalogUpdater, FileCatalogUpdater
+from server.flows.checkpoints import CheckpointManager
+from server.flows.cluster_catalog.member import CatalogMember
+from server.flows.cluster_catalog.update import ClusterCatalogUpdater
+from server.flows.operators.policy import PolicyAdmin
+from server.flows.operators.queue import JobQueue, worker_reports
+from server.flows.operators.swaps import CatalogJobs
+from server.flows.peers import Peers
+from server.flows.proof import Proofs
+from server.services import Cluster, Operations
+
+
+def build_operations(parts: Parts, admission: Admission, version: int | None) -> tuple[Cluster | None, Operations]:
+    """Build what operators use, and this server's part in a cluster, if it is one of several: `version` is that of
+    their catalog."""
+    settings, stores, engines = parts.settings, parts.stores, parts.engines
+    checkpoints = CheckpointManager(settings.model_configs, settings.weights)
+    cluster, updater = _build_updater(parts, checkpoints, version)
+    operations = Operations(
+        call_recorder=_call_recorder(parts),
+        job_queue=JobQueue(
+            parts.running,
+            stores.database,
+            lambda: worker_reports((*engines.image.hosts, engines.chat, engines.classify)),
+        ),
+        catalog_jobs=CatalogJobs(updater, stores.database, parts.running.background, stores.gateways),
+        policy=_policy(parts, admission),
+        checkpoints=checkpoints,
+        proofs=Proofs(parts.served.catalog, engines.image, checkpoints, settings.job_time_limit_s),
+    )
+    return cluster, operations
+
+
+def _call_recorder(parts: Parts) -> CallRecorder:
+    settings = parts.settings
+    return CallRecorder(
+        parts.stores.call_log,
+        parts.running.background,
+        refusals_per_minute=settings.logged_refusals_per_minute,
+        keep_prompts=settings.keep_prompts,
+    )
+
+
+def _policy(parts: Parts, admission: Admission) -> PolicyAdmin:
+    return PolicyAdmin(
+        parts.served,
+        admission.moderator,
+        parts.engines.classify,
+        parts.stores.database,
+        path=parts.settings.moderation,
+        weights=parts.settings.weights,
+    )
+
+
+def _build_updater(
+    parts: Parts, checkpoints: CheckpointManager, version: int | None
+) -> tuple[Cluster | None, CatalogUpdater]:
+    """Of a server that is the only one, or of one of several."""
+    settings, catalog = parts.settings, parts.served.catalog
+    folders = {"model_configs": settings.model_configs, "weights": settings.weights}
+    switch = _switch(parts)
+    if settings.gateway_url is None or settings.cluster_secret is None or version is None:
+        history = EditHistory(settings.home / "swaps.json")
+        return None, FileCatalogUpdater(catalog, switch, checkpoints, history, **folders)
+    stores = parts.stores
+    store, digests = CatalogStore(stores.database, stores.gateways.owner), Digests(settings.weight_digests)
+    link = GatewayLink(settings.cluster_secret.get_secret_value())
+    member = CatalogMember(catalog, switch, store, digests, version=version, **folders)
+    cluster = Cluster(link, Peers(stores.gateways, link, stores.database.clock), member)
+    updater = ClusterCatalogUpdater(
+        catalog, member, store, cluster.peers, checkpoints,
+        url=settings.gateway_url, lease_s=settings.lease_s, **folders,
+    )  # fmt: skip
+    return cluster, updater
+
+
+def _switch(parts: Parts) -> CatalogSwitch:
+    engines, digests = parts.engines, Digests(parts.settings.weight_digests)
+    return CatalogSwitch(
+        parts.served.catalog, engines.image, engines.chat, engines.upstreams, digests, preload=parts.settings.preload
+    )

@@ -1,0 +1,128 @@
+"""Builds the five records of what flows are built on."""
+
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from pipelines.catalog.images import Catalog
+from server.accounts.call_log import CallLog
+from server.accounts.calls import CallStore
+from server.accounts.claims import ClaimStore
+from server.accounts.console_sessions import ConsoleSessions
+from server.accounts.conversations import ConversationStore
+from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
+from server.accounts.ledger import Ledger
+from server.accounts.responses import ResponseStore
+from server.accounts.results import ResultStore
+from server.accounts.webhooks import WebhookStore
+from server.backends.decoding.pool import KILL_REASONS, DecoderPool
+from server.backends.engines import build_engines
+from server.backends.fleet import Fleet
+from server.backends.open_storage import open_storage
+from server.backends.upstream import UpstreamClient
+from server.errors import StartError
+from server.moderation.policy import PolicyError, load_policy
+from server.parts import Engines, Running, Served, Stores, Telemetry
+from server.settings import Settings
+from server.state.active_calls import RETRY_WINDOW_S, ActiveCalls
+from server.state.active_chats import ActiveChats
+from server.state.active_responses import ActiveResponses
+from server.state.background_tasks import BackgroundTasks
+from server.state.body_budget import BodyBudget
+from server.state.drain import Drain
+from server.state.expected_retries import ExpectedRetries
+from server.state.image_backlog import Backlog
+from server.state.running_chats import RunningChats
+from server.state.served_catalog import ServedCatalog
+from server.state.served_policy import ServedPolicy
+from server.telemetry.crash_points import CrashPoints
+from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the functions of this package hand on to each other."""
+
+    settings: Settings
+    stores: Stores
+    engines: Engines
+    running: Running
+    served: Served
+    telemetry: Telemetry
+
+
+def build_parts(settings: Settings, catalog: Catalog) -> Parts:
+    """Build the five records. Raises StartError for a policy, an upstream's key or a layout that can't be used."""
+    telemetry = _build_telemetry(settings)
+    served = _build_served(settings, catalog)
+    engines = _build_engines(settings, served)
+    telemetry.metrics.track_decoders(KILL_REASONS, engines.decoders.ended)
+    stores = _build_stores(settings, telemetry.crash_points)
+    return Parts(settings, stores, engines, _build_running(settings, engines.image), served, telemetry)
+
+
+def _build_telemetry(settings: Settings) -> Telemetry:
+    return Telemetry(
+        version("darkroom"), time.time(), Metrics(), Tracing(settings.tracing), CrashPoints(settings.crash_at)
+    )
+
+
+def _build_served(settings: Settings, catalog: Catalog) -> Served:
+    try:
+        policy = load_policy(settings.moderation, settings.weights, catalog.groups)
+    except PolicyError as error:
+        raise StartError(f"The policy of DARKROOM_MODERATION is refused:\n{error}") from error
+    return Served(ServedCatalog(catalog), ServedPolicy(policy))
+
+
+def _build_engines(settings: Settings, served: Served) -> Engines:
+    catalog = served.catalog.current
+    upstreams = UpstreamClient(catalog.upstreams, os.environ, settings.job_time_limit_s)
+    return build_engines(settings, catalog, served.policy.current.checkpoints, upstreams, DecoderPool(settings.pixels))
+
+
+def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
+    database, owner = Database(settings.database_url), uuid.uuid4().hex
+    ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
+    responses, conversations = ResponseStore(database, owner), ConversationStore(database)
+    results = ResultStore(database)
+    naming = (results.recorded, responses.needed, conversations.needed)  # records of files
+    return Stores(
+        database=database,
+        gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),
+        claims=ClaimStore(database, owner) if settings.gateway_url is not None else None,
+        ledger=ledger,
+        calls=CallStore(database, owner, settings.idempotency_s),
+        responses=responses,
+        conversations=conversations,
+        call_log=CallLog(database),
+        results=results,
+        webhooks=WebhookStore(database),
+        console_sessions=ConsoleSessions(database),
+        files=open_storage(settings.pictures, lambda name: any(find([name]) for find in naming)),
+    )
+
+
+def _build_running(settings: Settings, fleet: Fleet) -> Running:
+    backlog = Backlog(
+        settings.max_queue,
+        settings.max_queue_s,
+        settings.max_queue_share_per_key,
+        fleet.unit_s,
+        lambda: len(fleet.alive),
+    )
+    return Running(
+        calls=ActiveCalls(),
+        keyed_chats=ActiveChats(),
+        chats=RunningChats(),
+        responses=ActiveResponses(),
+        backlog=backlog,
+        expected_retries=ExpectedRetries(RETRY_WINDOW_S),
+        background=BackgroundTasks(),
+        bodies=BodyBudget(settings.body_memory_mib * 1024**2, settings.body_memory_per_key_mib * 1024**2),
+        drain=Drain(),
+    )

@@ -1,0 +1,94 @@
+"""The parts of a running server that flows are built on, in five records.
+
+A flow takes a record if it uses several of its fields, else the field. Nothing is global: two servers can live in one
+process.
+"""
+
+from dataclasses import dataclass
+
+from server.accounts.call_log import CallLog
+from server.accounts.calls import CallStore
+from server.accounts.claims import ClaimStore
+from server.accounts.console_sessions import ConsoleSessions
+from server.accounts.conversations import ConversationStore
+from server.accounts.db import Database
+from server.accounts.gateways import GatewayStore
+from server.accounts.ledger import Ledger
+from server.accounts.responses import ResponseStore
+from server.accounts.results import ResultStore
+from server.accounts.webhooks import WebhookStore
+from server.backends.engines import Engines
+from server.backends.storage import Storage
+from server.state.active_calls import ActiveCalls
+from server.state.active_chats import ActiveChats
+from server.state.active_responses import ActiveResponses
+from server.state.background_tasks import BackgroundTasks
+from server.state.body_budget import BodyBudget
+from server.state.drain import Drain
+from server.state.expected_retries import ExpectedRetries
+from server.state.image_backlog import Backlog
+from server.state.running_chats import RunningChats
+from server.state.served_catalog import ServedCatalog
+from server.state.served_policy import ServedPolicy
+from server.telemetry.crash_points import CrashPoints
+from server.telemetry.metrics import Metrics
+from server.telemetry.tracing import Tracing
+
+__all__ = ["Engines", "Running", "Served", "Stores", "Telemetry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """What outlives the process: the tables of the database, and the files."""
+
+    database: Database
+    gateways: GatewayStore
+    claims: ClaimStore | None  # if there may be several gateways
+    ledger: Ledger
+    calls: CallStore
+    responses: ResponseStore
+    conversations: ConversationStore
+    call_log: CallLog
+    results: ResultStore
+    webhooks: WebhookStore
+    console_sessions: ConsoleSessions
+    files: Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs and waits in this process, and ends with it."""
+
+    calls: ActiveCalls
+    keyed_chats: ActiveChats
+    chats: RunningChats
+    responses: ActiveResponses
+    backlog: Backlog
+    expected_retries: ExpectedRetries
+    background: BackgroundTasks
+    bodies: BodyBudget
+    drain: Drain
+
+    @property
+    def total(self) -> int:
+        """Return how many calls, chats and responses run."""
+        return len(self.calls) + len(self.keyed_chats) + len(self.responses)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What keys may use and how it is moderated. Operators may change both while the server runs."""
+
+    catalog: ServedCatalog
+    policy: ServedPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """How the server is observed and tested."""
+
+    version: str
+    started_at: float  # in Unix seconds
+    metrics: Metrics
+    tracing: Tracing
+    crash_points: CrashPoints
