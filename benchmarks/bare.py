@@ -12,8 +12,8 @@ quiet_libraries()
 import diffusers  # noqa: E402
 import torch  # noqa: E402
 
-from pipelines.catalog.images import ImageModel  # noqa: E402
 from pipelines.images.families.call_arguments import max_sequence_length  # noqa: E402
+from server.catalog.images import ImageModel  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

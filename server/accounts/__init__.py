@@ -5,7 +5,6 @@
 - `paging`: pages and periods of lists
 - `keys`: API keys and their limits
 - `copies`: copies of the database while others use it
-- `money`: amounts as integers
 - `ledger`: holds and charges of calls, whatever a call makes
 - `results`: the stored images of calls
 - `usage`: who used what, by key, day and model

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from pipelines.catalog.images import Catalog
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
@@ -23,6 +22,7 @@ from server.backends.engines import build_engines
 from server.backends.fleet import Fleet
 from server.backends.open_storage import open_storage
 from server.backends.upstream import UpstreamClient
+from server.catalog.images import Catalog
 from server.errors import StartError
 from server.moderation.policy import PolicyError, load_policy
 from server.parts import Engines, Running, Served, Stores, Telemetry

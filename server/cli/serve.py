@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
+from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.cli.cluster.token import derive
 from server.cli.connection_limits import (
     ConnectionLimits,

@@ -11,11 +11,11 @@ from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
-from server.accounts.money import format_money
 from server.cli.printing import add_row
 from server.cli.serve import read_catalog
 from server.flows.operators.periods import read_period
 from server.flows.operators.reports import key_names, ledger_entries
+from server.money import format_money
 from server.settings import Settings
 
 MODEL_HEADINGS = {
@@ -32,7 +32,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
         {
             "model": model.name,
             "tier": model.tier,
-            "price": format_money(model.price),
+            "price": format_money(model.price_units),
             "group": model.group,
             "checkpoint": _checkpoint(model.checkpoint),
             "state": _state(model.checkpoint, states),

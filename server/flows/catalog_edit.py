@@ -12,10 +12,10 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable
 
-from pipelines.catalog.images import scaled_qualities
 from pipelines.catalog.suggestion import Setting
 from pipelines.protocol.images import Scalar
 from server.accounts.catalogs import Edit
+from server.catalog.images import scaled_qualities
 from server.errors import BadRequest
 
 log = structlog.stdlib.get_logger("darkroom.swap")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
+from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.errors import BadRequest, NotFound
 from server.flows.catalog_edit import EditHistory, SettingChange, edit_catalog_file, write_text
 from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Tell, say_nothing

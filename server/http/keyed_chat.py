@@ -9,11 +9,11 @@ from functools import partial
 from fastapi import Request, Response
 from starlette.types import ASGIApp
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.backends.upstream import Json, UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import ApiError, ReplayedError
 from server.flows.chat.complete import new_completion_head
 from server.flows.chat.completion import chunks, collect

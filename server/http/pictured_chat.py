@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
+from server.catalog.images import Catalog, ImageModel
 from server.errors import ApiError
 from server.flows.chat.any_model import rename_field
 from server.flows.chat.completion import CompletionHead, chunks, collect

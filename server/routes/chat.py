@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import Admitted, ChatSpec
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.backends.upstream import Json, UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest, EngineFailure
 from server.flows.chat.complete import new_completion_head
 from server.flows.chat.completion import chunks, collect

@@ -11,9 +11,9 @@ from rich.console import Console
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.catalog.images import CatalogError
 from server.accounts.db import Database
 from server.backends.open_storage import open_storage
+from server.catalog.images import CatalogError
 from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE

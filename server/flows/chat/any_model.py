@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatSpec
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure
 from server.flows.chat.complete import ChatCompletions, new_completion_head, new_completion_id
 from server.flows.chat.moderation import chat_moderation_context, check_upstream_chat

@@ -8,9 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from importlib.metadata import version
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest
 from server.flows.chat.completion import CompletionHead
 from server.flows.chat.moderation import chat_moderation_context, chat_texts

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
 from server.flows.moderation import ModerationContext, Moderator
 from server.schemas.validation import check_text_length, iter_strings
 

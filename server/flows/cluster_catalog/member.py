@@ -11,8 +11,8 @@ from pathlib import Path
 import structlog
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import Catalog, CatalogError
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
+from server.catalog.images import Catalog, CatalogError
 from server.errors import ApiError, BadRequest, Conflict
 from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Prepared
 from server.flows.catalog_update import refused

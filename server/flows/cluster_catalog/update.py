@@ -9,9 +9,9 @@ from pathlib import Path
 
 import structlog
 
-from pipelines.catalog.images import CatalogError
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit, TurnLost
 from server.backends.gateway_link import GatewayGone
+from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
 from server.flows.catalog_edit import MAX_EDITS, SettingChange, edited_text
 from server.flows.catalog_switch import CatalogDiff, Tell, say_nothing

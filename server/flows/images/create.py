@@ -14,12 +14,10 @@ from typing import Any
 
 import structlog
 
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Started
 from server.accounts.calls import CallStore
 from server.accounts.keys import Key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
-from server.accounts.money import UNITS_PER_CNY, format_money
 from server.accounts.results import ResultStore, StoredResult
 from server.accounts.store import Write
 from server.accounts.webhooks import WebhookStore
@@ -27,6 +25,7 @@ from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
 from server.backends.signing import PictureSigner
 from server.backends.storage import Storage
+from server.catalog.images import ImageModel
 from server.errors import (
     ApiError,
     BadImageRequest,
@@ -46,6 +45,7 @@ from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
+from server.money import UNITS_PER_CNY, format_money
 from server.state.active_calls import ActiveCall
 from server.state.background_tasks import BackgroundTasks, run_to_completion
 from server.state.detached_task import CancelReason
@@ -145,7 +145,7 @@ class ImageCreator:
         with self._backlog.reserve(job, call):
             try:
                 await self._hold(
-                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price), call, request.webhook
+                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
                 )
                 self._crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
@@ -159,7 +159,7 @@ class ImageCreator:
                     made_from = await asyncio.to_thread(sent_pictures, request)
                     extras.append(partial(origins_write, request, job, finished, made_from))
                 result = await self._to_captured(
-                    call, self._store_and_capture(call, model.price, finished, to_result, extras)
+                    call, self._store_and_capture(call, model.price_units, finished, to_result, extras)
                 )
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
@@ -295,7 +295,7 @@ class ImageCreator:
 
     def _count(self, model: ImageModel, finished: Finished) -> None:
         self._metrics.calls.labels(model.name, "captured").inc()
-        self._metrics.charged_cny.labels(model.name).inc(model.price / UNITS_PER_CNY)
+        self._metrics.charged_cny.labels(model.name).inc(model.price_units / UNITS_PER_CNY)
         self._metrics.pictures.labels(model.name).inc(len(finished.images))
         self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
 

@@ -19,10 +19,10 @@ from server.accounts.keys import (
     rotate_key,
     update_key,
 )
-from server.accounts.money import format_money, parse_money
 from server.accounts.report import Balance
 from server.accounts.usage import months_spent
 from server.errors import BadRequest, Conflict, NotFound
+from server.money import format_money, parse_money
 from server.schemas.keys import CreateKey, KeyEntry, KeyFields, KeyWithSecret, OwnKey
 
 MONEY_FIELDS = ("budget", "monthly_budget")

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.catalog.images import ImageModel
 from server.flows.chat.run import UsageContext
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference

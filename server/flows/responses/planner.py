@@ -6,13 +6,13 @@ Whatever can be known to fail before the chat model runs fails here.
 import asyncio
 from collections.abc import Sequence
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
 from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.catalog.chat import ChatModel
+from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
 from server.flows.chat.run import UsageContext

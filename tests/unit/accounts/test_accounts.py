@@ -18,10 +18,10 @@ from server.accounts import report, results
 from server.accounts.db import Database
 from server.accounts.keys import authenticate, create_key, has_keys, list_keys, revoke_key, update_key
 from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
-from server.accounts.money import format_money, parse_money
 from server.accounts.results import ResultStore
 from server.accounts.tables import Base, ChatUsageRow
 from server.accounts.usage import UsageFilter, usage
+from server.money import format_money, parse_money
 from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)

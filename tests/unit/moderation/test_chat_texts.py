@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifyEvent, ClassifyJob
 from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.backends.engine_host import EngineHost
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest, ModerationBlocked
 from server.flows.chat.moderation import chat_texts, check_upstream_chat
 from server.flows.chat.parse import parse_chat

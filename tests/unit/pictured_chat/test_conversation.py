@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.images import load_catalog
+from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.pictured_chat.conversation import read_conversation
 from server.flows.pictured_chat.image_call import request_fingerprint, to_image_request

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatUsage, TextDelta
 from server.backends.local_storage import LocalStorage
+from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.responses.compact import Compactor, compaction_item
 from server.flows.responses.context import build_context
