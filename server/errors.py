@@ -1,4 +1,4 @@
-"""Every error that a client can get: one exception class each. `server.app` turns them into HTTP answers.
+"""Every error that a client can get: one exception class each. `server.http.errors` makes HTTP answers of them.
 
 ApiError
 ├── Unauthorized 401      ├── UnsupportedMedia 415
