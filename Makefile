@@ -12,7 +12,7 @@ VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -43,6 +43,10 @@ serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the 
 
 bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/guides/offline.md
 	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
+
+wheel: $(STAMP) ## one file in dist/ that pip, pipx and uv install, with the starters in it
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 verify: ## in an unpacked bundle: is every file as it was bundled, and does it suit this machine?
 	@$(PYTHON) -m release.verify

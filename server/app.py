@@ -58,25 +58,9 @@ from server.telemetry.engine_metrics import EngineReport
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
-    images,
-    image_jobs,
-    chat,
-    responses,
-    conversations,
-    models,
-    files,
-    health,
-    console,
-    admin,
-    checkpoints,
-    gateways,
-    account,
-    results,
-    operator_keys,
-    operator_queue,
-    operator_reports,
-    unsupported,
-)
+    images, image_jobs, chat, responses, conversations, models, files, health, console, admin, checkpoints,
+    gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
+)  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
     "x-darkroom-ignored",

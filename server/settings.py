@@ -12,9 +12,9 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from pipelines.protocol.messages import DeviceChoice
+from server.data_folders import default_folder, default_home
 
 PREFIX = "DARKROOM_"
-REPOSITORY = Path(__file__).resolve().parent.parent
 CrashPoint = Literal["after-hold", "after-store", "before-capture-commit", "after-capture-commit"]
 
 
@@ -49,9 +49,19 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on.")
-    home: Path = Field(REPOSITORY / "darkroom-home", description="Folder of the database, results, logs and keys.")
-    weights: Path = Field(REPOSITORY / "weights", description="Base folder of the catalog's checkpoint paths.")
-    model_configs: Path = Field(REPOSITORY / "model_configs", description="The catalog: a TOML file per checkpoint.")
+    home: Path = Field(
+        default_factory=default_home,
+        description="Folder of the database, results, logs and keys: `darkroom-home` in a checkout; of an installed "
+        "wheel `darkroom` in your data folder, such as ~/.local/share.",
+    )
+    weights: Path = Field(
+        default_factory=lambda values: default_folder("weights", values["home"]),
+        description="Base folder of the catalog's checkpoint paths; of an installed wheel in the home.",
+    )
+    model_configs: Path = Field(
+        default_factory=lambda values: default_folder("model_configs", values["home"]),
+        description="The catalog: a TOML file per checkpoint; of an installed wheel in the home.",
+    )
     database: DatabaseUrl | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
     storage: str | None = Field(
         None,

@@ -22,7 +22,7 @@ SIGNED = ("x-darkroom-key", "x-darkroom-server", "x-darkroom-body", "x-darkroom-
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"}
 )
-SECRETS = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")  # the caller's key is signed instead
+SECRETS = ("authorization", "cookie")  # the caller's key is signed instead; `Forwarder` leaves out other key headers
 NOT_SENT = frozenset({*SIGNED, SIGNATURE, *SECRETS, "content-length"})
 OWN_SERVER = "http gateway 0"  # in place of the address that a client has asked
 Headers = list[tuple[str, str]]

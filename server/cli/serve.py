@@ -29,6 +29,7 @@ from server.cli.connection_limits import (
 from server.cli.graceful_shutdown import DrainingServer
 from server.cli.http_protocol import IDLE_S, protocol_class
 from server.cli.reading import reading_shown
+from server.data_folders import write_starters
 from server.errors import StartError
 from server.flows.cluster_catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
@@ -39,6 +40,7 @@ from server.telemetry.logs import configure_logs
 
 log = structlog.stdlib.get_logger("darkroom.serving")
 
+CHOOSE_HOME = "Choose a folder that can be written for the server's files (DARKROOM_HOME)."
 BACKLOG = 128  # also how many connections are accepted before the first of them is looked at
 
 
@@ -77,6 +79,12 @@ def _console() -> Console:
 def _check_start(settings: Settings, console: Console) -> Catalog:
     """Raises StartError for what would stop the server later."""
     try:
+        if write_starters(settings.home, settings.weights, settings.model_configs):
+            text = f"The catalog is in {settings.model_configs}: edit its files, or use `darkroom checkpoints`."
+            console.print(text, markup=False)
+    except OSError as error:
+        raise StartError(f"{error.filename or settings.home}: {error.strerror}. {CHOOSE_HOME}") from error
+    try:
         with reading_shown(console) as tell:
             catalog = catalog_at_start(settings, tell).catalog
     except CatalogError as error:
@@ -88,10 +96,7 @@ def _check_start(settings: Settings, console: Console) -> Catalog:
     except (DatabaseInUse, HomeInUse) as error:
         raise StartError(str(error)) from error
     except OSError as error:
-        reason = f"{error.filename or settings.home}: {error.strerror}"
-        raise StartError(
-            f"{reason}. Choose a folder that can be written for the server's files (DARKROOM_HOME)."
-        ) from error
+        raise StartError(f"{error.filename or settings.home}: {error.strerror}. {CHOOSE_HOME}") from error
     return catalog
 
 

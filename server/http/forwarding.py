@@ -16,7 +16,8 @@ from server.backends.gateway_link import BadSignature, ForwardedRequest, Gateway
 from server.clock import Clock
 from server.errors import DatabaseBusy, Forbidden, Overloaded, RunsElsewhere, StartError
 from server.http.delivery import cancel_on_disconnect
-from server.http.deps import FORWARDED
+from server.http.deps import FORWARDED, key_headers
+from server.http.dialect import dialects_of
 from server.http.errors import send_error
 from server.telemetry.call_trace import current_trace
 
@@ -77,10 +78,14 @@ class Forwarder:
         if scope["query_string"]:
             target += f"?{scope['query_string'].decode('latin-1')}"
         host, port = scope["server"]
+        secret = {name.encode() for name in key_headers(dialects_of(scope))}
+        sent = [
+            (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name not in secret
+        ]
         request = ForwardedRequest(
             method=scope["method"],
             target=target,
-            headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
+            headers=sent,
             body=b"".join(scope[RECORDED]),
             key_id=error.key_id,
             server=f"{scope['scheme']} {host} {port}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 
 NO_NETWORK = ["unshare", "--map-root-user", "--net", "--"]
 LIMIT_S = 1800

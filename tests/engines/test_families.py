@@ -10,7 +10,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Finished, SamplingDefaults
 from pipelines.protocol.messages import Abilities
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.engines.conftest import left_half, plain_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event
 from tests.support.image_jobs import image_job

@@ -25,10 +25,11 @@ from server.app import create_app
 from server.backends.engine_host import EngineHost
 from server.backends.image_upstream.wire import UpstreamLauncher
 from server.backends.job_events import JobEvents
+from server.data_folders import REPOSITORY
 from server.extras import DIALECTS
 from server.http.dialect import Dialect
 from server.services import Services
-from server.settings import REPOSITORY, Settings
+from server.settings import Settings
 
 PROGRESS = Progress(1, 2)
 

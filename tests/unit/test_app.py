@@ -8,8 +8,9 @@ from structlog.testing import capture_logs
 
 from server.app import create_app
 from server.backends.engine_host import EngineHost
+from server.data_folders import REPOSITORY
 from server.services import Services
-from server.settings import REPOSITORY, Settings
+from server.settings import Settings
 
 
 async def test_a_failed_task_or_component_does_not_keep_the_others_from_stopping(

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from release.prove_offline import NotProven, _is_local, isolate
 from release.verify import MANIFEST, differences, main, unsuitable, write_sums
 from release.wheels import BundleFailed, Target, project_requirements, read_wheels, torch_pins, unmet
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 
 TARGET = Target("3.12", "x86_64", "cuda", "2.31")
 UNSHARE = ["unshare", "--map-root-user", "--net"]

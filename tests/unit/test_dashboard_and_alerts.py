@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.metrics import scrape_busy_app
 
 DEPLOY = REPOSITORY / "deploy"

@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 from server.backends.object_storage import SCHEMES
-from server.settings import REPOSITORY, Settings
+from server.data_folders import REPOSITORY
+from server.settings import Settings
 
 DEPLOY = REPOSITORY / "deploy"
 DOCKERFILE = (REPOSITORY / "Dockerfile.cuda").read_text()

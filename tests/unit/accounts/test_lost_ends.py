@@ -19,7 +19,7 @@ from server.accounts.keys import create_key
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import END_LOST, ResponseStore, StoredResponse
 from server.catalog.images import load_catalog
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.harness import free_port
 from tests.support.in_process import InProcess, in_process
 from tests.support.polling import eventually

@@ -8,7 +8,7 @@ from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.catalog.memory import CONTEXT_BYTES, worker_bytes
 from pipelines.catalog.runtime import CONFLICTS, check_conflicts, choose_runtime
 from pipelines.protocol.images import Lora, Quantize, Runtime, StepCache
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.runtime_pairs import OPTIONS, expected
 
 GIB = 2**30

@@ -10,8 +10,9 @@ import pytest
 
 from server.accounts.db import Database
 from server.cli.serve import run as serve
+from server.data_folders import REPOSITORY
 from server.errors import StartError
-from server.settings import REPOSITORY, Settings, unknown_settings
+from server.settings import Settings, unknown_settings
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.in_process import InProcess, in_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

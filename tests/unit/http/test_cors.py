@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from server.app import create_app
-from server.settings import REPOSITORY, Settings
+from server.data_folders import REPOSITORY
+from server.settings import Settings
 
 ASK = {"Access-Control-Request-Method": "POST"}
 

@@ -22,10 +22,11 @@ from pipelines.protocol.chat import (
 )
 from server.accounts.keys import Key
 from server.app import create_app
+from server.data_folders import REPOSITORY
 from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overloaded
 from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
 from server.http.deps import caller
-from server.settings import REPOSITORY, Settings
+from server.settings import Settings
 
 GROUPS = frozenset({"chat", "beta-image-per-call", "alpha-image-per-call"})
 KEY = Key("key_1", "n", "tail", GROUPS, None, datetime.now(UTC), None, None, None, None, False)

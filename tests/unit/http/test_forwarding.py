@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.backends.gateway_link import ForwardedRequest, GatewayGone, GatewayLink
 from server.clock import Clock
+from server.errors import RunsElsewhere
+from server.extras import DIALECTS
 from server.http import forwarding
 from server.http.forwarding import Forwarder
 from tests.support.postgresql import Cluster
@@ -56,6 +59,37 @@ async def test_headers_that_are_not_ascii_are_sent_as_they_came() -> None:
         assert ("x-made-by", "Caf\xe9") in got.headers
     assert b"user-agent: Caf\xe9/1.0\r\n" in heads[0]
     assert b"x-title: \xfc\r\n" in heads[0]
+
+
+async def test_the_callers_key_is_not_sent_on_wherever_a_protocol_has_it() -> None:
+    heads = []
+
+    async def answer(head: bytes, writer: asyncio.StreamWriter) -> None:
+        heads.append(head.decode())
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return await asyncio.Future()
+
+    async def send(_: MutableMapping[str, Any]) -> None:
+        pass
+
+    names = ("authorization", "cookie", "api-key", *(name for dialect in DIALECTS for name in dialect.key_headers))
+    scope = {
+        "app": SimpleNamespace(state=SimpleNamespace(dialects=DIALECTS)),
+        "type": "http", "method": "POST", "scheme": "http", "path": "/v1/messages", "raw_path": b"/v1/messages",
+        "query_string": b"", "server": ("a", 80), forwarding.RECORDED: [b"{}"],
+        "headers": [(name.encode(), b"sk-secret") for name in names] + [(b"idempotency-key", b"one")],
+    }  # fmt: skip
+    found: Any = SimpleNamespace(find=None, in_reader=lambda *_: asyncio.sleep(0, "still there"))
+    async with other_gateway(answer) as url, gateway_link() as link:
+        forwarder = Forwarder(found, link, Clock())
+        elsewhere = RunsElsewhere("It runs there.", owner="other", key_id="key_1")
+        await forwarder.answer(scope, elsewhere, url)(scope, receive, send)
+    assert "sk-secret" not in heads[0]
+    assert "x-darkroom-key: key_1" in heads[0]
+    assert "idempotency-key: one" in heads[0]
 
 
 async def test_an_answer_goes_on_while_the_database_is_away_and_ends_once_its_server_is_given_up(

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from server.accounts import report
 from server.backends.image_upstream import drawing, wire
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.image_servers import CARD, ImageServer, image_server, pictures, stream
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.marks import DRAWN, xmp_source

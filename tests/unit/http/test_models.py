@@ -4,7 +4,7 @@ from pathlib import Path
 
 from server.catalog.images import load_catalog
 from server.catalog.sizes import resolve_size
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 from tests.support.in_process import in_process
 
 

@@ -24,6 +24,7 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from server.app import create_app
+from server.data_folders import REPOSITORY
 from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import NotFound
@@ -57,7 +58,7 @@ from server.schemas.moderation import ModerationTestRequest
 from server.schemas.operators import CreateOperator
 from server.schemas.response_object import function_item, image_item, message_item, reasoning_item, text_part
 from server.schemas.responses import CompactBody, ResponseBody
-from server.settings import REPOSITORY, Settings
+from server.settings import Settings
 from tests.support.openapi import Json, check, operations, response
 
 BODIES: dict[str, type[BaseModel]] = {

@@ -12,10 +12,10 @@ import pytest
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Abilities
 from server.catalog.images import CatalogError, load_catalog
+from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.images.controls import ControlRequest, check_controls
 from server.flows.references import Reference
-from server.settings import REPOSITORY
 from tests.support.in_process import InProcess, in_process, png
 
 TABLES = """

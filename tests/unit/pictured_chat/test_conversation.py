@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from server.catalog.images import load_catalog
+from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.pictured_chat.conversation import read_conversation
 from server.flows.pictured_chat.image_call import request_fingerprint, to_image_request
@@ -15,7 +16,6 @@ from server.http.pictured_chat import draws
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
 from server.schemas.validation import validate
-from server.settings import REPOSITORY
 
 CATALOG = load_catalog(REPOSITORY / "model_configs", Path("/weights"))
 

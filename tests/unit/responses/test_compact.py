@@ -11,13 +11,13 @@ from pydantic import TypeAdapter
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatUsage, TextDelta
 from server.backends.local_storage import LocalStorage
 from server.catalog.images import load_catalog
+from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.responses.compact import Compactor, compaction_item
 from server.flows.responses.context import build_context
 from server.flows.responses.items import to_stored
 from server.schemas.response_items import Item
 from server.schemas.responses import CompactBody
-from server.settings import REPOSITORY
 from server.state.served_catalog import ServedCatalog
 
 ITEM: TypeAdapter[Any] = TypeAdapter(Item)

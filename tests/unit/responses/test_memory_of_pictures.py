@@ -14,8 +14,8 @@ import pytest
 from pipelines.protocol.images import ImageJob
 from server.accounts import conversations
 from server.accounts.keys import KeyChanges, create_key
+from server.data_folders import REPOSITORY
 from server.flows.responses import items
-from server.settings import REPOSITORY
 from tests.support.file_counter import FileCounter
 from tests.support.in_process import InProcess, in_process, png
 from tests.support.polling import eventually

@@ -1,0 +1,54 @@
+"""The folders of a server whose settings name none. In a checkout, its container and its bundle they are beside the
+code. An installed wheel has them in the user's data folder, and brings the starters (a catalog and demo checkpoints),
+which the first start copies there, to be edited."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STARTERS = Path(__file__).resolve().parent / "starters"  # setup.py puts it into the wheel
+NAMED_STARTER = re.compile(r'^(\s*checkpoint\s*=\s*)"(starter-[a-z]+)"', re.MULTILINE)
+
+
+def is_installed() -> bool:
+    """Return whether this code was installed from a wheel."""
+    return STARTERS.is_dir()
+
+
+def user_data_folder() -> Path:
+    """Return the folder in which this user's programs keep their data (XDG Base Directory Specification; on macOS the
+    Library)."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "darkroom"
+    given = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share") / "darkroom"
+
+
+def default_home() -> Path:
+    """Return the folder of the database, results, logs and keys."""
+    return user_data_folder() if is_installed() else REPOSITORY / "darkroom-home"
+
+
+def default_folder(name: str, home: Path) -> Path:
+    """Return the folder of the weights or of the catalog; a wheel's are in the home."""
+    return (home if is_installed() else REPOSITORY) / name
+
+
+def write_starters(home: Path, weights: Path, model_configs: Path) -> bool:
+    """Copy the wheel's starters into a home that has no catalog yet, and return whether it did. A catalog elsewhere
+    is the operator's own: nothing is copied for it."""
+    if not is_installed() or model_configs.exists() or model_configs != default_folder("model_configs", home):
+        return False
+    own_weights = default_folder("weights", home)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    shutil.copytree(STARTERS / "weights", own_weights, dirs_exist_ok=True)
+    unfinished = home / f".model_configs-{os.getpid()}"
+    shutil.copytree(STARTERS / "model_configs", unfinished)
+    if weights != own_weights:  # the catalog's paths begin there
+        for file in unfinished.glob("*.toml"):
+            file.write_text(NAMED_STARTER.sub(rf"\1'{own_weights}/\2'", file.read_text("utf-8")), "utf-8")
+    unfinished.rename(model_configs)  # whole or not at all
+    return True

@@ -1,0 +1,96 @@
+"""The wheel, installed into an empty environment: it starts in a folder elsewhere, with its starters and without a
+checkout, and a later start keeps the catalog that was edited meanwhile."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.support.harness import CALL_LIMIT_S, REPOSITORY, START_LIMIT_S, free_port
+
+MODEL = "beta-2.5-flash-image-count"
+
+
+@pytest.fixture(scope="module")
+def darkroom(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel, install it and return its command. The dependencies are this environment's; the checkout, which
+    is installed there as editable, is out of reach: only `site` would follow its .pth file."""
+    folder = tmp_path_factory.mktemp("wheel")
+    wanted = ["--no-deps", "--quiet", "--disable-pip-version-check"]
+    build = [sys.executable, "-m", "pip", "wheel", *wanted, "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*build, str(REPOSITORY)], check=True, timeout=START_LIMIT_S)
+    (wheel,) = folder.glob("darkroom-*.whl")
+    environment = folder / "environment"
+    venv.create(environment, symlinks=True)
+    python = environment / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", *wanted, "--no-index", str(wheel)]
+    subprocess.run(install, check=True, timeout=START_LIMIT_S)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return environment / "bin" / "darkroom"
+
+
+@contextlib.contextmanager
+def serving(darkroom: Path, folder: Path) -> Iterator[httpx.Client]:
+    """Run `darkroom serve` in an empty folder, with the data in another, until it is ready; then stop it."""
+    port, data = free_port(), folder / "user data"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DARKROOM_", "PYTHON"))}
+    environment |= {"XDG_DATA_HOME": str(data), "DARKROOM_PORT": str(port), "DARKROOM_DEVICE": "cpu"}
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir(exist_ok=True)
+    log = folder / "log"
+    with log.open("ab") as output:
+        command = [str(darkroom), "serve"]
+        process = subprocess.Popen(command, env=environment, cwd=elsewhere, stdout=output, stderr=output)
+    try:
+        base = f"http://127.0.0.1:{port}"
+        end = time.monotonic() + START_LIMIT_S
+        while not _is_ready(base):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        key = (data / "darkroom" / "dev-key").read_text().strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        with httpx.Client(base_url=base, headers=headers, timeout=CALL_LIMIT_S, trust_env=False) as client:
+            yield client
+        assert list(elsewhere.iterdir()) == []
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(START_LIMIT_S)
+
+
+def _is_ready(base: str) -> bool:
+    try:
+        return httpx.get(f"{base}/readyz", timeout=60, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_an_installed_wheel_draws_with_its_starters_and_keeps_an_edited_catalog(darkroom: Path, tmp_path: Path) -> None:
+    home = tmp_path / "user data" / "darkroom"
+    with serving(darkroom, tmp_path) as client:
+        body = {"model": MODEL, "prompt": "a red boat at sea", "size": "512x512", "seed": 3, "response_format": "url"}
+        answer = client.post("/v1/images/generations", json=body).raise_for_status().json()
+        image = Image.open(io.BytesIO(client.get(answer["data"][0]["url"]).raise_for_status().content))
+        assert image.size == (512, 512)
+        low, high = zip(*image.convert("RGB").getextrema(), strict=True)
+        assert max(high) - min(low) > 100, "an image, and not one colour"
+        assert "<html" in client.get("/console").text
+        assert MODEL in {model["id"] for model in client.get("/v1/models").json()["data"]}
+    for catalog in (home / "model_configs").glob("*.toml"):
+        catalog.write_text(catalog.read_text().replace(MODEL, f"{MODEL}-mine"))
+    with serving(darkroom, tmp_path) as client:
+        names = {model["id"] for model in client.get("/v1/models").json()["data"]}
+        assert f"{MODEL}-mine" in names
+        assert MODEL not in names
