@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from server.backends.gateway_link import GatewayLink
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
+from server.flows.catalog.member import CatalogMember
 from server.flows.chat.any_model import AnyModelChat
 from server.flows.chat.complete import ChatCompletions
 from server.flows.chat.idempotency import KeyedChats
 from server.flows.chat.upstream import UpstreamChat
 from server.flows.checkpoints import CheckpointManager
-from server.flows.cluster_catalog.member import CatalogMember
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks

@@ -15,18 +15,18 @@ from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A key's money in 1/10000 CNY. `budget` None is no limit."""
+    """A key's money. `budget_units` None is no limit."""
 
     key_id: str
     name: str
-    budget: int | None
-    spent: int
-    held: int
+    budget_units: int | None
+    spent_units: int
+    held_units: int
 
     @property
-    def available(self) -> int | None:
+    def available_units(self) -> int | None:
         """What the key may still spend; None is no limit."""
-        return None if self.budget is None else self.budget - self.spent - self.held
+        return None if self.budget_units is None else self.budget_units - self.spent_units - self.held_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Entry:
     call_id: str
     key_id: str
     model: str
-    amount: int
+    amount_units: int
     created_at: datetime
 
 
@@ -95,9 +95,9 @@ def check(database: Database) -> list[str]:
             *_orphans(session),
         ]
     problems += [
-        f"key {balance.key_id} is over its budget by {-balance.available}"
+        f"key {balance.key_id} is over its budget by {-balance.available_units}"
         for balance in balances(database)
-        if balance.available is not None and balance.available < 0
+        if balance.available_units is not None and balance.available_units < 0
     ]
     return problems
 

@@ -31,7 +31,7 @@ from server.cli.http_protocol import IDLE_S, protocol_class
 from server.cli.reading import reading_shown
 from server.data_folders import write_starters
 from server.errors import StartError
-from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services

@@ -68,8 +68,19 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Name", "Budget", "Spent", "Held", "Available", title="Balances (CNY)")
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
-            limits = ["no limit" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
-            add_row(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
+            limits = [
+                "no limit" if amount is None else format_money(amount)
+                for amount in (row.budget_units, row.available_units)
+            ]
+            add_row(
+                table,
+                row.key_id,
+                row.name,
+                limits[0],
+                format_money(row.spent_units),
+                format_money(row.held_units),
+                limits[1],
+            )
     return table
 
 

@@ -23,7 +23,7 @@ from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalo
 from server.catalog.new_file import NewModel, catalog_text, name_for
 from server.catalog.sizes import Tier
 from server.errors import BadRequest, NotFound
-from server.flows.catalog_edit import SettingChange
+from server.flows.catalog.edit import SettingChange
 from server.money import format_money
 
 NOISE = "sampling.scheduler_config"

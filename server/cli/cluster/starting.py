@@ -32,7 +32,7 @@ from server.cli.cluster.token import ClusterSecrets, derive_secrets, make_token,
 from server.cli.reading import reading_shown
 from server.cli.serve import create_first_key, create_webhook_secret, read_catalog, require_checkpoints
 from server.errors import DatabaseBusy, StartError, StorageFailed
-from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.catalog.start import catalog_at_start
 from server.settings import Settings
 
 READY_LIMIT_S = 600.0

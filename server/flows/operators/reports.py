@@ -58,7 +58,7 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str]) -> list[L
             key_name=names.get(entry.key_id, ""),
             call_id=entry.call_id,
             model=entry.model,
-            amount=format_money(entry.amount),
+            amount=format_money(entry.amount_units),
         )
         for entry in entries
     ]

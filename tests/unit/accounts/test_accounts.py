@@ -103,13 +103,13 @@ def test_a_captured_call_is_charged_once(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=5000)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    assert report.balances(database)[0].held == 1000
+    assert report.balances(database)[0].held_units == 1000
     capture(ledger, "c1", [result("r1")])
     capture(ledger, "c1", [result("r2")])  # repeated: nothing more is written
     with pytest.raises(HoldLost):
         capture(ledger, "c1", [result("r2")], price=999)
     assert not ledger.void("c1", "late")
-    assert report.balances(database)[0].available == 4000
+    assert report.balances(database)[0].available_units == 4000
     assert ResultStore(database).find_file("r1.png") == result("r1")
     assert ResultStore(database).recorded(["r1.png", "r2.png"]) == {"r1.png"}
     assert clean(database)
@@ -136,9 +136,9 @@ def test_a_call_without_images_is_charged_what_it_cost_of_what_it_holds(database
         with pytest.raises(ValueError, match="holds 800 units"):
             ledger.capture("chat_1", price)
     ledger.capture("chat_1", 123, [lambda session: session.add(tokens)])
-    assert [(entry.call_id, entry.amount) for entry in report.entries(database)] == [("chat_1", 123)]
+    assert [(entry.call_id, entry.amount_units) for entry in report.entries(database)] == [("chat_1", 123)]
     balance = report.balances(database)[0]
-    assert (balance.spent, balance.held, balance.available) == (123, 0, 877)
+    assert (balance.spent_units, balance.held_units, balance.available_units) == (123, 0, 877)
     assert usage(database, UsageFilter(), [])[0].amount == 123
     assert clean(database)
 
@@ -148,7 +148,7 @@ def test_a_free_call_needs_no_money_and_has_an_entry(database: Database) -> None
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id, price=0))
     capture(ledger, "c1", [result("r1")], price=0)
-    assert [entry.amount for entry in report.entries(database)] == [0]
+    assert [entry.amount_units for entry in report.entries(database)] == [0]
     assert clean(database)
 
 
@@ -260,7 +260,7 @@ def test_many_threads_spend_a_budget_and_not_more(database: Database) -> None:
         if name.endswith("7"):
             ledger.void(name, "engine_failed")
             return spend(f"{name}x")
-        available.append(report.balances(database)[0].available or 0)
+        available.append(report.balances(database)[0].available_units or 0)
         capture(ledger, name, [result(name)])
         captured.append(name)
         return None
@@ -272,7 +272,7 @@ def test_many_threads_spend_a_budget_and_not_more(database: Database) -> None:
         thread.join()
     assert len(captured) == 10
     assert min(available) == 0
-    assert report.balances(database)[0].available == 0
+    assert report.balances(database)[0].available_units == 0
     assert clean(database)
 
 
@@ -288,7 +288,7 @@ def test_old_results_expire_and_their_charges_stay(database: Database) -> None:
     assert ResultStore(database).recorded(["r1.png", "r2.png"]) == set()
     assert ResultStore(database).find_file("r1.png") is None
     assert report.check(database) + results.check(database, lambda _: False) == []
-    assert report.balances(database)[0].spent == 1000
+    assert report.balances(database)[0].spent_units == 1000
 
 
 def test_changing_a_key_leaves_its_other_fields(database: Database) -> None:

@@ -99,7 +99,7 @@ def test_a_file_that_cannot_grow_refuses_calls_until_it_can(database: Database, 
     with file_size_limit(log_bytes), pytest.raises(DatabaseFailed) as refused:
         ledger.hold(call("c1", key.id))
     assert "I/O error" in refused.value.reason
-    assert balances(database)[0].held == 0
+    assert balances(database)[0].held_units == 0
     ledger.hold(call("c1", key.id))
     capture(ledger, "c1", [result("r1")])
     assert clean(database)

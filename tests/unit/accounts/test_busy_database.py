@@ -69,9 +69,9 @@ async def test_a_locked_database_refuses_writes_and_delays_no_read(database: Dat
         assert isinstance(error, Overloaded)
         assert not error.began
         assert int(error.headers["Retry-After"]) >= 1
-    assert report.balances(database)[0].held == 0
+    assert report.balances(database)[0].held_units == 0
     await ledger.in_writer(ledger.hold, call("c20", key.id))
-    assert report.balances(database)[0].held == 1000
+    assert report.balances(database)[0].held_units == 1000
 
 
 @ON_SQLITE
@@ -176,7 +176,7 @@ async def test_a_locked_row_is_waited_for_and_not_for_ever(database: Database) -
             await hold
     assert "lock timeout" in refused.value.reason
     await ledger.in_writer(ledger.hold, call("c2", key.id))
-    assert report.balances(database)[0].held == 1000
+    assert report.balances(database)[0].held_units == 1000
 
 
 @ON_POSTGRESQL
@@ -198,5 +198,5 @@ async def test_the_restart_of_postgresql_is_survived(database: Database, cluster
     await capturing
     assert await database.in_reader(authenticate, database, secret) == key
     await ledger.in_writer(ledger.hold, call("c3", key.id))
-    assert report.balances(database)[0].held == 1000
+    assert report.balances(database)[0].held_units == 1000
     assert clean(database)

@@ -61,7 +61,7 @@ def test_what_ended_badly_gives_its_money_back_all_the_same(database: Database, 
     jump(by_s)
     time.sleep(0.1)
     assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
-    assert balances(database)[0].held == 0
+    assert balances(database)[0].held_units == 0
 
 
 def spend(database: Database, ledger: Ledger, key_id: str, names: str) -> list[str]:
@@ -158,7 +158,7 @@ def test_a_hold_of_the_time_when_the_databases_clock_was_ahead_lapses(
     ledger.hold(call("c1", key.id))  # then it could not be voided
     monkeypatch.setattr(database, "lease_now", real)
     assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
-    assert balances(database)[0].available == 1000
+    assert balances(database)[0].available_units == 1000
 
 
 @ON_POSTGRESQL

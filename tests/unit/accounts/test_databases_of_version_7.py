@@ -130,7 +130,7 @@ def test_responses_are_read(database: Database) -> None:
 
 def test_keys_and_money_are_read(database: Database) -> None:
     (balance,) = report.balances(database)
-    assert (balance.budget, balance.spent, balance.held) == (5000, 1000, 0)
+    assert (balance.budget_units, balance.spent_units, balance.held_units) == (5000, 1000, 0)
     assert ResultStore(database).find_file("a.png") == StoredResult("a.png", "image/png", 8, 9, 100, "0" * 64, 0)
     assert report.check(database) == []
     (key,) = list_keys(database)

@@ -70,13 +70,13 @@ def test_processes_that_are_killed_while_they_spend_never_overspend_or_lose_mone
     captured = set().union(*(captured_by(process) for process in [*killed, survivor]))
     assert [process.returncode for process in [*killed, survivor]] == [-signal.SIGKILL] * 3 + [0]
 
-    stuck = report.balances(database)[0].held // 1000
+    stuck = report.balances(database)[0].held_units // 1000
     assert stuck <= 3  # a process holds one call at a time
     ledger = Ledger(database, "next")
     assert ledger.void_orphans() == stuck
     captured |= captured_by(spender(url, key.id, calls=stuck + 1))
     balance = report.balances(database)[0]
-    assert (balance.spent, balance.held, balance.available) == (100_000, 0, 0)
+    assert (balance.spent_units, balance.held_units, balance.available_units) == (100_000, 0, 0)
     assert captured <= ResultStore(database).recorded(captured)
     assert len(report.entries(database, limit=1000)) == 100
     assert clean(database)

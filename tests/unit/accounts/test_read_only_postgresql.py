@@ -52,7 +52,7 @@ async def test_a_call_is_refused_and_a_drawn_picture_is_charged_once_when_it_is_
     await capturing
     assert not database.is_read_only
     await ledger.in_writer(ledger.hold, call("c3", key.id))
-    assert (len(report.entries(database)), report.balances(database)[0].held) == (1, 1000)
+    assert (len(report.entries(database)), report.balances(database)[0].held_units) == (1, 1000)
     assert clean(database)
 
 

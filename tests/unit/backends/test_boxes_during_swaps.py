@@ -19,9 +19,9 @@ from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet, Member
 from server.backends.upstream import UpstreamClient
 from server.catalog.images import load_catalog
-from server.flows.catalog_switch import CatalogSwitch
-from server.flows.cluster_catalog.files import parse, read_files, weight_sums
-from server.flows.cluster_catalog.member import CatalogMember, Proposal
+from server.flows.catalog.files import parse, read_files, weight_sums
+from server.flows.catalog.member import CatalogMember, Proposal
+from server.flows.catalog.switch import CatalogSwitch
 from server.state.served_catalog import ServedCatalog
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker

@@ -16,7 +16,7 @@ from server.catalog.images import Catalog, load_catalog
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
-from server.flows.catalog_edit import EditHistory, edit_catalog_file
+from server.flows.catalog.edit import EditHistory, edit_catalog_file
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file

@@ -18,7 +18,7 @@ from server.backends.fleet import Fleet, Plan
 from server.backends.upstream import UpstreamClient
 from server.catalog.images import Catalog
 from server.errors import BadRequest, Conflict, StartError
-from server.flows.catalog_edit import SettingChange
+from server.flows.catalog.edit import SettingChange
 from server.schemas.swaps import Stage
 from server.state.served_catalog import ServedCatalog
 
