@@ -9,10 +9,12 @@ PIP    := $(BIN)/pip $(if $(wildcard wheels/*.whl),--isolated) --quiet --disable
 INSTALL = $(PIP) install $(if $(wildcard wheels/*.whl),--no-index --find-links wheels) --constraint constraints.txt
 # A folder with torchvision, where the installed torch has none: some families need it
 VISION  := $(BIN)/python -m tests.support.vision .nightly/torchvision
+# The workers take tests from each other, so that none waits for another's long file
+PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --durations-min 2
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly families clients conformance check format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -57,11 +59,15 @@ install-offline: verify ## in an unpacked bundle: verify it, and install it from
 prove-offline: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## start, draw and chat in a network namespace without a route; shows that nothing tried to leave
 	@unshare --map-root-user --net -- $(BIN)/python -m release.prove_offline
 
-test: check clients ## every test, real server and SDK included
-	@$(BIN)/pytest tests/starters tests/e2e tests/engines tests/gpu --numprocesses 2 --dist loadfile --no-loadscope-reorder
+test: $(STAMP) lint ## every test but the nightly ones, real server and SDK included: ten minutes on two cores
+	@$(MAKE) --no-print-directory --jobs 2 types clients
+	@$(PYTEST) tests
+
+nightly-turn: $(STAMP) ## twenty minutes of the nightly tests, other ones at each commit
+	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --minutes 20 --turn $$(git rev-list --count HEAD || echo 0)
 
 nightly: $(STAMP) ## slow tests, and every family of checkpoints on the oldest and the newest diffusers that pyproject.toml allows
-	@PYTHONPATH=$$($(VISION)) $(BIN)/pytest tests -m nightly --ignore tests/engines/test_families.py
+	@PYTHONPATH=$$($(VISION)) $(PYTEST) tests -m nightly --ignore tests/engines/test_families.py
 	@for wanted in '==0.38.0' ''; do \
 		folder=.nightly/diffusers$$wanted; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $$folder "diffusers$$wanted"; \
@@ -85,12 +91,19 @@ $(CLIENTS): tests/clients/constraints.txt tests/clients/requirements.txt tests/n
 conformance: $(STAMP) $(CLIENTS) ## SDKs and suites of others against one server: the tables of docs/reference/conformance.md; SUITES=folder with their copies
 	@$(BIN)/python -m benchmarks.conformance $(if $(SUITES),--suites $(SUITES))
 
-check: $(STAMP) ## lint, types, import rules, unit tests: under two minutes
+check: $(STAMP) lint ## lint, import rules, types, the quick unit tests: under two minutes
+	@$(MAKE) --no-print-directory --jobs 2 types quick
+
+lint: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest tests/unit --numprocesses 2 --dist loadfile
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+quick: $(STAMP)
+	@$(PYTEST) tests/unit -m 'not nightly and not slow'
 
 format: $(STAMP) ## rewrite the code in the house format
 	@$(BIN)/ruff check --fix .
@@ -133,7 +146,7 @@ $(SUPPLY): release/tools.txt
 
 screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/guides/console.md, by the console's browser tests
 	@mkdir -p docs/guides/console
-	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py
+	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py -m 'nightly or not nightly'
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory

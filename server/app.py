@@ -198,7 +198,7 @@ def _register_shutdown(services: Services, shutdown: AsyncExitStack) -> None:
     shutdown.push_async_callback(services.engines.image.stop)
     shutdown.push_async_callback(services.engines.decoders.stop)
     shutdown.push_async_callback(services.running.calls.stop)
-    shutdown.push_async_callback(services.running.keyed_chats.stop)
+    shutdown.push_async_callback(services.running.chats.stop)
     shutdown.push_async_callback(services.running.responses.stop)
     shutdown.callback(services.stores.database.stop_waiting)
 

@@ -29,7 +29,8 @@ from server.cli.cluster.gateway import gateway_settings, prepare_home
 from server.cli.cluster.starting import prepare_books
 from server.cli.cluster.supervisor import MAX_CALLS, Supervisor
 from server.cli.cluster.token import ClusterSecrets, derive_secrets
-from server.cli.serve import prepare_app, read_catalog, require_checkpoints
+from server.cli.environment import read_catalog
+from server.cli.serve import prepare_app, require_checkpoints
 from server.errors import StartError
 from server.housekeeping import HomeInUse, lock_home
 from server.services import Services

@@ -27,7 +27,6 @@ from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChats
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
@@ -60,8 +59,7 @@ class Running:
     """What runs and waits in this process, and ends with it."""
 
     calls: ActiveCalls
-    keyed_chats: ActiveChats
-    chats: RunningChats
+    chats: ActiveChats
     responses: ActiveResponses
     backlog: Backlog
     expected_retries: ExpectedRetries
@@ -71,8 +69,8 @@ class Running:
 
     @property
     def total(self) -> int:
-        """Return how many calls, chats and responses run."""
-        return len(self.calls) + len(self.keyed_chats) + len(self.responses)
+        """Return how many calls, keyed chats and responses run: tasks of the server, not of a connection."""
+        return len(self.calls) + len(self.chats) + len(self.responses)
 
 
 @dataclass(frozen=True, slots=True)

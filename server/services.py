@@ -9,10 +9,8 @@ from server.backends.gateway_link import GatewayLink
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
 from server.flows.catalog.member import CatalogMember
-from server.flows.chat.any_model import AnyModelChat
-from server.flows.chat.complete import ChatCompletions
-from server.flows.chat.idempotency import KeyedChats
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.chats import Chats
+from server.flows.chat.keyed import KeyedChats
 from server.flows.checkpoints import CheckpointManager
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
@@ -47,9 +45,7 @@ class ImageFlows:
 class ChatFlows:
     """What a client does with chat completions, of every protocol."""
 
-    completions: ChatCompletions
-    upstream: UpstreamChat
-    any_model: AnyModelChat
+    any_model: Chats
     keyed: KeyedChats
     pictured: PicturedChat
 

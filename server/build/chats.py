@@ -2,11 +2,10 @@
 
 from server.build.parts import Parts
 from server.flows.admission import Admission
-from server.flows.chat.any_model import AnyModelChat
-from server.flows.chat.complete import ChatCompletions
-from server.flows.chat.idempotency import KeyedChats
+from server.flows.chat.chats import Chats
+from server.flows.chat.keyed import KeyedChats
 from server.flows.chat.run import ChatRunner
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.source import ChatParts
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls
 from server.flows.pictured_chat.run import PicturedChat
@@ -27,13 +26,13 @@ def build_chats(
 ) -> tuple[ChatFlows, ResponseFlows]:
     """Build what a client does with chats and responses. A chat that draws is run as a response is."""
     runner = _runner(parts)
-    upstream = UpstreamChat(parts.engines.upstreams, runner, parts.telemetry.metrics)
-    completions = _completions(parts, admission, runner)
-    any_model = AnyModelChat(completions, upstream, admission.moderator, admission.limiter, parts.running.drain)
-    loop = _tool_loop(parts, admission, runner, upstream, ImageToolRunner(calls, creator, parts.stores.files))
-    responses = _responses(parts, admission, creator, runner, loop, any_model)
+    chats = _chats(parts, admission, runner)
+    image_tool = ImageToolRunner(calls, creator, parts.stores.files)
+    loop = ToolLoop(chats, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries)
+    responses = _responses(parts, admission, creator, runner, loop, chats)
     pictured = PicturedChat(calls, responses.creator, parts.stores.files, links=parts.settings.links_in_chats)
-    return ChatFlows(completions, upstream, any_model, _keyed(parts, admission), pictured), responses
+    keyed = KeyedChats(parts.running.chats, parts.stores.calls, admission.limiter, parts.running.background)
+    return ChatFlows(chats, keyed, pictured), responses
 
 
 def _runner(parts: Parts) -> ChatRunner:
@@ -43,41 +42,26 @@ def _runner(parts: Parts) -> ChatRunner:
     )
 
 
-def _completions(parts: Parts, admission: Admission, runner: ChatRunner) -> ChatCompletions:
-    return ChatCompletions(
+def _chats(parts: Parts, admission: Admission, runner: ChatRunner) -> Chats:
+    used = ChatParts(
         parts.served.catalog,
         admission.moderator,
         admission.references,
         runner,
+        parts.engines.upstreams,
+        parts.telemetry.metrics,
         time_limit_s=parts.settings.job_time_limit_s,
         leave_out_pictures=parts.settings.leave_out_pictures,
     )
-
-
-def _keyed(parts: Parts, admission: Admission) -> KeyedChats:
-    running = parts.running
-    return KeyedChats(running.keyed_chats, parts.stores.calls, admission.limiter, running.background, running.drain)
-
-
-def _tool_loop(
-    parts: Parts, admission: Admission, runner: ChatRunner, upstream: UpstreamChat, image_tool: ImageToolRunner
-) -> ToolLoop:
-    return ToolLoop(
-        runner, upstream, admission.moderator, image_tool, parts.stores.responses, parts.running.expected_retries
-    )
+    return Chats(used, admission.limiter, parts.running.chats, parts.running.drain)
 
 
 def _responses(
-    parts: Parts,
-    admission: Admission,
-    creator: ImageCreator,
-    runner: ChatRunner,
-    loop: ToolLoop,
-    any_model: AnyModelChat,
+    parts: Parts, admission: Admission, creator: ImageCreator, runner: ChatRunner, loop: ToolLoop, chats: Chats
 ) -> ResponseFlows:
     catalog, stores = parts.served.catalog, parts.stores
     history = History(stores.responses, stores.conversations, stores.files, admission.references)
-    planner = Planner(catalog, history, admission.references, creator, parts.settings.job_time_limit_s)
+    planner = Planner(catalog, history, admission.references, creator)
     stored = Responses(
         parts.running.responses,
         stores.responses,
@@ -89,7 +73,7 @@ def _responses(
         _response_creator(parts, admission, planner, history, loop, stored),
         stored,
         Conversations(stores.conversations, history, stores.files, admission.limiter),
-        Compactor(catalog, history, any_model, stores.files),
+        Compactor(catalog, history, chats, stores.files),
         TokenCounter(catalog, history, planner, runner, admission.limiter),
     )
 

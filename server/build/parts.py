@@ -35,7 +35,6 @@ from server.state.body_budget import BodyBudget
 from server.state.drain import Drain
 from server.state.expected_retries import ExpectedRetries
 from server.state.image_backlog import Backlog
-from server.state.running_chats import RunningChats
 from server.state.served_catalog import ServedCatalog
 from server.state.served_policy import ServedPolicy
 from server.telemetry.crash_points import CrashPoints
@@ -117,8 +116,7 @@ def _build_running(settings: Settings, fleet: Fleet) -> Running:
     )
     return Running(
         calls=ActiveCalls(),
-        keyed_chats=ActiveChats(),
-        chats=RunningChats(),
+        chats=ActiveChats(),
         responses=ActiveResponses(),
         backlog=backlog,
         expected_retries=ExpectedRetries(RETRY_WINDOW_S),

@@ -57,6 +57,26 @@ class ChatModel:
     created: int = CREATED
     owned_by: str = "darkroom"
 
+    @property
+    def spec(self) -> ChatSpec | None:
+        """Return the local checkpoint; None for a model of another server."""
+        return self.source if isinstance(self.source, ChatSpec) else None
+
+    @property
+    def place(self) -> str:
+        """Return the checkpoint's folder, or the other server's address, for people to read."""
+        return self.source.name if isinstance(self.source, ChatSpec) else self.source.base_url
+
+    @property
+    def tools(self) -> bool | None:
+        """Return whether it calls tools; None if only its server knows."""
+        return self.spec.tools if self.spec else None
+
+    @property
+    def vision(self) -> bool | None:
+        """Return whether it sees images; None if only its server knows."""
+        return self.spec.vision if self.spec else None
+
 
 @dataclass(frozen=True, slots=True)
 class ChatCatalog:
@@ -69,8 +89,7 @@ class ChatCatalog:
     @property
     def checkpoints(self) -> tuple[ChatSpec, ...]:
         """Each local checkpoint once."""
-        sources = (model.source for model in self.models.values())
-        return tuple(dict.fromkeys(source for source in sources if isinstance(source, ChatSpec)))
+        return tuple(dict.fromkeys(model.spec for model in self.models.values() if model.spec))
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from server.accounts.db import Database
+    from server.catalog.images import Catalog
     from server.settings import Settings
 
 
@@ -31,6 +32,17 @@ def open_database(settings: "Settings") -> "Database":
     database = Database(settings.database_url)
     database.migrate()
     return database
+
+
+def read_catalog(settings: "Settings") -> "Catalog":
+    """Return the catalog that the settings name. Raises StartError."""
+    from server.catalog.images import CatalogError, load_catalog
+    from server.errors import StartError
+
+    try:
+        return load_catalog(settings.model_configs, settings.weights)
+    except CatalogError as error:
+        raise StartError(str(error)) from error
 
 
 def user() -> str:

@@ -29,7 +29,7 @@ class DrainingServer(uvicorn.Server):
         self.services = services
         self._drain = services.running.drain
         self._calls = services.running.calls
-        self._chats = services.running.keyed_chats
+        self._chats = services.running.chats
         self._responses = services.running.responses
         self._drain_s = services.settings.drain_s
         self._drain_until: float | None = None

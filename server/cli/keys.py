@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from server.cli.environment import fail, open_database, read_settings, user
+from server.cli.environment import fail, open_database, read_catalog, read_settings, user
 from server.cli.printing import CsvFlag, JsonFlag, show_rows
 
 if TYPE_CHECKING:
@@ -141,11 +141,10 @@ def webhook_secret(key: KeyArgument) -> None:
 
 
 def _admin() -> "KeyAdmin":
-    from server.cli.serve import all_groups
     from server.flows.operators.keys import KeyAdmin
 
     settings = read_settings()
-    return KeyAdmin(open_database(settings), all_groups(settings))
+    return KeyAdmin(open_database(settings), read_catalog(settings).groups)
 
 
 def _fields(

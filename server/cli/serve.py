@@ -18,7 +18,7 @@ from rich.markup import escape
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
-from server.catalog.images import Catalog, CatalogError, load_catalog
+from server.catalog.images import Catalog, CatalogError
 from server.cli.cluster.token import derive
 from server.cli.connection_limits import (
     ConnectionLimits,
@@ -126,19 +126,6 @@ def _server_config(settings: Settings, app: FastAPI) -> uvicorn.Config:
     limits = ConnectionLimits(total, settings.max_connections_per_address, trusted)
     config.http = protocol_class(limits, settings.request_timeout_s, settings.send_timeout_s)
     return config
-
-
-def all_groups(settings: Settings) -> frozenset[str]:
-    """Every group that some model asks for. Raises StartError."""
-    return read_catalog(settings).groups
-
-
-def read_catalog(settings: Settings) -> Catalog:
-    """The catalog that the settings name. Raises StartError."""
-    try:
-        return load_catalog(settings.model_configs, settings.weights)
-    except CatalogError as error:
-        raise StartError(str(error)) from error
 
 
 def create_first_key(settings: Settings, catalog: Catalog) -> None:

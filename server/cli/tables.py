@@ -11,8 +11,8 @@ from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
+from server.cli.environment import read_catalog
 from server.cli.printing import add_row
-from server.cli.serve import read_catalog
 from server.flows.operators.periods import read_period
 from server.flows.operators.reports import key_names, ledger_entries
 from server.money import format_money
@@ -47,8 +47,8 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
                 "tier": "chat",
                 "price": None,
                 "group": chat.group,
-                "checkpoint": chat.source.name if isinstance(chat.source, ChatSpec) else chat.source.base_url,
-                "state": _state(chat.source, states) if isinstance(chat.source, ChatSpec) else "upstream",
+                "checkpoint": chat.place,
+                "state": _state(chat.spec, states) if chat.spec else "upstream",
                 "default": chat.name == catalog.chat.default,
             }
         )

@@ -10,10 +10,9 @@ calls of all of them count.
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from server.accounts.calls import CallId
@@ -25,9 +24,6 @@ from server.parts import Running
 from server.state.background_tasks import run_to_completion
 from server.state.call_rate import CallRate
 from server.state.concurrency import KeyConcurrency
-from server.state.running_chats import RunningChat
-
-Item = TypeVar("Item")
 
 
 class RateLimiter:
@@ -113,18 +109,6 @@ class RateLimiter:
         with self.counted(key):
             async with self.claimed(key, CallId(f"slot_{uuid.uuid4().hex}", key.id, "chat", "", None)):
                 yield
-
-    async def run_chat(
-        self, key: Key, model: str, endpoint: str, items: AsyncGenerator[Item, None]
-    ) -> AsyncGenerator[Item, None]:
-        """The items of a chat, which has a slot and is listed until the last of them. Raises RateLimited before the
-        first, and Cancelled."""
-        async with aclosing(items), self.slot(key):
-            chat = RunningChat(key.id, model, endpoint)
-            with self._running.chats.listed(chat):
-                async with aclosing(chat.follow(items)) as followed:
-                    async for item in followed:
-                        yield item
 
     def max_running(self, key: Key) -> int:
         """How many calls this key may have at once."""

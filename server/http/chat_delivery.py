@@ -1,29 +1,43 @@
 """A chat as an answer, whatever makes its events and whatever protocol writes them."""
 
+import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
 from pipelines.protocol.chat import Admitted
 from server.accounts.keys import Key
-from server.errors import ApiError
-from server.flows.chat.any_model import rename_field
-from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
+from server.backends.upstream import UpstreamResponse
+from server.errors import ApiError, ReplayedError
+from server.flows.chat.completion import CompletionWriter
+from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta, RawItem
+from server.flows.chat.source import Chat, ChatCall
+from server.flows.field_names import field_name, rename_field, renamed_fields
+from server.flows.fingerprint import fingerprint
+from server.http.bodies import hold_body
 from server.http.delivery import CancelOnDisconnect, KeepAliveJson, prepend
-from server.http.deps import name_ignored, truncated_header, wants_keepalive
+from server.http.deps import (
+    idempotency_key_of,
+    ignored_header,
+    name_ignored,
+    read_retry_info,
+    truncated_header,
+    wants_keepalive,
+)
 from server.http.sse import SEPARATOR, event, event_stream
+from server.schemas.local_models import ignored_options
 from server.services import Services
 
 Json = dict[str, Any]
-Events = AsyncGenerator[PicturedEvent, None]
+Events = AsyncGenerator[AnswerEvent, None]
 
 
 def openai_error(error: ApiError) -> Json:
@@ -33,15 +47,67 @@ def openai_error(error: ApiError) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a protocol writes a chat. `fields` has a chat completion's fields and what they are called there."""
+    """How a protocol writes a chat. `fields` has a chat completion's fields and what they are called there; `options`
+    those of the chat template's options, where several may come from one field."""
 
-    to_events: Callable[[AsyncIterator[PicturedEvent]], AsyncIterator[Json]]
-    to_body: Callable[[AsyncIterator[PicturedEvent]], Awaitable[Json | list[Json]]]
+    to_events: Callable[[AsyncIterator[AnswerEvent]], AsyncIterator[Json]]
+    to_body: Callable[[AsyncIterator[AnswerEvent]], Awaitable[Json | list[Json]]]
     to_error: Callable[[ApiError], Json] = openai_error
     fields: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] | None = None
     named: bool = False  # an event's `type` is its name, too
     ends_with_done: bool = False
     comment: str | None = "keep-alive"  # while nothing happens
+
+    def name_all(self, fields: Iterable[str]) -> list[str]:
+        """Return the protocol's names of a chat completion's fields, each once."""
+        return list(dict.fromkeys(field_name(name, self.fields) for name in fields))
+
+    def name_options(self, unused: tuple[str, ...]) -> list[str]:
+        """Return the protocol's fields whose options the chat template does not know."""
+        return self.name_all(unused) if self.options is None else ignored_options(unused, self.options)
+
+
+Write = Callable[[CompletionWriter], Protocol]
+
+
+async def answer_chat(
+    request: Request, services: Services, call: ChatCall, write: Write, ignored: Iterable[str] = ()
+) -> Response:
+    """Return the answer to a chat. A body of the caller's own may have an Idempotency-Key. Raises ApiError."""
+    chat = await services.chats.any_model.prepare(call)
+    protocol, events = write(chat.writer), chat.events
+    if call.verbatim and idempotency_key_of(request):
+        sent = {name: value for name, value in call.values.items() if value is not None}
+        retry = read_retry_info(request, await asyncio.to_thread(fingerprint, sent, ()))
+        items = partial(_items, chat, protocol, call.stream)
+        events = partial(services.chats.keyed.events, call.key, retry, items, partial(hold_body, request))
+    headers = ignored_header([*ignored, *protocol.name_all(chat.ignored)])
+    return chat_response(request, call.key, services, events, protocol, headers, stream=call.stream)
+
+
+async def _items(chat: Chat, protocol: Protocol, stream: bool) -> AsyncGenerator[Any, None]:
+    """Yield what is sent of a chat: the chunks of a stream, or the whole answer. An upstream's refusal is raised."""
+    async with aclosing(chat.events()) as events:
+        accepted = _accepted(events)
+        if not stream:
+            yield await protocol.to_body(accepted)
+            return
+        async for item in protocol.to_events(accepted):
+            yield item
+
+
+async def _accepted(events: Events) -> AsyncIterator[AnswerEvent]:
+    """Yield the events, an upstream's whole answer as an item. Raises ReplayedError for its refusal."""
+    async for each in events:
+        if not isinstance(each, UpstreamResponse):
+            yield each
+        elif each.status == 200:
+            yield RawItem(each.body)
+        else:
+            error = ReplayedError(each.status, each.body["error"])
+            error.headers.update(each.headers)
+            raise error
 
 
 def chat_response(
@@ -54,7 +120,7 @@ def chat_response(
     *,
     stream: bool,
 ) -> Response:
-    """The answer, as JSON or as a stream. It is cancelled when the client disconnects."""
+    """Return the answer, as JSON or as a stream. It is cancelled when the client disconnects."""
     keepalive = wants_keepalive(request, key) and not stream
     return CancelOnDisconnect(partial(_respond, services, key, events, protocol, headers, stream, keepalive))
 
@@ -69,19 +135,18 @@ async def _respond(
     keepalive: bool,
     stack: AsyncExitStack,
 ) -> ASGIApp:
-    """It may begin once the chat is admitted. Raises ApiError before that."""
+    """Return the response, which may begin once the chat is admitted. Raises ApiError before that."""
     events = await stack.enter_async_context(aclosing(make_events()))
-    try:
+    with renamed_fields(protocol.fields):
         first = await anext(events)
-    except ApiError as error:
-        rename_field(error, protocol.fields)
-        raise
-    headers |= services.admission.limiter.headers(key)
+    headers = headers | services.admission.limiter.headers(key)
+    if isinstance(first, UpstreamResponse):
+        return JSONResponse(first.body, first.status, {**headers, **first.headers})
     if isinstance(first, Admitted):
-        unused = dict.fromkeys(protocol.fields.get(name, name) for name in first.unused_options)
-        headers = name_ignored(headers, unused)
+        headers = name_ignored(headers, protocol.name_options(first.unused_options))
     if isinstance(first, CallAdmitted):
-        headers |= {"x-darkroom-job": first.job} | ({"Idempotency-Replayed": "true"} if first.replayed else {})
+        headers |= {"x-darkroom-job": first.job} if first.job else {}
+        headers |= {"Idempotency-Replayed": "true"} if first.replayed else {}
     all_events, keepalive_s = prepend(first, events), services.settings.keepalive_s
     if stream:
         sent = _sse_events(protocol.to_events(all_events), protocol)
@@ -94,17 +159,14 @@ async def _respond(
 
     if keepalive:
         return KeepAliveJson(body, keepalive_s, headers)
-    try:
+    with renamed_fields(protocol.fields):
         content = await body()
-        headers |= truncated_header("; ".join(dict.fromkeys(cuts)))
-        return Response(content, media_type="application/json", headers=headers)
-    except ApiError as error:
-        rename_field(error, protocol.fields)
-        raise
+    headers |= truncated_header("; ".join(dict.fromkeys(cuts)))
+    return Response(content, media_type="application/json", headers=headers)
 
 
-async def _noting(events: AsyncIterator[PicturedEvent], cuts: list[str]) -> AsyncIterator[PicturedEvent]:
-    """The events, from which what was cut off the pictures' prompts is noted."""
+async def _noting(events: AsyncIterator[AnswerEvent], cuts: list[str]) -> AsyncIterator[AnswerEvent]:
+    """Yield the events, and note what was cut off the prompts of their images."""
     async for each in events:
         if isinstance(each, PictureDelta) and each.truncated:
             cuts.append(each.truncated)
@@ -112,7 +174,7 @@ async def _noting(events: AsyncIterator[PicturedEvent], cuts: list[str]) -> Asyn
 
 
 async def _sse_events(events: AsyncIterator[Json], protocol: Protocol) -> AsyncIterator[ServerSentEvent]:
-    """An error after the first event is the last one."""
+    """Yield the events as they are sent. An error after the first is the last one."""
     try:
         async for item in events:
             yield event(item, item["type"] if protocol.named else None)

@@ -1,23 +1,20 @@
 """Chats with pictures in their answers: of /v1/chat/completions, and of protocols whose bodies become a chat's."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
 from server.catalog.images import Catalog, ImageModel
-from server.errors import ApiError
-from server.flows.chat.any_model import rename_field
-from server.flows.chat.completion import CompletionHead, chunks, collect
+from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.parse import custom_names
-from server.flows.chat.picture import PicturedEvent
+from server.flows.field_names import renamed_fields
 from server.flows.fingerprint import fingerprint
 from server.flows.images.prompt_notes import foreign_syntax
 from server.flows.models import find_chat_model, find_image_model
@@ -27,7 +24,7 @@ from server.flows.pictured_chat.tiers import at_tier
 from server.flows.pictured_chat.tool_response import to_response
 from server.flows.responses.image_tool import fit_tool
 from server.http.bodies import hold_body
-from server.http.chat_delivery import Protocol, chat_response
+from server.http.chat_delivery import Protocol, Write, chat_response
 from server.http.deps import ignored_header, public_base, read_retry_info, wants_keepalive
 from server.schemas.chat import ChatBody
 from server.schemas.response_tools import ImageTool
@@ -56,14 +53,14 @@ def draws(catalog: Catalog, values: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PicturedCall:
-    """A chat that draws, in the words of its protocol. `write` makes the protocol of an answer of so many choices."""
+    """A chat that draws, in the words of its protocol."""
 
     body: ChatBody
     options: Json  # of the image routes, not validated yet
     endpoint: str  # as the ledger names it
     ignored: tuple[str, ...]
     fields: Mapping[str, str]  # an image call's -> those of the protocol
-    write: Callable[[CompletionHead, int], Protocol]
+    write: Write
 
     @property
     def tier(self) -> str | None:
@@ -85,17 +82,14 @@ async def pictured_response(request: Request, key: Key, services: Services, call
     """A chat model that calls tools writes the prompt of the picture; else the last message is drawn as it is. Raises
     ApiError."""
     catalog, name = services.served.catalog.current, call.body.model
-    try:
+    with renamed_fields(call.fields):
         if catalog.chat.find(name) is None:
             return await _by_image_model(request, key, services, call, find_image_model(catalog, name, key.groups))
         chat = find_chat_model(catalog, name, key.groups)
         model = find_image_model(catalog, chat.image_model, key.groups)
-        if isinstance(chat.source, Upstream) or chat.source.tools:
+        if chat.tools is not False:
             return await _by_chat_model(request, key, services, call, chat, model)
         return await _by_image_model(request, key, services, call, model)
-    except ApiError as error:
-        rename_field(error, call.fields)
-        raise
 
 
 async def _by_image_model(
@@ -109,7 +103,7 @@ async def _by_image_model(
     begins = wants_keepalive(request, key) and not call.body.stream
     draw = services.chats.pictured.draw
     events = partial(draw, key, image, retry, partial(hold_body, request), body_begins=begins)
-    protocol = call.write(CompletionHead.of_call(model.name), image.n)
+    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name), image.n))
     prompts = {"prompt": image.prompt, "negative_prompt": image.sampling.negative_prompt}
     headers = ignored_header([*call.ignored, *drawing.unread, *foreign_syntax(prompts)])
     return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
@@ -128,7 +122,7 @@ async def _by_chat_model(
     retry = read_retry_info(request, await asyncio.to_thread(lambda: fingerprint(parameters, ())))
     respond, base = services.chats.pictured.respond, public_base(request, services)
     events = partial(respond, key, response, base, retry, partial(hold_body, request))
-    protocol = call.write(CompletionHead.of_call(model.name), 1)
+    protocol = call.write(CompletionWriter(CompletionHead.of_call(model.name)))
     ignored = [*call.ignored, *left_out, *sorted(call.options.keys() - TOOL_OPTIONS - {"n"})]
     headers = ignored_header(ignored + (["n"] if call.body.n > 1 else []))
     return chat_response(request, key, services, events, protocol, headers, stream=call.body.stream)
@@ -139,11 +133,7 @@ def _size(body: ChatBody) -> Json:
     return {"size": ratio} if ratio else {}
 
 
-def _protocol(body: ChatBody, fields: Mapping[str, str], head: CompletionHead, n: int) -> Protocol:
-    include_usage, custom_tools = bool(body.stream_options and body.stream_options.include_usage), custom_names(body)
-
-    def written(events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
-        return chunks(head, events, logprobs=False, include_usage=include_usage, custom_tools=custom_tools)
-
-    collected = partial(collect, head, n=n, logprobs=False, custom_tools=custom_tools)
-    return Protocol(written, collected, fields=fields, ends_with_done=True)
+def _protocol(body: ChatBody, fields: Mapping[str, str], writer: CompletionWriter) -> Protocol:
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    writer = replace(writer, include_usage=include_usage, custom_tools=custom_names(body))
+    return Protocol(writer.chunks, writer.collect, fields=fields, ends_with_done=True)

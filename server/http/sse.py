@@ -7,7 +7,6 @@ from typing import Any
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from server.errors import ApiError
 from server.schemas.validation import iter_strings
 
 SEPARATOR = "\n"
@@ -42,17 +41,6 @@ def event_stream(
         ping_message_factory=lambda: ServerSentEvent(comment=comment, sep=SEPARATOR),
         sep=SEPARATOR,
     )
-
-
-async def chat_events(items: AsyncIterator[Mapping[str, Any]]) -> AsyncIterator[ServerSentEvent]:
-    """A chat's chunks: events without names, then [DONE]. An error is the last event instead, which the SDKs raise."""
-    try:
-        async for item in items:
-            yield event(item)
-    except ApiError as error:
-        yield event(error.body())
-        return
-    yield ServerSentEvent("[DONE]", sep=SEPARATOR)
 
 
 async def _encoded(events: AsyncIterable[ServerSentEvent]) -> AsyncIterator[bytes]:

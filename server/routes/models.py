@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter
 
-from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Abilities
 from server.catalog.chat import ChatModel
@@ -132,8 +131,7 @@ def _control_card(control: Control, abilities: Abilities | None) -> ControlCard:
 
 
 def _chat_card(model: ChatModel, services: Services) -> ChatCard:
-    spec = model.source if isinstance(model.source, ChatSpec) else None
-    inputs: list[Modality] = ["text", "image"] if spec and spec.vision else ["text"]
+    inputs: list[Modality] = ["text", "image"] if model.vision else ["text"]
     return ChatCard(
         id=model.name,
         created=model.created,
@@ -141,9 +139,9 @@ def _chat_card(model: ChatModel, services: Services) -> ChatCard:
         architecture=Architecture(input_modalities=inputs, output_modalities=["text"]),
         aliases=_aliases(services.served.catalog.current.chat.aliases, model.name),
         group=model.group,
-        tools=spec.tools if spec else None,
-        vision=spec.vision if spec else None,
-        max_model_len=spec.context if spec else None,
+        tools=model.tools,
+        vision=model.vision,
+        max_model_len=model.spec.context if model.spec else None,
     )
 
 

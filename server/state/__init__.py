@@ -3,7 +3,6 @@
 - `detached_task`: a task that outlives the request that started it
 - `active_job`: what running image calls and responses have in common
 - `active_calls`, `active_chats`, `active_responses`: the running jobs, for clients that follow, retry or cancel them
-- `running_chats`: every chat that has its slot, for operators and its key
 - `expected_retries`: answers after which an SDK retries
 - `image_backlog`: the queue of image jobs in seconds of device time
 - `concurrency`: each key's running calls

@@ -1,24 +1,31 @@
-"""Chats with an Idempotency-Key that run. They belong to the server: a retry joins them or gets their answer."""
+"""Chats that run: as retries join them, as operators and their keys see them, and how each is ended by its id.
+
+A chat with an Idempotency-Key is a task of the server, and has the id of its job. Any other ends with its connection,
+and has the id of its request, which its answer has in the header `x-request-id`.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import structlog
 
 from server.accounts.calls import CallId
-from server.errors import ApiError, EngineFailure, Overloaded
+from server.errors import ApiError, Cancelled, EngineFailure, Overloaded
 from server.state.active_job import ActiveJob, ActiveJobs
 from server.state.detached_task import FOREVER
+from server.telemetry.call_trace import current_trace
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 
 ENDPOINT = "chat.completions"
 Json = dict[str, Any]
+Item = TypeVar("Item")
 
 
 class ActiveChat(ActiveJob[Json]):
-    """One chat. Its events are what is sent: the chunks of a stream, or one completion.
+    """One chat. Its events, if it has an Idempotency-Key, are what is sent: the chunks of a stream, or one completion.
 
     It holds a slot of its key's while it runs, so it does not count a second time.
     """
@@ -27,11 +34,17 @@ class ActiveChat(ActiveJob[Json]):
 
     def __init__(self, call: CallId, *, replayed: bool = False) -> None:
         super().__init__(call, FOREVER, replayed=replayed)
+        self.model = ""
+        self.tokens = 0  # the pieces that were sent, each of one token or more
+        self.stopped = False  # by its id
         self._admitted = self._ended = False
+        self._running: AsyncGenerator[object, None] | None = None
+        self._waiting: asyncio.Timeout | None = None  # for the next item
+        self._closed = asyncio.Event()
 
     @classmethod
     def replay(cls, call: CallId, outcome: Sequence[Json] | ApiError) -> "ActiveChat":
-        """A chat that ended before, to be followed like one that runs."""
+        """Return a chat that ended before, to be followed like one that runs."""
         chat = cls(call, replayed=True)
         if not isinstance(outcome, ApiError):
             chat.events.extend(outcome)
@@ -45,13 +58,43 @@ class ActiveChat(ActiveJob[Json]):
 
     @property
     def admitted(self) -> bool:
-        """Whether the engine has taken it."""
+        """Whether the model, or its server, has taken it: its answer begins with status 200."""
         return self._admitted
 
-    def admit(self) -> None:
-        """The engine has taken it: its answer begins with status 200."""
-        self._admitted = True
-        self._notify()
+    async def run(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:
+        """Yield the items, until their end. Raises Cancelled after `cancel_and_wait`."""
+        self._running = items
+        try:
+            while not self.stopped:
+                async with asyncio.timeout(None) as self._waiting:
+                    item = await anext(items, None)
+                self._waiting = None
+                if item is None:
+                    break
+                yield item
+        except TimeoutError:
+            if not self.stopped:  # it is the chat's own
+                raise
+        finally:
+            self._closed.set()
+        if self.stopped:
+            raise Cancelled("The chat was cancelled.")
+
+    def count(self, *, admitted: bool, tokens: int) -> None:
+        """Count an item of `run`, before it is sent."""
+        self.tokens += tokens
+        if admitted and not self._admitted:
+            self._admitted = True
+            self._notify()
+
+    async def cancel_and_wait(self) -> None:
+        """End what `run` yields, and wait until it has ended. What it used is counted."""
+        self.stopped = True
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
+            await self._closed.wait()
+        elif self._running is not None:  # its client reads slowly: the model stops at once
+            await self._running.aclose()
 
     def send(self, item: Json) -> None:
         """Append a chunk, or the completion."""
@@ -59,19 +102,19 @@ class ActiveChat(ActiveJob[Json]):
         self._notify()
 
     def end(self, failure: ApiError | None) -> None:
-        """Nothing more comes. A failure is raised to all who follow."""
+        """Note that nothing more comes. A failure is raised to all who follow."""
         self.failure, self._ended = failure, True
         self._notify()
 
     async def items(self) -> AsyncIterator[Json]:
-        """Everything that is sent, from the first item on. Raises ApiError, also between them."""
+        """Yield everything that is sent, from the first item on. Raises ApiError, also between them."""
         async for item in self.follow():
             yield item
         if self.failure is not None:
             raise self.failure
 
     def to_api_error(self, error: BaseException) -> ApiError:
-        """What the client gets for any exception that ended the chat."""
+        """Return what the client gets for any exception that ended the chat."""
         if isinstance(error, ApiError):
             return error
         if isinstance(error, asyncio.CancelledError):
@@ -85,4 +128,29 @@ class ActiveChat(ActiveJob[Json]):
 
 
 class ActiveChats(ActiveJobs[ActiveChat]):
-    """Registry of chats with an Idempotency-Key."""
+    """Registry of chats. The jobs are those with an Idempotency-Key; every chat is listed while it has its slot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listed: dict[str, ActiveChat] = {}
+
+    def running(self) -> tuple[ActiveChat, ...]:
+        """Return the listed chats of every key, without those that were stopped."""
+        return tuple(chat for chat in self._listed.values() if not chat.stopped)
+
+    @contextmanager
+    def listed(self, key_id: str, model: str, endpoint: str) -> Iterator[ActiveChat]:
+        """List this request's chat while this is entered. Its trace has the failure, which an answer that has begun
+        can't tell."""
+        trace = current_trace()
+        call_id = trace.job or trace.request_id
+        chat = self.find(call_id, key_id) or ActiveChat(CallId(call_id, key_id, endpoint, "", None))
+        chat.model = model
+        self._listed[call_id] = chat
+        try:
+            yield chat
+        except ApiError as error:
+            trace.status, trace.code = error.status, error.label
+            raise
+        finally:
+            del self._listed[call_id]

@@ -75,6 +75,11 @@ class ActiveJob(DetachedTask, Generic[EventT]):
         while not self.done:
             await self._changed.wait()
 
+    async def cancel_and_wait(self) -> None:
+        """Cancel the job for its client or an operator, and wait until it has ended."""
+        self.cancel()
+        await self.wait_done()
+
     async def follow(self, after: int = -1) -> AsyncIterator[EventT]:
         """Every event after the one with that index, as it comes, until the job ends."""
         sent = max(0, after + 1)

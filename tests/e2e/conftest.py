@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.chat_servers import chat_server, make_chat_weights
 from tests.support.harness import REPOSITORY, MakeServer, Server
+from tests.support.shared import make_once
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_server import write_tiny_catalog
 from tests.support.untrained_starters import make_untrained_starters
@@ -31,9 +32,9 @@ tools      = true
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The untrained starters, made once for all tests."""
-    return make_untrained_starters(tmp_path_factory.mktemp("weights"))
+def weights() -> Path:
+    """The untrained starters."""
+    return make_once("weights", make_untrained_starters)
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +84,8 @@ def responses_server(tmp_path_factory: pytest.TempPathFactory, weights: Path, ch
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Weights and a catalog of one image model, whose steps last some milliseconds."""
-    weights, configs = tmp_path_factory.mktemp("tiny-weights"), tmp_path_factory.mktemp("tiny-configs")
-    make_sd(weights / "tiny")
-    return weights, write_tiny_catalog(configs)
+    weights = make_once("tiny-weights", lambda folder: make_sd(folder / "tiny"))
+    return weights, write_tiny_catalog(tmp_path_factory.mktemp("tiny-configs"))
 
 
 @contextmanager
@@ -116,8 +116,8 @@ def make_server(tmp_path_factory: pytest.TempPathFactory, tiny: tuple[Path, Path
 
 
 @pytest.fixture(scope="session")
-def chat_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_chat_weights(tmp_path_factory.mktemp("chat-weights"))
+def chat_weights() -> Path:
+    return make_once("chat-weights", make_chat_weights)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,8 @@ import sys
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.report import check
+
+pytestmark = pytest.mark.nightly
 database = Database(sys.argv[1])
 database.migrate()
 print(check(database), [key.name for key in list_keys(database)])

@@ -93,6 +93,7 @@ def test_a_key_sends_as_many_bodies_as_calls_and_others_wait(server: Server) -> 
         assert fifth.result() == (400, "missing_required_parameter")
 
 
+@pytest.mark.nightly
 def test_calls_that_go_on_without_their_clients_still_count(server: Server) -> None:
     before = charges(server)
     body = {"prompt": "x", "model": "alpha-image-2-count", "size": "256x256", "steps": 1, "zz": "A" * 60 * MB}

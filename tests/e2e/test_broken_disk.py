@@ -15,6 +15,8 @@ from PIL import Image
 
 from tests.support.harness import Server, assert_clean, charges, count_rows, until
 
+pytestmark = pytest.mark.nightly
+
 PATH = "/v1/images/generations"
 QUICK: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
 

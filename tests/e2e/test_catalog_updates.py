@@ -109,6 +109,7 @@ def test_a_catalog_is_reloaded_without_failing_a_call(server: Server) -> None:
     assert server.darkroom("reload").returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_swap_under_load_fails_no_call_and_survives_a_restart(server: Server, retrained: Path) -> None:
     before = generate(server)
     with Load(server) as load:
@@ -139,6 +140,7 @@ def test_a_swap_fits_the_settings_and_is_undone(server: Server) -> None:
     assert difference(generate(server), before) < SAME
 
 
+@pytest.mark.nightly
 def test_a_swap_writes_what_a_file_says_of_itself(server: Server) -> None:
     unet = load_file(next((server.weights / "starter-alpha" / "unet").glob("*.safetensors")))
     save_file({**unet, "v_pred": np.zeros(0, np.float32)}, server.weights / "v.safetensors")
@@ -154,6 +156,7 @@ def test_a_swap_writes_what_a_file_says_of_itself(server: Server) -> None:
     assert file.read_text() == text
 
 
+@pytest.mark.nightly
 def test_a_proof_is_drawn_again_from_its_sheet(server: Server, tmp_path: Path) -> None:
     """With a model that is served and a checkpoint that is not, and without a charge."""
     sheets = [tmp_path / "one.png", tmp_path / "two.png"]

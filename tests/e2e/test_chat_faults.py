@@ -98,6 +98,7 @@ def test_the_tokens_of_a_cancelled_chat_are_counted(small_queue: Server, stream:
     until(lambda: idle(small_queue))
 
 
+@pytest.mark.nightly
 def test_chats_and_responses_count_among_a_keys_calls_at_once(small_queue: Server) -> None:
     made = small_queue.darkroom("keys", "create", "busy", "--group", "chat", "--group", "alpha-image-per-call")
     key_id, secret = made.stderr.split()[0], made.stdout.strip()

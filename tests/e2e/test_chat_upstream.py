@@ -76,6 +76,20 @@ def test_a_stream_is_relayed_with_usage_only_on_request(gateway: Server, chat: S
     assert '"usage"' not in body
 
 
+def test_a_retry_with_an_idempotency_key_gets_the_upstreams_answer_again(gateway: Server) -> None:
+    with gateway.http() as client:
+        for fields in ({}, {"stream": True}):
+            headers = {"Idempotency-Key": f"far-{len(fields)}"}
+            body = {**GREEDY, "model": "far", **fields}
+            first, again = (client.post(PATH, json=body, headers=headers) for _ in range(2))
+            assert (first.status_code, again.text) == (200, first.text)
+            assert [answer.headers.get("idempotency-replayed") for answer in (first, again)] == [None, "true"]
+            refused = client.post(
+                PATH, json={**body, "temperature": 9}, headers={"Idempotency-Key": f"bad-{len(fields)}"}
+            )
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temperature")
+
+
 def test_upstream_errors_are_relayed(gateway: Server) -> None:
     for stream in (False, True):
         with pytest.raises(openai.BadRequestError) as raised:
@@ -203,6 +217,7 @@ def test_a_disconnect_cancels_the_response_upstream(gateway: Server, chat: Serve
     until(lambda: chat.readiness()["chat"]["jobs"] == 0)
 
 
+@pytest.mark.nightly
 def test_an_upstream_model_generates_images_here(tmp_path: Path, chat: Server, tiny: tuple[Path, Path]) -> None:
     weights, catalog = tiny
     shutil.copytree(catalog, tmp_path / "configs")

@@ -17,6 +17,8 @@ from tests.support.gateways import QUICK, Pair, two_gateways
 from tests.support.harness import Server, free_port, frozen, until
 from tests.support.tiny_checkpoints import make_sd
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "alpha-image-2-count"
 FILE = "tiny.toml"
 
@@ -118,7 +120,6 @@ def test_what_one_server_can_not_prepare_changes_nothing_on_both(pair: Pair) -> 
     assert served(pair) == before
 
 
-@pytest.mark.nightly  # it waits for two leases
 def test_a_server_that_runs_and_can_not_be_reached_is_named(pair: Pair) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     row = "INSERT INTO gateways (owner, url, started_at, lease_until) VALUES ('lost', %s, %s, %s)"

@@ -23,6 +23,8 @@ from tests.support.gateways import QUICK, Pair, gateway_settings, two_gateways
 from tests.support.harness import Server, suspended, until
 from tests.support.object_store import ObjectStore, object_store
 
+pytestmark = pytest.mark.nightly
+
 IMAGES, CHATS = "/v1/images/generations", "/v1/chat/completions"
 PICTURE = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
 STREAM = {**PICTURE, "steps": 120, "stream": True, "partial_images": 3}

@@ -16,6 +16,7 @@ from tests.support.harness import REPOSITORY, Server, assert_clean
 
 NODE = REPOSITORY / "tests" / "node"
 SPECS = sorted((NODE / "console").glob("*.spec.mjs"))
+QUICK = {"sign-in", "generate", "keys", "ledger"}  # the other pages are tested at night
 SCREENSHOTS = os.environ.get("CONSOLE_SCREENSHOTS")
 POLICY = """
 [[rules]]
@@ -53,7 +54,14 @@ def browser() -> Iterator[str]:
     running.communicate(timeout=280)  # closes its input
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.nightly)
+        for path in SPECS
+        for name in [path.name.partition(".")[0]]
+    ],
+)
 def test_page(path: Path, console_server: Server, browser: str) -> None:
     folder = [str((REPOSITORY / SCREENSHOTS).resolve())] if SCREENSHOTS else []
     done = subprocess.run(

@@ -25,7 +25,7 @@ TURNS = (
 SEED = 8  # With each of 1 to 9, starter-beta drew all five right. tests/starters measure how often it does.
 
 
-@pytest.fixture(scope="module", params=["untrained", "trained"])
+@pytest.fixture(scope="module", params=["untrained", pytest.param("trained", marks=pytest.mark.nightly)])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path
 ) -> Iterator[tuple[Server, bool]]:

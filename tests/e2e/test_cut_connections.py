@@ -25,7 +25,7 @@ from tests.support.harness import REPOSITORY, MakeServer, Server, assert_clean, 
 
 PATH = "/v1/images/generations"
 BODY: dict[str, Any] = {"prompt": "a star", "size": "256x256", "model": "alpha-image-2-count"}
-IDLE_S = 3.0  # 60 times the server's keepalive_s, for busy machines
+IDLE_S = 1.5  # 30 times the server's keepalive_s, for busy machines
 
 
 @dataclass

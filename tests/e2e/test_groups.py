@@ -14,6 +14,8 @@ from tests.support.processes import command_of, group
 from tests.support.tiny_families import make_family
 from tests.support.tiny_server import CATALOG, IMAGES
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "alpha-image-2-count"
 GROUPED = f"{IMAGES}\n[runtime]\ngpus = 2\n"
 

@@ -17,6 +17,8 @@ from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_classifiers import make_picture_classifier
 from tests.support.tiny_server import CATALOG, write_tiny_catalog
 
+pytestmark = pytest.mark.nightly
+
 NEAR, FAR = "alpha-image-2-count", "far"  # the model's name there, and here
 WATCHED = "far-watched"  # the same, in a group whose pictures are moderated
 DRAWN: dict[str, Any] = {"prompt": "a boat", "size": "256x256", "response_format": "b64_json"}

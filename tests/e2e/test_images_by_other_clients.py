@@ -7,6 +7,8 @@ import pytest
 from tests.e2e.test_chat_by_other_clients import NODE_CLIENTS, PYTHON, needs_python_clients, run
 from tests.support.harness import REPOSITORY, Server
 
+pytestmark = pytest.mark.nightly
+
 SCRIPT = REPOSITORY / "tests" / "clients" / "draw.py"
 BOTH = [True, True]  # a picture drawn, a picture edited or continued
 

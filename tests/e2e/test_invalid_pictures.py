@@ -17,6 +17,8 @@ from tests.support.harness import Server, assert_clean, charges
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_server import write_tiny_catalog
 
+pytestmark = pytest.mark.nightly
+
 PATH = "/v1/images/generations"
 BODY = {"model": "alpha-image-2-count", "prompt": "a red boat", "size": "256x256", "seed": 4, "steps": 4}
 BROKEN = """

@@ -16,6 +16,8 @@ from tests.support.faulty_image_worker import LOST, SLOW, STICKY
 from tests.support.harness import Server, assert_clean, charges, suspended, until
 from tests.support.tiny_server import write_tiny_files
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "alpha-image-2-count"
 GONE = "no GPU can be used: "
 

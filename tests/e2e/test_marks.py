@@ -99,6 +99,7 @@ def test_a_request_cannot_choose_or_leave_out_the_mark(server: Server) -> None:
     assert xmp_source(drawn(server, **wanted)) == DRAWN
 
 
+@pytest.mark.nightly
 def test_an_operator_switches_marks_off(make_server: MakeServer) -> None:
     plain = make_server(mark_pictures="false")
     for kind in KINDS:

@@ -17,6 +17,8 @@ from PIL import Image
 
 from tests.support.harness import REPOSITORY, MakeServer, Server, free_port, suspended, until
 
+pytestmark = pytest.mark.nightly
+
 DEPLOY = REPOSITORY / "deploy"
 NAME = "pictures.example"
 HOST = "127.0.0.2"  # where the UDP port, which Caddy listens to for HTTP/3, is not leased

@@ -19,6 +19,8 @@ from PIL import Image
 from tests.support.harness import suspended, until
 from tests.support.ray_cluster import SUPERVISOR_TITLE, RayCluster, kill, new_cluster
 
+pytestmark = pytest.mark.nightly
+
 PATH = "/v1/images/generations"
 BODY = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count", "response_format": "url"}
 IMAGE_ENGINES = ("image-0", "image-1")

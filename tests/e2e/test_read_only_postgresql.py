@@ -10,6 +10,8 @@ import pytest
 from tests.support.harness import MakeServer, Server, assert_clean, suspended, until
 from tests.support.postgresql import Cluster
 
+pytestmark = pytest.mark.nightly
+
 BODY: dict[str, Any] = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
 
 

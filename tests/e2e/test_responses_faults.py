@@ -4,7 +4,6 @@ import base64
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import openai
 import pytest
 
 from tests.e2e.test_responses_by_sdk import FORCED_IMAGE, LIMITS, MODEL, image_call
-from tests.support.harness import Server, assert_clean, charges, suspended, until
+from tests.support.harness import Server, assert_clean, charges, count_rows, suspended, until
 from tests.support.policies import write_policy
 from tests.support.response_shapes import check_response
 from tests.support.tiny_classifiers import make_picture_classifier
@@ -140,11 +139,12 @@ def test_a_disconnect_cancels_a_response_uncharged(server: Server) -> None:
     with server.unread_call(PATH, SLOW):
         until(lambda: generating(server))
     until(lambda: server.readiness()["jobs"] == 0 and server.readiness()["chat"]["jobs"] == 0)
-    time.sleep(1)
+    until(lambda: count_rows(server, "holds", "state = 'held'") == 0)
     assert charges(server) == before
     assert_clean(server)
 
 
+@pytest.mark.nightly
 def test_the_policy_applies_to_responses_and_chats(tmp_path: Path, weights: Path, chat_configs: Path) -> None:
     make_picture_classifier(tmp_path / "grim")
     settings = {"moderation": str(write_policy(tmp_path, "output")), "preload": "false"}

@@ -12,6 +12,8 @@ from benchmarks.ray_chaos import TARGETS, ray_chaos
 from tests.support.harness import Server, assert_clean
 from tests.support.tiny_server import tiny_server
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:

@@ -16,6 +16,8 @@ from tests.support.harness import Server, assert_clean, charges, suspended, unti
 from tests.support.tiny_checkpoints import make_sd
 from tests.support.tiny_server import write_tiny_catalog
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "alpha-image-2-count"
 MOST = 30  # calls at once
 

@@ -61,8 +61,9 @@ def controlled_job(spec: CheckpointSpec, *names: str, strength: float = 1.0, **f
     [
         ("sd15", ("text", "image", "mask"), ("text", "image", "mask")),
         pytest.param("sdxl", ("text", "image", "mask"), ("text", "image", "mask"), marks=pytest.mark.nightly),
-        ("flux", ("text", "image", "mask"), ("text", "image", "mask")),
-        ("sd3", ("text",), ()),  # its class for masks takes ControlNets that are made for them alone
+        pytest.param("flux", ("text", "image", "mask"), ("text", "image", "mask"), marks=pytest.mark.nightly),
+        # its class for masks takes ControlNets that are made for them alone
+        pytest.param("sd3", ("text",), (), marks=pytest.mark.nightly),
     ],
 )
 async def test_warmup_finds_what_controls_work_with(
@@ -75,7 +76,7 @@ async def test_warmup_finds_what_controls_work_with(
 
 
 @pytest.mark.parametrize("names", [("edges",), ("edges", "depth"), ("style",), ("edges", "style")])
-@pytest.mark.parametrize("name", ["sd15", "flux"])
+@pytest.mark.parametrize("name", ["sd15", pytest.param("flux", marks=pytest.mark.nightly)])
 async def test_controlled_pictures_share_passes_and_are_what_they_are_alone(
     controlled: Callable[[str], CheckpointSpec], name: str, names: tuple[str, ...]
 ) -> None:
@@ -171,6 +172,7 @@ async def test_what_a_control_does_not_work_with_is_refused_by_field(
     assert (event.code, event.param) == ("unsupported", "controls")
 
 
+@pytest.mark.nightly
 async def test_controls_of_another_family_are_withdrawn_or_refused(
     controlled: Callable[[str], CheckpointSpec], tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ async def test_an_error_after_which_the_device_answers_fails_its_job_alone(
     assert host.restarts == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: ClassifierSpec) -> None:
     host: Host = EngineHost("classify", [], 8, device="cuda")
@@ -144,6 +145,7 @@ async def test_a_worker_that_must_have_a_gpu_and_finds_none_says_why(texts: Clas
         await host.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 async def test_the_worker_after_one_with_a_gpu_must_have_a_gpu_too(host: Host) -> None:
     """The first worker says that it has one; there is none, so the next one must not go on with the CPU."""

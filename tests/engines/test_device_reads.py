@@ -97,7 +97,7 @@ def bare_reads(checkpoint: Checkpoint, job: ImageJob) -> Counter[str]:
     return reads.names + copies.names
 
 
-@pytest.mark.parametrize("name", ["sd", "sd3", "klein"])
+@pytest.mark.parametrize("name", ["sd", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sd3", "klein"))])
 def test_a_step_without_a_preview_reads_no_more_than_the_library_does(
     name: str, loaded: Callable[[str], Checkpoint], job: Job
 ) -> None:

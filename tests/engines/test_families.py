@@ -21,25 +21,25 @@ CPU = torch.device("cpu")
 # text, references, mask, second pass, negative prompt, guidance, any number of steps
 ABILITIES: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "sd15": ("img2img", (True, 1, True, True, True, True, True)),
+    "sdxl": ("img2img", (True, 1, True, True, True, True, True)),
+    "sd3": ("img2img", (True, 1, True, True, True, True, True)),
+    "flux": ("img2img", (True, 1, True, True, False, True, True)),
+    "z-image": ("img2img", (True, 1, True, True, True, True, True)),
+    "klein": ("native", (True, 16, True, True, False, False, True)),
+}
+NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "sd15-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
     "instruct-pix2pix": ("native", (False, 1, False, False, True, True, True)),
     "lcm": ("img2img", (True, 1, True, True, False, True, True)),
-    "sdxl": ("img2img", (True, 1, True, True, True, True, True)),
     "sdxl-turbo": ("img2img", (True, 1, True, True, True, True, True)),
     "sdxl-inpaint": ("img2img", (False, 0, True, True, True, True, True)),
     "sdxl-refiner": ("img2img", (False, 1, True, True, True, True, True)),
-    "sd3": ("img2img", (True, 1, True, True, True, True, True)),
-    "flux": ("img2img", (True, 1, True, True, False, True, True)),
     "flux-schnell": ("img2img", (True, 1, True, True, False, False, True)),
     "flux-fill": ("img2img", (False, 0, True, True, False, True, True)),
-    "z-image": ("img2img", (True, 1, True, True, True, True, True)),
     "chroma": ("img2img", (True, 1, False, True, True, True, True)),
     "lumina2": ("img2img", (True, 1, True, True, True, True, True)),
     "cogview4": ("img2img", (True, 1, True, True, True, True, True)),
     "aura-flow": ("img2img", (True, 1, True, True, True, True, True)),
-    "klein": ("native", (True, 16, True, True, False, False, True)),
-}
-NIGHTLY: dict[str, tuple[Conditioning, tuple[bool, int, bool, bool, bool, bool, bool]]] = {
     "klein-base": ("native", (True, 16, True, True, False, True, True)),
     "kontext": ("native", (True, 1, True, True, False, True, True)),
     "sana-sprint": ("img2img", (True, 1, False, True, False, True, False)),

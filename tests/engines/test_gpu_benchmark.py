@@ -24,6 +24,8 @@ from benchmarks.gpu.pictures import bare_seconds, draw_bare
 from tests.support.harness import until
 from tests.support.processes import command_of, group
 
+pytestmark = pytest.mark.nightly
+
 TINY = Machine(torch.device("cpu"), tiny=True)
 
 

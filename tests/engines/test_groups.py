@@ -94,8 +94,14 @@ def grouped(spec: CheckpointSpec, parallel: Parallel, **options: Any) -> Checkpo
     return replace(spec, runtime=Runtime(gpus=2, parallel=parallel, **options))
 
 
-@pytest.mark.parametrize("parallel", ["context", "tensor"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "parallel"),
+    [
+        pytest.param(name, parallel, marks=() if (name, parallel) == ("flux", "context") else pytest.mark.nightly)
+        for name in FAMILIES
+        for parallel in ("context", "tensor")
+    ],
+)
 @module_loop
 async def test_pictures_are_those_of_one_process(
     name: str, parallel: Parallel, host: Host, family: Callable[[str], CheckpointSpec]
@@ -117,7 +123,7 @@ async def test_pictures_are_those_of_one_process(
         assert apart(one, two) <= 1, change
 
 
-@pytest.mark.parametrize("name", ["flux", "qwen-image"])
+@pytest.mark.parametrize("name", ["flux", pytest.param("qwen-image", marks=pytest.mark.nightly)])
 async def test_calls_at_once_share_passes(name: str, family: Callable[[str], CheckpointSpec]) -> None:
     """In this process, so that all wait before the first one is drawn."""
     pair = Group(CPU, 2)
@@ -216,6 +222,7 @@ def test_a_class_without_a_plan_has_its_text_encoders_on_the_second_device(
     assert notes == ("on 2 devices, parallel = 'encoders'",)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("story", "status"),
     [

@@ -156,6 +156,7 @@ def test_what_the_image_copies_is_there_and_not_ignored() -> None:
     assert [path for path in copied if not (REPOSITORY / path).exists()] == []
 
 
+@pytest.mark.slow
 def test_what_the_image_copies_is_all_that_the_command_reads(tmp_path: Path) -> None:
     image = tmp_path / "image"
     for line in instructions():

@@ -54,10 +54,11 @@ async def test_work_that_no_thread_was_free_for_never_begins() -> None:
 
 
 async def test_work_that_has_begun_is_awaited_to_its_end() -> None:
-    work = Work()
-    running = asyncio.create_task(Threads("own", 1).run_if_begun_within(1.0, work))
+    threads, work, limit_s = Threads("own", 1), Work(), 0.5
+    await threads.run(lambda: "its thread runs")
+    running = asyncio.create_task(threads.run_if_begun_within(limit_s, work))
     await eventually(work.begun.is_set)
-    await asyncio.sleep(1.2)
+    await asyncio.sleep(limit_s)  # the limit is over: its timer was set before this one
     assert not running.done()
     work.release.set()
     assert await running == "done"

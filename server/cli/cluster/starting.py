@@ -29,8 +29,9 @@ from server.cli.cluster.ray_node import (
 )
 from server.cli.cluster.status_tables import show_status
 from server.cli.cluster.token import ClusterSecrets, derive_secrets, make_token, read_token
+from server.cli.environment import read_catalog
 from server.cli.reading import reading_shown
-from server.cli.serve import create_first_key, create_webhook_secret, read_catalog, require_checkpoints
+from server.cli.serve import create_first_key, create_webhook_secret, require_checkpoints
 from server.errors import DatabaseBusy, StartError, StorageFailed
 from server.flows.catalog.start import catalog_at_start
 from server.settings import Settings

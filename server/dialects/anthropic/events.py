@@ -12,7 +12,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.flows.chat.picture import PicturedEvent
+from server.flows.chat.events import AnswerEvent
 from server.flows.chat.tools import read_arguments
 
 Json = dict[str, Any]
@@ -29,7 +29,7 @@ class MessageWriter:
         self._open: str | int | None = None  # its type; for a tool call, the call's index
         self._end: Json = {"stop_reason": "end_turn", "stop_sequence": None}
 
-    def write(self, event: PicturedEvent) -> Iterator[Json]:
+    def write(self, event: AnswerEvent) -> Iterator[Json]:
         """Yield the events of the stream that this one becomes: none for events of other choices."""
         match event:
             case Admitted():
@@ -78,7 +78,7 @@ class MessageWriter:
             yield {"type": "content_block_stop", "index": self._index}
 
 
-async def message_events(message_id: str, model: str, events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
+async def message_events(message_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
     """Yield the events of a stream. Raises what `events` raises."""
     writer = MessageWriter(message_id, model)
     async for event in events:

@@ -16,12 +16,13 @@ from server.dialects.anthropic.errors import error_body
 from server.dialects.anthropic.events import collect, message_events
 from server.dialects.anthropic.request import FIELDS, check_values, count_to_chat, to_chat
 from server.dialects.anthropic.schema import CountBody, MessagesBody
-from server.errors import ApiError
-from server.flows.chat.any_model import rename_field
+from server.flows.chat.completion import CompletionWriter
+from server.flows.chat.source import ChatCall
+from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model
 from server.http.bodies import read_json
-from server.http.chat_delivery import Protocol, chat_response
-from server.http.deps import Caller, ServicesDep, ignored_header
+from server.http.chat_delivery import Protocol, answer_chat
+from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
     KEEPALIVE,
     RATE_HEADERS,
@@ -61,11 +62,9 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     values, body = await _read(MessagesBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     chat = await asyncio.to_thread(to_chat, body)
-    written = partial(message_events, f"msg_{uuid.uuid4().hex}", model.name)
-    protocol = Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
-    events = partial(services.chats.any_model.events, key, model, ENDPOINT, chat, tuple(body.stop_sequences))
-    headers = ignored_header(ignored_fields(MessagesBody, values))
-    return chat_response(request, key, services, events, protocol, headers, stream=body.stream)
+    call = ChatCall(key, model, ENDPOINT, chat, stops=tuple(body.stop_sequences), stream=body.stream)
+    with renamed_fields(FIELDS):
+        return await answer_chat(request, services, call, _protocol, ignored_fields(MessagesBody, values))
 
 
 @router.post(
@@ -83,12 +82,15 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
     """How long the conversation would be."""
     _, body = await _read(CountBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
-    try:
-        tokens = await services.chats.any_model.count_tokens(key, model, await asyncio.to_thread(count_to_chat, body))
-    except ApiError as error:
-        rename_field(error, FIELDS)
-        raise
+    with renamed_fields(FIELDS):
+        call = ChatCall(key, model, ENDPOINT, await asyncio.to_thread(count_to_chat, body))
+        tokens = await services.chats.any_model.count_tokens(call)
     return Response(f'{{"input_tokens": {tokens}}}', media_type="application/json")
+
+
+def _protocol(writer: CompletionWriter) -> Protocol:
+    written = partial(message_events, f"msg_{uuid.uuid4().hex}", writer.head.model)
+    return Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
 
 
 async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Mapping[str, Any], Body]:

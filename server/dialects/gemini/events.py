@@ -12,7 +12,7 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.flows.chat.picture import PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, PictureDelta
 from server.flows.chat.tools import read_arguments
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ class CandidateWriter:
         self._pictures = False
         self._ends: list[Json] = []  # kept for the last chunk, which has the usage
 
-    def write(self, event: PicturedEvent) -> Iterator[Json]:
+    def write(self, event: AnswerEvent) -> Iterator[Json]:
         """Yield the chunks that this event becomes."""
         match event:
             case TextDelta():
@@ -66,7 +66,7 @@ class CandidateWriter:
         return {**counts, **thoughts, "candidatesTokensDetails": details}
 
 
-async def candidate_events(response_id: str, model: str, events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
+async def candidate_events(response_id: str, model: str, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
     """Yield the chunks of a stream. Raises what `events` raises."""
     writer = CandidateWriter(response_id, model)
     async for event in events:

@@ -19,13 +19,14 @@ from server.dialects.gemini.events import candidate_events, collect
 from server.dialects.gemini.request import FIELDS, asks_for_picture, check_values, ignored, to_chat
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import ApiError, BadRequest, NotFound
-from server.flows.chat.any_model import rename_field
-from server.flows.chat.completion import CompletionHead
-from server.flows.chat.picture import PicturedEvent
+from server.flows.chat.completion import CompletionWriter
+from server.flows.chat.events import AnswerEvent
+from server.flows.chat.source import ChatCall
+from server.flows.field_names import renamed_fields
 from server.flows.models import find_chat_model, unknown_model
 from server.http.bodies import read_json
-from server.http.chat_delivery import Json, Protocol, chat_response
-from server.http.deps import Caller, ServicesDep, ignored_header
+from server.http.chat_delivery import Json, Protocol, Write, answer_chat
+from server.http.deps import Caller, ServicesDep
 from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
@@ -159,13 +160,9 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
     chat = find_chat_model(
         services.served.catalog.current, _chat_name(services.served.catalog.current, model), key.groups
     )
-    try:
-        tokens = await services.chats.any_model.count_tokens(
-            key, chat, await asyncio.to_thread(to_chat, body, chat.name)
-        )
-    except ApiError as error:
-        rename_field(error, FIELDS)
-        raise
+    with renamed_fields(FIELDS):
+        call = ChatCall(key, chat, CHAT_ENDPOINT, await asyncio.to_thread(to_chat, body, chat.name))
+        tokens = await services.chats.any_model.count_tokens(call)
     return {"totalTokens": tokens}
 
 
@@ -220,22 +217,17 @@ async def _generate(
     catalog, asked = services.served.catalog.current, asks_for_picture(body)
     draws = catalog.chat.find(name) is None and catalog.find(name) is not None
     write = partial(_protocol, as_array and not stream)
-    try:
+    with renamed_fields(FIELDS):
         if asked or (asked is None and draws):
-            call = await asyncio.to_thread(_pictured_call, body, values, name, stream, write)
-            return await pictured_response(request, key, services, call)
+            drawing = await asyncio.to_thread(_pictured_call, body, values, name, stream, write)
+            return await pictured_response(request, key, services, drawing)
         model = find_chat_model(catalog, _chat_name(catalog, name), key.groups)
-    except ApiError as error:
-        rename_field(error, FIELDS)
-        raise
-    chat = await asyncio.to_thread(to_chat, body, model.name)
-    stops = tuple(body.generation_config.stop_sequences)
-    events = partial(services.chats.any_model.events, key, model, CHAT_ENDPOINT, chat, stops)
-    protocol = write(CompletionHead.of_call(model.name), 1)
-    return chat_response(request, key, services, events, protocol, ignored_header(ignored(values)), stream=stream)
+        chat, stops = await asyncio.to_thread(to_chat, body, model.name), tuple(body.generation_config.stop_sequences)
+        call = ChatCall(key, model, CHAT_ENDPOINT, chat, stops=stops, stream=stream)
+        return await answer_chat(request, services, call, write, ignored(values))
 
 
-def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Any) -> PicturedCall:
+def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> PicturedCall:
     """Raises BadRequest."""
     chat = to_chat(body, name)
     image = body.generation_config.image_config
@@ -245,11 +237,11 @@ def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, wr
     return PicturedCall(pictured, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)
 
 
-def _protocol(as_array: bool, head: CompletionHead, _: int) -> Protocol:
-    def written(events: AsyncIterator[PicturedEvent]) -> AsyncIterator[Json]:
-        return candidate_events(uuid.uuid4().hex, head.model, events)
+def _protocol(as_array: bool, writer: CompletionWriter) -> Protocol:
+    def written(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
+        return candidate_events(uuid.uuid4().hex, writer.head.model, events)
 
-    async def listed(events: AsyncIterator[PicturedEvent]) -> list[Json]:
+    async def listed(events: AsyncIterator[AnswerEvent]) -> list[Json]:
         return [chunk async for chunk in written(events)]
 
     to_body = listed if as_array else lambda events: collect(written(events))

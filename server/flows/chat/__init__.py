@@ -5,10 +5,10 @@
 - `tools`, `strict_schema`: checks of functions and JSON schemas, shared with responses
 - `custom_tools`, `custom_input`: tools that take a text, shared with responses
 - `moderation`: which texts of a chat are moderated
-- `complete`: one completion on a local model, from its checks to its events
-- `idempotency`: chats with an Idempotency-Key: running, recorded or new
+- `source`: where the events of a model's chats come from; `local_source`: the chat worker; `upstream_source`: another
+  server, with `upstream_body` for what it gets and `upstream_events` for what it sends
+- `chats`: the source of a model, and its events within the limits of their key
+- `keyed`: chats with an Idempotency-Key: running, recorded or new
 - `run`: jobs on the chat worker, and the count of their tokens
-- `completion`: from events to OpenAI's objects
-- `upstream`: completions that another server answers; `upstream_events`: its stream as the events of a local model
-- `any_model`: chats of either kind, for protocols other than OpenAI's
+- `events`: what an answer has beside the engine's events; `completion`: from events to OpenAI's objects
 """

@@ -17,10 +17,15 @@ from pipelines.protocol.chat import (
     TopToken,
 )
 from server.flows.chat.custom_tools import CustomCallDelta, CustomCalls
-from server.flows.chat.picture import PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, PictureDelta, RawItem
 
 Json = dict[str, Any]
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | CustomCallDelta | PictureDelta
+
+
+def new_completion_id() -> str:
+    """Return an id that is not used yet."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,8 @@ class CompletionHead:
 
     @classmethod
     def of_call(cls, model: str) -> "CompletionHead":
-        """The head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
-        return cls(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model, "fp_darkroom")
+        """Return the head of an answer that no local chat model writes: there is no checkpoint to tell apart."""
+        return cls(new_completion_id(), int(time.time()), model, "fp_darkroom")
 
     def chunk(self, choices: list[Json]) -> Json:
         """One chunk, without usage."""
@@ -68,50 +73,52 @@ class _Choice:
     finish_reason: str | None = None
 
 
-async def collect(
-    head: CompletionHead,
-    events: AsyncIterator[PicturedEvent],
-    n: int,
-    *,
-    logprobs: bool,
-    custom_tools: Collection[str] = (),
-) -> Json:
-    """The completion, when all events have come. Of its tools, those of the names `custom_tools` take texts."""
-    choices = [_Choice() for _ in range(n)]
-    usage, custom = ChatUsage(0, 0), CustomCalls(custom_tools)
-    async for sent in events:
-        for event in custom.read(sent):
-            match event:
-                case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | PictureDelta():
-                    _add(choices[event.choice], event)
-                case ChoiceFinished():
-                    choices[event.choice].finish_reason = event.reason
-                case ChatFinished():
-                    usage = event.usage
-    return head.completion([_choice_json(i, choice, logprobs) for i, choice in enumerate(choices)], usage)
+@dataclass(frozen=True, slots=True)
+class CompletionWriter:
+    """How a chat's events are written as OpenAI's objects."""
 
+    head: CompletionHead
+    n: int = 1
+    logprobs: bool = False
+    include_usage: bool = False
+    custom_tools: Collection[str] = ()  # names of the tools that take texts
 
-async def chunks(
-    head: CompletionHead,
-    events: AsyncIterator[PicturedEvent],
-    *,
-    logprobs: bool,
-    include_usage: bool,
-    custom_tools: Collection[str] = (),
-) -> AsyncIterator[Json]:
-    """For each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
-    started: set[int] = set()
-    usage, custom = {"usage": None} if include_usage else {}, CustomCalls(custom_tools)
-    async for sent in events:
-        for event in custom.read(sent):
-            if isinstance(event, ChatFinished) and include_usage:
-                yield {**head.chunk([]), "usage": usage_json(event.usage)}
-            if not isinstance(event, Delta | ChoiceFinished):
+    async def collect(self, events: AsyncIterator[AnswerEvent]) -> Json:
+        """Return the completion, when all events have come."""
+        choices = [_Choice() for _ in range(self.n)]
+        usage, custom, recorded = ChatUsage(0, 0), CustomCalls(self.custom_tools), None
+        async for sent in events:
+            if isinstance(sent, RawItem):
+                recorded = sent.body  # its chat ends later, when it is recorded
                 continue
-            if event.choice not in started:
-                started.add(event.choice)
-                yield {**head.chunk([_chunk_choice(event.choice, _role(event))]), **usage}
-            yield {**head.chunk([_event_choice(event, logprobs)]), **usage}
+            for event in custom.read(sent):
+                match event:
+                    case TextDelta() | ReasoningDelta() | ToolCallDelta() | CustomCallDelta() | PictureDelta():
+                        _add(choices[event.choice], event)
+                    case ChoiceFinished():
+                        choices[event.choice].finish_reason = event.reason
+                    case ChatFinished():
+                        usage = event.usage
+        written = [_choice_json(i, choice, self.logprobs) for i, choice in enumerate(choices)]
+        return recorded or self.head.completion(written, usage)
+
+    async def chunks(self, events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Json]:
+        """Yield for each choice its role, its deltas and its finish reason; last the usage, if the request wants it."""
+        started: set[int] = set()
+        usage, custom = {"usage": None} if self.include_usage else {}, CustomCalls(self.custom_tools)
+        async for sent in events:
+            if isinstance(sent, RawItem):
+                yield sent.body
+                continue
+            for event in custom.read(sent):
+                if isinstance(event, ChatFinished) and self.include_usage:
+                    yield {**self.head.chunk([]), "usage": usage_json(event.usage)}
+                if not isinstance(event, Delta | ChoiceFinished):
+                    continue
+                if event.choice not in started:
+                    started.add(event.choice)
+                    yield {**self.head.chunk([_chunk_choice(event.choice, _role(event))]), **usage}
+                yield {**self.head.chunk([_event_choice(event, self.logprobs)]), **usage}
 
 
 def usage_json(usage: ChatUsage) -> Json:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.protocol.chat import ChoiceFinished, ToolCallDelta
 from server.flows.chat.custom_input import CustomInput
-from server.flows.chat.picture import PicturedEvent
+from server.flows.chat.events import AnswerEvent
 from server.flows.chat.tools import function_tool
 from server.schemas.chat_tools import GrammarText
 
@@ -22,7 +22,7 @@ class CustomCallDelta:
     name: str | None = None
 
 
-AnswerEvent = PicturedEvent | CustomCallDelta
+CompletionEvent = AnswerEvent | CustomCallDelta
 
 
 def custom_function(name: str, description: str | None, grammar: GrammarText | None) -> Mapping[str, Any]:
@@ -45,7 +45,7 @@ class CustomCalls:
         self._names = names
         self._inputs: dict[tuple[int, int], CustomInput] = {}  # by the call's choice and index
 
-    def read(self, event: PicturedEvent) -> Iterator[AnswerEvent]:
+    def read(self, event: AnswerEvent) -> Iterator[CompletionEvent]:
         """The event, or what it says of a custom tool's call."""
         if isinstance(event, ChoiceFinished):
             for (choice, index), read in self._inputs.items():

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from server.accounts.keys import Key
 from server.catalog.chat import ChatModel
-from server.flows.moderation import ModerationContext, Moderator
+from server.flows.moderation import ModerationContext
 from server.schemas.validation import check_text_length, iter_strings
 
 # fields of other servers, besides messages, that reach the model through its template
@@ -63,17 +62,14 @@ def _parse(arguments: Any) -> Any:
         return arguments
 
 
-async def check_upstream_chat(moderator: Moderator, key: Key, model: ChatModel, values: Mapping[str, Any]) -> None:
-    """Moderate the input of a chat that another server answers. Its body is not validated, so whatever has the shape
-    of a text is checked; pictures and answers are not.
+async def upstream_texts(values: Mapping[str, Any]) -> list[str]:
+    """Return the texts of a body for another server. It is not validated, so whatever has the shape of a text counts.
 
-    Raises ModerationBlocked.
+    Raises BadRequest if they are longer than any model's context.
     """
     messages = values.get("messages")
     readable = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, list) else []
-    context = chat_moderation_context(f"chatcmpl-{uuid.uuid4().hex}", key, model)
-    texts = await asyncio.to_thread(chat_texts, readable, _template_values(values))
-    await moderator.check_texts(context, "input", texts)
+    return await asyncio.to_thread(chat_texts, readable, _template_values(values))
 
 
 def _template_values(values: Mapping[str, Any]) -> Iterator[Any]:

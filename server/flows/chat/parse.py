@@ -43,7 +43,6 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
     _check_combinations(body)
     choice, allowed = _tool_choice(body)
     return ChatRequest(
-        model=body.model,
         messages=tuple(plain_message(message) for message in body.messages),
         images=tuple(_images(body)),
         tools=tuple(_tool(tool, index) for index, tool in enumerate(body.tools)),
@@ -67,7 +66,6 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
         seed=body.seed,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
-        stream=body.stream,
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         template_options=template_options(body.reasoning_effort, body.verbosity, body.chat_template_kwargs),
         custom_tools=custom_names(body),

@@ -17,27 +17,29 @@ MAX_IMAGES = 32
 ENGINE_PATH = re.compile(r"tools\[(\d+)\]\.(?:function|format)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A valid request. Whether its model supports everything in it is checked by `check_abilities`."""
+    """What a chat model is asked: a conversation, and how it is answered. `build_job` makes an engine's job of it,
+    `upstream_body.to_body` another server's body. Whether the model supports everything in it, `check_abilities` says.
+    """
 
-    model: str | None
     messages: tuple[Message, ...]
-    images: tuple[Reference, ...]
-    tools: tuple[Mapping[str, Any], ...]
-    tool_choice: Literal["none", "auto", "required"]
-    allowed_tools: tuple[str, ...]
-    parallel_tool_calls: bool
-    format: JsonFormat | None
-    max_tokens: int | None
-    sampling: ChatSampling
-    stop: tuple[str, ...]
-    n: int
-    seed: int | None
-    logprobs: bool
-    top_logprobs: int
-    stream: bool
-    include_usage: bool
+    images: tuple[Reference, ...] = ()
+    pictures: tuple[Picture, ...] = ()  # decoded, in the order of the messages' image_url parts
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: Literal["none", "auto", "required"] = "auto"
+    allowed_tools: tuple[str, ...] = ()
+    parallel_tool_calls: bool = True
+    format: JsonFormat | None = None
+    max_tokens: int | None = None
+    sampling: ChatSampling = field(default_factory=ChatSampling)
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    seed: int | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    truncate: bool = False  # leave out the oldest messages if the conversation is too long
+    include_usage: bool = False  # in the last chunk of a stream
     template_options: Mapping[str, Any] = field(default_factory=dict)
     custom_tools: frozenset[str] = frozenset()  # names of functions that the caller knows as custom tools
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
@@ -83,17 +85,15 @@ def _marked(message: Message) -> Message:
     return {**message, "content": [mark if part["type"] == "image_url" else part for part in content]}
 
 
-def build_job(
-    request: ChatRequest, spec: ChatSpec, job_id: str, images: tuple[Picture, ...], time_limit_s: float
-) -> ChatJob:
-    """The job, in which every value is explicit: a seed is drawn if the request has none."""
+def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: float) -> ChatJob:
+    """Return the job, in which every value is explicit: a seed is drawn if the request has none."""
     return ChatJob(
         id=job_id,
         checkpoint=spec,
         messages=request.messages,
         seed=secrets.randbelow(MAX_RANDOM_SEED) if request.seed is None else request.seed % 2**63,
         time_limit_s=time_limit_s,
-        images=images,
+        images=request.pictures,
         tools=request.tools,
         tool_choice=request.tool_choice,
         allowed_tools=request.allowed_tools,
@@ -105,6 +105,7 @@ def build_job(
         n=request.n,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
+        truncate=request.truncate,
         template_options=request.template_options,
         input_grammars=request.input_grammars,
     )
@@ -112,5 +113,5 @@ def build_job(
 
 def _models_with(catalog: Catalog, ability: Literal["tools", "vision"]) -> str:
     models = catalog.chat.models.values()
-    names = [model.name for model in models if isinstance(model.source, ChatSpec) and getattr(model.source, ability)]
+    names = [model.name for model in models if getattr(model, ability)]
     return ", ".join(names) or "none"

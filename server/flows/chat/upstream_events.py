@@ -1,17 +1,13 @@
-"""A chat's stream from another server, as the events of a local model."""
+"""From the chunks of another server's stream to the events of a local model. Pure."""
 
-import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from pipelines.protocol.chat import (
-    Admitted,
     ChatEvent,
-    ChatFinished,
     ChatUsage,
     ChoiceFinished,
     FinishReason,
@@ -24,48 +20,19 @@ from pipelines.protocol.chat import (
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import RETRY_S, Json, UpstreamResponse
 from server.errors import ApiError, BadRequest, EngineFailure, Overloaded
-from server.flows.chat.run import UsageContext
-from server.flows.chat.upstream import UpstreamChat
 from server.schemas.upstream_chunks import ChoiceChunk, Chunk, Logprob, ToolCallChunk, TopLogprob, Usage
 
 REASONS: dict[str, FinishReason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-async def upstream_events(
-    chat: UpstreamChat, upstream: Upstream, body: Json, usage_context: UsageContext
-) -> AsyncGenerator[ChatEvent, None]:
-    """From `Admitted`, at the first chunk, to `ChatFinished`. Raises ApiError, also between events."""
-    began = time.monotonic()
-    usage, admitted = ChatUsage(0, 0), False
-    finished: dict[int, ChoiceFinished] = {0: ChoiceFinished(0, "stop")}
-    async with aclosing(chat.stream(upstream, body, usage_context)) as items:
-        async for item in items:
-            if isinstance(item, UpstreamResponse):
-                raise upstream_refusal(upstream, item)
-            if not admitted:
-                admitted = True
-                yield Admitted(0)
-            chunk = _read(upstream, item)
-            for choice in chunk.choices:
-                for event in _deltas(choice):
-                    yield event
-                if choice.finish_reason:
-                    finished[choice.index] = _finished(choice)
-            usage = _usage(chunk.usage) if chunk.usage else usage
-    if not admitted:
-        yield Admitted(0)  # an empty stream is an answer, too
-    for end in finished.values():
-        yield end
-    yield ChatFinished(usage, time.monotonic() - began)
-
-
-def _finished(choice: ChoiceChunk) -> ChoiceFinished:
+def finish(choice: ChoiceChunk) -> ChoiceFinished:
+    """Return how the choice ended."""
     stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
     return ChoiceFinished(choice.index, REASONS.get(choice.finish_reason or "", "stop"), stop)
 
 
 def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
-    """The error for an answer that is no success, or no stream where one was asked for."""
+    """Return the error for an answer that is no success, or no stream where one was asked for."""
     error = answer.body.get("error")
     details: Mapping[str, Any] = error if isinstance(error, dict) else {}
     message, param, code = (details.get(name) for name in ("message", "param", "code"))
@@ -78,7 +45,8 @@ def upstream_refusal(upstream: Upstream, answer: UpstreamResponse) -> ApiError:
     return EngineFailure(text, code="upstream_failed")
 
 
-def _read(upstream: Upstream, item: Json) -> Chunk:
+def read_chunk(upstream: Upstream, item: Json) -> Chunk:
+    """Validate a chunk. Raises EngineFailure."""
     try:
         return Chunk.model_validate(item)
     except ValidationError as error:
@@ -86,7 +54,8 @@ def _read(upstream: Upstream, item: Json) -> Chunk:
         raise EngineFailure(message, code="upstream_failed") from error
 
 
-def _deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
+def deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
+    """Yield what the chunk adds to the choice."""
     delta = choice.delta
     if reasoning := delta.reasoning_content or delta.reasoning:
         yield ReasoningDelta(choice.index, reasoning)
@@ -116,6 +85,7 @@ def _data(token: TopLogprob) -> bytes:
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
-def _usage(sent: Usage) -> ChatUsage:
+def read_usage(sent: Usage) -> ChatUsage:
+    """Return the counts of tokens."""
     details = sent.completion_tokens_details
     return ChatUsage(sent.prompt_tokens, sent.completion_tokens, (details.reasoning_tokens or 0) if details else 0)

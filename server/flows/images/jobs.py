@@ -40,8 +40,7 @@ class ImageJobs:
         """End a call; one that has ended stays as it is. Raises NotFound and RunsElsewhere."""
         running = self._active.find(call_id, key.id)
         if running is not None:
-            running.cancel()
-            await running.wait_done()
+            await running.cancel_and_wait()
             if not running.recorded:
                 error = running.failure.body()["error"] if running.failure else None
                 return ImageJobState(id=call_id, created=int(running.created_at), state="cancelled", error=error)

@@ -12,12 +12,12 @@ from server.flows.operators.reports import key_names
 from server.parts import Running
 from server.schemas.queue import QueuedJob, QueueSnapshot, WorkerReport
 from server.state.active_calls import ActiveCall
+from server.state.active_chats import ActiveChat
 from server.state.active_responses import ActiveResponse
-from server.state.running_chats import RunningChat
 
 WATCH_S = 0.5  # between two looks at the queue
 
-Job = ActiveCall | ActiveResponse | RunningChat
+Job = ActiveCall | ActiveResponse | ActiveChat
 
 
 class JobQueue:
@@ -50,38 +50,36 @@ class JobQueue:
     async def cancel(self, job_id: str, *, by: str) -> None:
         """End a job; it is not charged, unless it was already. Raises NotFound."""
         job = self._find(job_id)
-        key_id, endpoint = _origin(job)
-        await _end(job)
-        details = {"key_id": key_id, "endpoint": endpoint}
+        await job.cancel_and_wait()
+        details = {"key_id": job.call.key_id, "endpoint": job.call.endpoint}
         await self._database.in_writer(record_change, self._database, by, "job.cancel", job_id, **details)
 
     async def cancel_own(self, job_id: str, key_id: str) -> None:
         """The same by the key whose job it is."""
-        await _end(self._find(job_id, key_id))
+        await self._find(job_id, key_id).cancel_and_wait()
 
     def _find(self, job_id: str, key_id: str | None = None) -> Job:
-        running = {_id(job): job for job in self._jobs()}
+        running = {job.call.id: job for job in self._jobs()}
         job = running.get(job_id)
-        if job is None or key_id not in {None, _origin(job)[0]}:
+        if job is None or key_id not in {None, job.call.key_id}:
             message = f"There is no job '{job_id[:60]}' that runs or waits on this server."
             raise NotFound(message, param="id", code="job_not_found")
         return job
 
     def _jobs(self) -> list[Job]:
         running = self._running
-        jobs: list[Job] = [*running.calls.all(), *running.responses.all(), *running.chats.all()]
+        jobs: list[Job] = [*running.calls.all(), *running.responses.all(), *running.chats.running()]
         return sorted((job for job in jobs if not job.done), key=lambda job: job.created_at)
 
     def _describe(self, job: Job, names: Mapping[str, str]) -> QueuedJob:
-        key_id, endpoint = _origin(job)
         common = {
-            "id": _id(job),
-            "key_id": key_id,
-            "key_name": names.get(key_id, ""),
-            "endpoint": endpoint,
+            "id": job.call.id,
+            "key_id": job.call.key_id,
+            "key_name": names.get(job.call.key_id, ""),
+            "endpoint": job.call.endpoint,
             "created_at": job.created_at,
         }
-        if isinstance(job, RunningChat):
+        if isinstance(job, ActiveChat):
             state = "running" if job.admitted else "queued"
             return QueuedJob(**common, kind="chat", model=job.model, state=state, tokens=job.tokens)
         if isinstance(job, ActiveCall):
@@ -100,23 +98,6 @@ class JobQueue:
         model = job.record.echo.get("model")
         state = "queued" if job.status == "queued" else "running"
         return QueuedJob(**common, kind="response", model=model if isinstance(model, str) else None, state=state)
-
-
-def _id(job: Job) -> str:
-    return job.id if isinstance(job, RunningChat) else job.call.id
-
-
-def _origin(job: Job) -> tuple[str, str]:
-    """The id of its key, and its endpoint."""
-    return (job.key_id, job.endpoint) if isinstance(job, RunningChat) else (job.call.key_id, job.call.endpoint)
-
-
-async def _end(job: Job) -> None:
-    if isinstance(job, RunningChat):
-        await job.cancel()
-        return
-    job.cancel()
-    await job.wait_done()
 
 
 def worker_reports(hosts: Sequence[EngineHost[Any, Any]]) -> list[WorkerReport]:

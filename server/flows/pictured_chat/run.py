@@ -18,7 +18,7 @@ from pipelines.protocol.chat import (
 from server.accounts.keys import Key
 from server.backends.storage import Storage
 from server.errors import Overloaded, ReplayedError
-from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.request import ImageRequest
 from server.flows.images.results import load_answer, truncated_of
@@ -45,7 +45,7 @@ class PicturedChat:
 
     async def draw(
         self, key: Key, request: ImageRequest, retry: RetryInfo, on_start: OnStart, *, body_begins: bool
-    ) -> AsyncGenerator[PicturedEvent, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """One choice a picture. `body_begins`: the answer's status is sent once the call is admitted. Raises ApiError,
         also between events."""
         call = await self._calls.find_or_start(key, request, retry)
@@ -65,7 +65,7 @@ class PicturedChat:
 
     async def respond(
         self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo, on_start: OnStart
-    ) -> AsyncGenerator[PicturedEvent, None]:
+    ) -> AsyncGenerator[AnswerEvent, None]:
         """One choice with all texts, pictures and calls of a response. Raises ApiError, also between events."""
         response = await self._responses.find_or_start(key, body, results_base, retry)
         on_start(response)
@@ -82,7 +82,7 @@ class PicturedChat:
         yield ChatFinished(ChatUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0)), 0.0)
 
 
-def _events(event: Json, pictures: int, links: bool) -> Iterator[PicturedEvent]:
+def _events(event: Json, pictures: int, links: bool) -> Iterator[AnswerEvent]:
     match event["type"]:
         case "response.output_text.delta":
             yield TextDelta(0, event["delta"])

@@ -5,7 +5,6 @@
 - `history`, `context`, `items`: earlier rounds from the database, the prompt made of them, items and their pictures
 - `hosted_items`: what the model is shown of tools that other servers ran
 - `tool_loop`: turns of the chat model, and the pictures between them
-- `upstream_turn`: a turn of a model on another server
 - `stream_events`: deltas of the model -> output items and events
 - `image_tool`: one picture, as the image routes draw it
 - `retrieve`: responses by their id; `count_tokens`: the length of an input

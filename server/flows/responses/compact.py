@@ -10,7 +10,8 @@ from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
 from server.catalog.chat import ChatModel
 from server.errors import BadRequest
-from server.flows.chat.any_model import AnyModelChat
+from server.flows.chat.chats import Chats
+from server.flows.chat.source import ChatCall
 from server.flows.models import find_chat_model
 from server.flows.responses.context import build_context
 from server.flows.responses.history import History
@@ -30,10 +31,10 @@ TASK = (
 class Compactor:
     """Makes conversations short. One for the whole server."""
 
-    def __init__(self, catalog: ServedCatalog, history: History, chat: AnyModelChat, storage: Storage) -> None:
+    def __init__(self, catalog: ServedCatalog, history: History, chats: Chats, storage: Storage) -> None:
         self._catalog = catalog
         self._history = history
-        self._chat = chat
+        self._chats = chats
         self._storage = storage
 
     async def compact(self, key: Key, body: CompactBody) -> Json:
@@ -69,7 +70,8 @@ class Compactor:
             values = {"messages": messages, "max_tokens": SUMMARY_TOKENS, "temperature": 0}
             texts, usage = [], ChatUsage(0, 0)
             try:
-                async for event in self._chat.events(key, model, ENDPOINT, values):
+                chat = await self._chats.prepare(ChatCall(key, model, ENDPOINT, values))
+                async for event in chat.events():
                     if isinstance(event, TextDelta):
                         texts.append(event.text)
                     if isinstance(event, ChatFinished):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.protocol.chat import Message
 from server.accounts.response_items import StoredItem
 from server.flows.responses.hosted_items import Exchange, read_exchange
 from server.flows.responses.items import read_summary
@@ -122,7 +123,7 @@ def pictures_of(item: StoredItem) -> list[PictureRef]:
     return [PictureRef(part.get("file") or part["image_url"], is_file="file" in part) for part in parts]
 
 
-def last_user_text(messages: Sequence[Json]) -> str:
+def last_user_text(messages: Sequence[Message]) -> str:
     """The text of the last user message, without marks for pictures."""
     for message in reversed(messages):
         if message["role"] == "user":

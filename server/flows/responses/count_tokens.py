@@ -2,7 +2,7 @@
 
 import uuid
 
-from pipelines.protocol.chat import ChatSpec, CountJob
+from pipelines.protocol.chat import CountJob
 from server.accounts.keys import Key
 from server.errors import BadRequest
 from server.flows.chat.run import ChatRunner
@@ -30,13 +30,13 @@ class TokenCounter:
     async def count(self, key: Key, body: ResponseBody) -> int:
         """Tokens of the whole chain, with instructions and tools. Raises ApiError."""
         model = find_chat_model(self._catalog.current, body.model, key.groups)
-        spec = model.source
-        if not isinstance(spec, ChatSpec):
+        spec = model.spec
+        if spec is None:
             message = f"Tokens of model `{model.name}` can't be counted here: it runs on another server."
             raise BadRequest(message, param="model", code="unsupported_value")
         past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
-        context = self._planner.context(spec, body, [*past.items, *inputs])
+        context = self._planner.context(model, body, [*past.items, *inputs])
         job = CountJob(
             id=f"count_{uuid.uuid4().hex}",
             checkpoint=spec,

@@ -6,8 +6,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 
-from pipelines.protocol.chat import ChatSpec
-from pipelines.protocol.upstream import Upstream
 from server.accounts.calls import CallId
 from server.accounts.keys import Key
 from server.accounts.responses import ResponseStore, StoredResponse
@@ -77,10 +75,9 @@ class ResponseCreator:
                 tools[index] = fitted
                 left_out += [f"tools[{index}].{name}" for name in names]
         body = body.model_copy(update={"tools": tools})
-        if isinstance(chat.source, Upstream):
+        if chat.spec is None:
             left_out += [*unenforced_grammars(body), *(["truncation"] if body.truncation == "auto" else [])]
-        sees = isinstance(chat.source, ChatSpec) and chat.source.vision
-        if not sees and (self._leave_out_pictures or body.truncation == "auto"):
+        if not chat.vision and (self._leave_out_pictures or body.truncation == "auto"):
             body, paths = leave_out_pictures(body)
             left_out += paths
         return body, left_out
@@ -124,7 +121,7 @@ class ResponseCreator:
         self, key: Key, body: ResponseBody, response_id: str, results_base: str, retry: RetryInfo
     ) -> ActiveResponse:
         model = find_chat_model(self._catalog.current, body.model, key.groups)
-        check_combinations(body, model.source)
+        check_combinations(body, model)
         past = await self._history.read_past(key, body)
         inputs = await self._history.read_inputs(key, body.input)
         plan = await self._planner.plan(key, model, body, response_id, past, inputs, results_base)

@@ -1,20 +1,16 @@
 """What one response needs to run, looked up and checked. Every field has its final value."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
 from pipelines.protocol.images import Picture
-from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.catalog.chat import ChatModel
 from server.catalog.images import ImageModel
-from server.flows.chat.run import UsageContext
+from server.flows.chat.request import ChatRequest
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference
-from server.flows.responses.tools import IMAGE_FUNCTION, ResponseTools, ToolMode
-from server.schemas.response_object import Json
+from server.flows.responses.tools import IMAGE_FUNCTION, ResponseTools
 from server.schemas.response_tools import ImageTool
 
 
@@ -36,26 +32,15 @@ class ResponsePlan:
     """One response."""
 
     key: Key
-    source: ChatSpec | Upstream
-    usage_context: UsageContext
+    chat: ChatModel
+    request: ChatRequest  # of the first turn; further turns have more messages
     moderation: ModerationContext
     inputs: tuple[StoredItem, ...]  # as they are stored; empty if the response is not stored
-    messages: tuple[Json, ...]
-    pictures: tuple[Picture, ...]  # shown by the image_url parts of the messages, in order
     new_texts: tuple[str, ...]  # new in this round, to be moderated
     new_pictures: tuple[Picture, ...]
     image: ImagePlan | None
     tools: ResponseTools
-    parallel_tool_calls: bool
     max_tool_calls: int | None
-    format: JsonFormat | None
-    max_output_tokens: int | None
-    sampling: ChatSampling
-    truncate: bool
-    top_logprobs: int
-    logprobs: bool
-    time_limit_s: float
-    template_options: Mapping[str, Any]
 
     @property
     def image_required(self) -> bool:
@@ -63,13 +48,3 @@ class ResponsePlan:
         is_only_choice = self.tools.allowed == (IMAGE_FUNCTION,)
         is_only_tool = len(self.tools.functions) == 1 and self.image is not None
         return self.image is not None and self.tools.mode == "required" and (is_only_choice or is_only_tool)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The request of one turn of the chat model."""
-
-    messages: tuple[Json, ...]
-    tool_choice: ToolMode
-    allowed_tools: tuple[str, ...]
-    max_tokens: int | None

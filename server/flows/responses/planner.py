@@ -4,18 +4,18 @@ Whatever can be known to fail before the chat model runs fails here.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pipelines.protocol.chat import ChatSampling, ChatSpec, JsonFormat
+from pipelines.protocol.chat import ChatSampling, JsonFormat
 from pipelines.protocol.images import Picture
-from pipelines.protocol.upstream import Upstream
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.catalog.chat import ChatModel
 from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
-from server.flows.chat.run import UsageContext
+from server.flows.chat.request import ChatRequest
 from server.flows.chat.tools import json_format
 from server.flows.images.create import ImageCreator
 from server.flows.models import find_image_model
@@ -32,8 +32,9 @@ from server.flows.responses.context import (
 from server.flows.responses.history import History, Past, to_references
 from server.flows.responses.image_tool import request_from_tool
 from server.flows.responses.plan import ImagePlan, ResponsePlan
-from server.flows.responses.tools import read_tools
+from server.flows.responses.tools import ResponseTools, read_tools
 from server.schemas.local_models import template_options
+from server.schemas.response_object import Json
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import JsonObject, JsonSchema, ResponseBody
 from server.state.served_catalog import ServedCatalog
@@ -51,13 +52,11 @@ class Planner:
         history: History,
         references: ReferenceLoader,
         creator: ImageCreator,
-        time_limit_s: float,
     ) -> None:
         self._catalog = catalog
         self._history = history
         self._references = references
         self._creator = creator
-        self._time_limit_s = time_limit_s
 
     async def plan(
         self,
@@ -70,41 +69,27 @@ class Planner:
         results_base: str,
     ) -> ResponsePlan:
         """Raises ApiError."""
-        _, vision = _abilities(model.source)
-        context = self.context(model.source, body, [*past.items, *inputs])
-        new_pictures = await self._new_pictures(key, body, past, inputs, vision=vision)
+        context = self.context(model, body, [*past.items, *inputs])
+        new_pictures = await self._new_pictures(key, body, past, inputs, vision=bool(model.vision))
         image = await self._image_plan(key, model, body, past.items, inputs, results_base)
-        logprobs = "message.output_text.logprobs" in body.include
+        tools = read_tools(body.tools, body.tool_choice)
         return ResponsePlan(
             key=key,
-            source=model.source,
-            usage_context=UsageContext(key, model.name),
+            chat=model,
+            request=_request(body, tools, context.messages, await self.decode(key, context.pictures)),
             moderation=ModerationContext(response_id, key.id, "responses", model.name, model.group),
             inputs=tuple(inputs) if body.store else (),
-            messages=context.messages,
-            pictures=await self.decode(key, context.pictures),
             new_texts=tuple(await asyncio.to_thread(_new_texts, body, [*past.unchecked, *inputs])),
             new_pictures=new_pictures,
             image=image,
-            tools=read_tools(body.tools, body.tool_choice),
-            parallel_tool_calls=body.parallel_tool_calls,
+            tools=tools,
             max_tool_calls=body.max_tool_calls,
-            format=_format(body),
-            max_output_tokens=body.max_output_tokens,
-            sampling=_sampling(body),
-            truncate=body.truncation == "auto",
-            logprobs=logprobs,
-            top_logprobs=body.top_logprobs if logprobs else 0,
-            time_limit_s=self._time_limit_s,
-            template_options=template_options(
-                body.reasoning.effort if body.reasoning else None, body.text.verbosity, body.chat_template_kwargs
-            ),
         )
 
-    def context(self, source: ChatSpec | Upstream, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
+    def context(self, model: ChatModel, body: ResponseBody, items: Sequence[StoredItem]) -> Context:
         """What the model reads. Raises BadRequest if it would see too many pictures and nothing may be dropped."""
-        tools, vision = _abilities(source)
-        context = build_context(items, body.instructions, tools=tools, vision=vision)
+        tools = model.tools is not False  # another server checks them itself
+        context = build_context(items, body.instructions, tools=tools, vision=bool(model.vision))
         count = len(context.pictures)
         if count > MAX_SHOWN and body.truncation != "auto":
             earlier = "conversation" if body.conversation else "previous_response_id"
@@ -173,7 +158,7 @@ class Planner:
         )
 
 
-def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
+def check_combinations(body: ResponseBody, model: ChatModel) -> None:
     """Refuse fields that exclude each other or that this kind of model can't do. Raises BadRequest."""
     if body.background and not body.store:
         message = "'background' needs 'store': true: a background response is read from where it is stored."
@@ -181,7 +166,7 @@ def check_combinations(body: ResponseBody, source: ChatSpec | Upstream) -> None:
     if body.stream_options is not None and not body.stream:
         message = "'stream_options' works with 'stream': true only: send it too, or leave both out."
         raise BadRequest(message, param="stream_options", code="invalid_parameter_combination")
-    if body.tools and not _abilities(source)[0]:
+    if body.tools and model.tools is False:
         raise BadRequest("'tools' is not supported with this model.", param="tools", code="unsupported_parameter")
     if body.conversation and body.previous_response_id:
         message = "'conversation' and 'previous_response_id' say two things of what came before: send one of them."
@@ -198,26 +183,43 @@ def _new_texts(body: ResponseBody, inputs: Sequence[StoredItem]) -> list[str]:
     """The texts of this round, for moderation."""
     new = build_context(inputs, body.instructions, tools=True, vision=False)
     tools = [tool.model_dump() for tool in body.tools if not isinstance(tool, ImageTool)]
-    effort = body.reasoning.effort if body.reasoning else None
-    return chat_texts(new.messages, [*tools, template_options(effort, body.text.verbosity, body.chat_template_kwargs)])
+    return chat_texts(new.messages, [*tools, _template_options(body)])
 
 
-def _abilities(source: ChatSpec | Upstream) -> tuple[bool, bool]:
-    """Whether the model calls tools, and whether it sees pictures. An upstream checks tools itself and gets no
-    pictures."""
-    return (True, False) if isinstance(source, Upstream) else (source.tools, source.vision)
-
-
-def _sampling(body: ResponseBody) -> ChatSampling:
-    return ChatSampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        top_k=body.top_k,
-        min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
+def _request(
+    body: ResponseBody, tools: ResponseTools, messages: tuple[Json, ...], pictures: tuple[Picture, ...]
+) -> ChatRequest:
+    """Return what the model is asked first."""
+    logprobs = "message.output_text.logprobs" in body.include
+    return ChatRequest(
+        messages=messages,
+        pictures=pictures,
+        tools=tools.functions,
+        tool_choice=tools.mode,
+        allowed_tools=tools.allowed,
+        input_grammars=tools.grammars,
+        parallel_tool_calls=body.parallel_tool_calls,
+        format=_format(body),
+        max_tokens=body.max_output_tokens,
+        sampling=ChatSampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            top_k=body.top_k,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+        ),
+        truncate=body.truncation == "auto",
+        logprobs=logprobs,
+        top_logprobs=body.top_logprobs if logprobs else 0,
+        template_options=_template_options(body),
     )
+
+
+def _template_options(body: ResponseBody) -> Mapping[str, Any]:
+    effort = body.reasoning.effort if body.reasoning else None
+    return template_options(effort, body.text.verbosity, body.chat_template_kwargs)
 
 
 def _format(body: ResponseBody) -> JsonFormat | None:

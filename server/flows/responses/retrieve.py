@@ -71,7 +71,7 @@ class Responses:
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
             _require_background(running.record, "cancel")
-            await _cancel(running)
+            await running.cancel_and_wait()
             return running.object()
         record, _ = await self._find_here(key, response_id)
         _require_background(record, "cancel")
@@ -83,7 +83,7 @@ class Responses:
         """Delete a response; one that runs is cancelled. Raises NotFound."""
         running = self._active.find_stored(response_id, key.id)
         if running is not None:
-            await _cancel(running)
+            await running.cancel_and_wait()
         else:
             await self._find_here(key, response_id)
         if not await self._store.in_writer(self._store.delete, response_id, key.id):
@@ -165,11 +165,6 @@ class Responses:
             return [with_pictures(event, pictures) for event in record.events or ()]
         last = TERMINAL[cast(ResponseStatus, record.state)]
         return [{"type": last, "sequence_number": LOST_STREAM, "response": self._object(record, items)}]
-
-
-async def _cancel(response: ActiveResponse) -> None:
-    response.cancel()
-    await response.wait_done()
 
 
 def _not_found(response_id: str) -> NotFound:

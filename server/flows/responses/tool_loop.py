@@ -5,10 +5,7 @@ text, not the picture.
 """
 
 import asyncio
-import secrets
 import time
-import uuid
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,10 +14,7 @@ import structlog
 
 from pipelines.protocol.chat import (
     Admitted,
-    ChatEvent,
     ChatFinished,
-    ChatJob,
-    ChatSpec,
     ChatUsage,
     ChoiceFinished,
     FinishReason,
@@ -28,23 +22,21 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from pipelines.protocol.upstream import Upstream
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseEnd, ResponseStore
 from server.accounts.store import Write
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded
-from server.flows.chat.any_model import rename_field
-from server.flows.chat.request import MAX_RANDOM_SEED
-from server.flows.chat.run import ChatRunner
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.chats import Chats
+from server.flows.chat.request import ChatRequest
+from server.flows.chat.run import UsageContext
+from server.flows.field_names import rename_field
 from server.flows.moderation import Moderator
 from server.flows.responses.context import add_image_call, image_call_arguments, last_user_text
 from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.items import with_pictures
-from server.flows.responses.plan import ResponsePlan, Turn
+from server.flows.responses.plan import ResponsePlan
 from server.flows.responses.stream_events import EventWriter, ToolCall
 from server.flows.responses.tools import IMAGE_FUNCTION
-from server.flows.responses.upstream_turn import run_upstream_turn
 from server.schemas.response_object import Json, ResponseStatus, usage_object
 from server.state.active_responses import ActiveResponse, Phase
 from server.state.background_tasks import run_to_completion
@@ -80,15 +72,13 @@ class ToolLoop:
 
     def __init__(
         self,
-        runner: ChatRunner,
-        upstream_chat: UpstreamChat,
+        chats: Chats,
         moderator: Moderator,
         image_tool: ImageToolRunner,
         store: ResponseStore,
         expected_retries: ExpectedRetries,
     ) -> None:
-        self._runner = runner
-        self._upstream_chat = upstream_chat
+        self._chats = chats
         self._moderator = moderator
         self._image_tool = image_tool
         self._store = store
@@ -97,7 +87,7 @@ class ToolLoop:
     async def run(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """Run the response, then record and emit its end."""
         response.emit_snapshot("response.created")
-        state = LoopState(list(plan.messages))
+        state = LoopState([dict(message) for message in plan.request.messages])
         status: ResponseStatus = "completed"
         failure: ApiError | None = None
         try:
@@ -139,7 +129,7 @@ class ToolLoop:
                 response,
                 hosted=plan.image is not None,
                 max_image_calls=calls_left,
-                logprobs=plan.logprobs,
+                logprobs=plan.request.logprobs,
                 called=plan.tools.called,
             )
             reason = await self._run_turn(plan, response, turn, writer, state)
@@ -155,11 +145,12 @@ class ToolLoop:
         return "stop"
 
     async def _run_turn(
-        self, plan: ResponsePlan, response: ActiveResponse, turn: Turn, writer: EventWriter, state: LoopState
+        self, plan: ResponsePlan, response: ActiveResponse, turn: ChatRequest, writer: EventWriter, state: LoopState
     ) -> FinishReason:
         reason: FinishReason = "stop"
         try:
-            moderated = self._moderator.moderate_stream(plan.moderation, self._model_events(plan, turn))
+            answer = self._chats.source(plan.chat).run(turn, UsageContext(plan.key, plan.chat.name))
+            moderated = self._moderator.moderate_stream(plan.moderation, answer)
             async with aclosing(moderated) as events:
                 async for event in events:
                     match event:
@@ -181,12 +172,6 @@ class ToolLoop:
         writer.close(reason)
         return reason
 
-    def _model_events(self, plan: ResponsePlan, turn: Turn) -> AsyncGenerator[ChatEvent, None]:
-        """The events of a turn, from the local model or from its upstream."""
-        if isinstance(plan.source, Upstream):
-            return run_upstream_turn(self._upstream_chat, plan, turn, plan.source)
-        return self._runner.run(_job(plan, turn, plan.source), plan.usage_context)
-
     async def _admit(self, plan: ResponsePlan, response: ActiveResponse) -> None:
         """The request is sound. A background response has its row already."""
         if response.recorded and not response.record.background:
@@ -198,7 +183,7 @@ class ToolLoop:
     ) -> None:
         if plan.image is None:
             raise EngineFailure("The model called a tool that was not offered.")
-        fallback_prompt = last_user_text(plan.messages) if plan.image_required else None
+        fallback_prompt = last_user_text(plan.request.messages) if plan.image_required else None
 
         def record_item(item: StoredItem) -> Write:
             return self._store.output_write(response.record, len(plan.inputs) + call.index, item)
@@ -253,8 +238,9 @@ class ToolLoop:
         self._store.save_events(response.call.id, events)
 
 
-def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int) -> Turn:
-    """The caller's tool choice holds for the first turn. Then the model is free, while it may still draw."""
+def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int) -> ChatRequest:
+    """Return what the model is asked next. The caller's tool choice holds for the first turn; then the model is free,
+    while it may still draw."""
     choice, allowed = plan.tools.mode, plan.tools.allowed
     if number > 0 and choice == "required":
         choice, allowed = ("none", ()) if plan.image_required else ("auto", allowed)
@@ -262,31 +248,10 @@ def next_turn(plan: ResponsePlan, state: LoopState, number: int, calls_left: int
         names = plan.tools.allowed or tuple(plan.tools.called)
         allowed = tuple(name for name in names if name != IMAGE_FUNCTION)
         choice = "auto" if allowed and choice != "none" else "none"
-    limit, spent = plan.max_output_tokens, state.usage.completion_tokens
-    return Turn(tuple(state.messages), choice, allowed, None if limit is None else max(1, limit - spent))
-
-
-def _job(plan: ResponsePlan, turn: Turn, spec: ChatSpec) -> ChatJob:
-    return ChatJob(
-        id=f"chat_{uuid.uuid4().hex}",
-        checkpoint=spec,
-        messages=turn.messages,
-        seed=secrets.randbelow(MAX_RANDOM_SEED),
-        time_limit_s=plan.time_limit_s,
-        images=plan.pictures,
-        tools=plan.tools.functions,
-        input_grammars=plan.tools.grammars,
-        tool_choice=turn.tool_choice,
-        allowed_tools=turn.allowed_tools,
-        parallel_tool_calls=plan.parallel_tool_calls,
-        format=plan.format,
-        max_tokens=2**31 if turn.max_tokens is None else turn.max_tokens,
-        sampling=plan.sampling,
-        logprobs=plan.logprobs,
-        top_logprobs=plan.top_logprobs,
-        truncate=plan.truncate,
-        template_options=plan.template_options,
-    )
+    limit, spent = plan.request.max_tokens, state.usage.completion_tokens
+    left = None if limit is None else max(1, limit - spent)
+    messages = tuple(state.messages)
+    return replace(plan.request, messages=messages, tool_choice=choice, allowed_tools=allowed, max_tokens=left)
 
 
 def _end_of_failure(response: ActiveResponse, error: ApiError) -> tuple[ResponseStatus, ApiError | None]:

@@ -26,6 +26,16 @@ async function paintBand(page) {
   await page.mouse.up();
 }
 
+// Generates with the painted band, and sees that it changed.
+const paintedChanges = async (page) => {
+  await page.getByLabel("What it shall become").fill("a sunset");
+  await page.locator("#seed").fill("5");
+  await page.getByRole("button", { name: /^Generate/ }).click();
+  await page.getByLabel("Before and after").waitFor();
+  const [inside, outside] = [await difference(page, [0.2, 0.13, 0.8, 0.17]), await difference(page, [0, 0.5, 1, 1])];
+  assert.ok(inside > 3 * outside, `the painted part changed by ${inside}, the rest by ${outside}`);
+};
+
 await spec("edit", `/console/edit?image=${name}`, async (page, { looks, shot }) => {
   const image = page.getByAltText("The image to edit");
   await image.evaluate((element) => element.decode());
@@ -48,12 +58,7 @@ await spec("edit", `/console/edit?image=${name}`, async (page, { looks, shot }) 
   await looks();
   await shot();
 
-  await page.getByLabel("What it shall become").fill("a sunset");
-  await page.locator("#seed").fill("5");
-  await page.getByRole("button", { name: /^Generate/ }).click();
-  await page.getByLabel("Before and after").waitFor();
-  const [inside, outside] = [await difference(page, [0.2, 0.13, 0.8, 0.17]), await difference(page, [0, 0.5, 1, 1])];
-  assert.ok(inside > 3 * outside, `the painted part changed by ${inside}, the rest by ${outside}`);
+  await paintedChanges(page);
   await eventually(async () => assert.ok((await page.getByLabel("Before and after").boundingBox()).y < 860)); // it came into view
   await page.setViewportSize({ width: 390, height: 844 });
   await page.getByLabel("Before and after").scrollIntoViewIfNeeded();
@@ -80,12 +85,7 @@ await spec("edit-file", "/console/edit", async (page, { looks, shot }) => {
   await page.waitForFunction(() => document.querySelector(".easel canvas")?.width === 768);
   await eventually(async () => assert.equal(await page.getByRole("alert").count(), 0));
   await paintBand(page);
-  await page.getByLabel("What it shall become").fill("a sunset");
-  await page.locator("#seed").fill("5");
-  await page.getByRole("button", { name: /^Generate/ }).click();
-  await page.getByLabel("Before and after").waitFor();
-  const [inside, outside] = [await difference(page, [0.2, 0.13, 0.8, 0.17]), await difference(page, [0, 0.5, 1, 1])];
-  assert.ok(inside > 3 * outside, `the painted part changed by ${inside}, the rest by ${outside}`);
+  await paintedChanges(page);
   const [made] = (await api("GET", "/v1/darkroom/results?limit=1")).body.data;
   assert.deepEqual([made.prompt, made.seed, made.parents, made.parameters.references, made.parameters.masked], ["a sunset", 5, [], 1, true]);
   await looks("edit, one's own file");

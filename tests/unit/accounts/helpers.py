@@ -1,6 +1,6 @@
 """Short ways to make a call and a result, and to check the ledger."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from server.accounts import report, results
 from server.accounts.db import Database
@@ -41,3 +41,14 @@ def server(database: Database, owner: str, url: str | None = None, lease_s: floa
 
 def clean(database: Database) -> bool:
     return report.check(database) + results.check(database) == []
+
+
+class Attempts:
+    """Work for a writer, which counts how often it was tried."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work, self.count = work, 0
+
+    def __call__(self) -> object:
+        self.count += 1
+        return self._work()

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from server.accounts.ledger import Ledger
 from server.accounts.report import balances, entries
 from server.cli.app import main
 from server.errors import DatabaseFailed
-from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result
+from tests.support.polling import eventually
+from tests.unit.accounts.helpers import GROUPS, Attempts, call, capture, clean, result
 
 
 @pytest.fixture
@@ -82,9 +84,10 @@ async def test_a_full_disk_refuses_a_call_at_once_and_what_would_be_lost_waits(
         with pytest.raises(DatabaseFailed) as refused:
             await ledger.in_writer(capture, ledger, "c0", results)
         assert (refused.value.status, refused.value.code, refused.value.undone) == (503, "database_failed", True)
-        capturing = asyncio.create_task(ledger.in_patient_writer(capture, ledger, "c0", results))
+        attempts = Attempts(partial(capture, ledger, "c0", results))
+        capturing = asyncio.create_task(ledger.in_patient_writer(attempts))
         assert await database.in_reader(authenticate, database, secret) == key
-        await asyncio.sleep(0.2)
+        await eventually(lambda: attempts.count > 2)
         assert not capturing.done()
         assert entries(database) == []
     await capturing

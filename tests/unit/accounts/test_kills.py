@@ -14,6 +14,8 @@ from server.accounts.ledger import Ledger
 from server.accounts.results import ResultStore
 from tests.unit.accounts.helpers import GROUPS, clean
 
+pytestmark = pytest.mark.slow
+
 SPENDER = """
 import os, signal, sys, uuid
 from server.accounts.db import Database

@@ -26,6 +26,8 @@ from tests.support.polling import eventually
 from tests.unit.accounts.conftest import Cluster
 from tests.unit.accounts.helpers import GROUPS, server
 
+pytestmark = pytest.mark.slow
+
 ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 CHAT = {"model": "starter-chat", "messages": [{"role": "user", "content": "Hello"}]}
 RESPONSE = {"input": "Hello", "background": True}

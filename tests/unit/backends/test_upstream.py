@@ -17,9 +17,11 @@ from server.accounts.db import Database
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
 from server.backends.upstream import UpstreamClient, UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
 from server.flows.chat.run import ChatRunner, UsageContext
-from server.flows.chat.upstream import UpstreamChat
+from server.flows.chat.source import ChatParts
+from server.flows.chat.upstream_source import UpstreamSource
 from server.state.background_tasks import BackgroundTasks
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import Tracing
@@ -208,17 +210,27 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def chat(upstreams: UpstreamClient, metrics: Metrics, tmp_path: Path) -> UpstreamChat:
+def parts(upstreams: UpstreamClient, metrics: Metrics, tmp_path: Path) -> ChatParts:
     """Its database has no tables, so that tokens can't be counted."""
     engine = EngineHost[ChatJob | CountJob, ChatEvent]("chat", (), 1)
     runner = ChatRunner(
         engine, metrics, Tracing(), Database(f"sqlite:///{tmp_path / 'darkroom.db'}"), BackgroundTasks()
     )
-    return UpstreamChat(upstreams, runner, metrics)
+    none: Any = None
+    return ChatParts(none, none, none, runner, upstreams, metrics, time_limit_s=9.0, leave_out_pictures=False)
 
 
-async def stream_as(chat: UpstreamChat, base: str, behaviour: str) -> list[Any]:
-    return [item async for item in chat.stream(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))]
+def source(parts: ChatParts, base: str, behaviour: str) -> UpstreamSource:
+    upstream = Upstream(base, behaviour, None)
+    return UpstreamSource(parts, ChatModel(behaviour, "chat", upstream), upstream)
+
+
+async def stream_as(parts: ChatParts, base: str, behaviour: str) -> list[Any]:
+    return [item async for item in source(parts, base, behaviour).stream({}, UsageContext(KEY, behaviour))]
+
+
+async def ask_as(parts: ChatParts, base: str, behaviour: str) -> UpstreamResponse:
+    return await source(parts, base, behaviour).ask({}, UsageContext(KEY, behaviour))
 
 
 def outcomes(metrics: Metrics) -> dict[tuple[str, str], float]:
@@ -226,25 +238,25 @@ def outcomes(metrics: Metrics) -> dict[tuple[str, str], float]:
     return {(s.labels["model"], s.labels["outcome"]): s.value for s in samples if s.name.endswith("_total")}
 
 
-async def test_an_answer_is_returned_even_if_its_tokens_can_not_be_counted(chat: UpstreamChat, base: str) -> None:
+async def test_an_answer_is_returned_even_if_its_tokens_can_not_be_counted(parts: ChatParts, base: str) -> None:
     for behaviour in ("with usage", "invalid usage"):
         with capture_logs() as logs:
-            answer = await chat.ask(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))
+            answer = await ask_as(parts, base, behaviour)
         assert answer.status == 200
         assert [entry["event"] for entry in logs] == ["tokens were not counted"]
 
 
-async def test_an_error_in_a_stream_is_raised_unless_it_is_null(chat: UpstreamChat, base: str) -> None:
-    assert len(await stream_as(chat, base, "null errors")) == len(CHUNKS)
+async def test_an_error_in_a_stream_is_raised_unless_it_is_null(parts: ChatParts, base: str) -> None:
+    assert len(await stream_as(parts, base, "null errors")) == len(CHUNKS)
     with pytest.raises(EngineFailure, match="no memory"):
-        await stream_as(chat, base, "failing")
+        await stream_as(parts, base, "failing")
 
 
-async def test_every_outcome_is_counted(chat: UpstreamChat, metrics: Metrics, base: str) -> None:
+async def test_every_outcome_is_counted(parts: ChatParts, metrics: Metrics, base: str) -> None:
     for behaviour in ("good", "busy"):
-        await chat.ask(Upstream(base, behaviour, None), {}, UsageContext(KEY, behaviour))
+        await ask_as(parts, base, behaviour)
     with pytest.raises(EngineFailure):
-        await chat.ask(Upstream(base, "broken", None), {}, UsageContext(KEY, "broken"))
-    await stream_as(chat, base, "stream")
+        await ask_as(parts, base, "broken")
+    await stream_as(parts, base, "stream")
     expected = {("good", "finished"): 1, ("busy", "429"): 1, ("broken", "cut"): 1, ("stream", "finished"): 1}
     assert outcomes(metrics) == expected

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,20 +23,9 @@ from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_f
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """The shipped catalog, and the starters as links beside other checkpoints."""
-    shutil.copytree(REPOSITORY / "model_configs", tmp_path / "configs")
-    weights = tmp_path / "weights"
-    flux_folder(weights / "flux")
-    for name in ("starter-alpha", "starter-beta", "starter-chat"):
-        (weights / name).symlink_to(REPOSITORY / "weights" / name)
-    return tmp_path / "configs", weights
-
-
-@pytest.fixture
-def manager(folders: tuple[Path, Path]) -> CheckpointManager:
-    return CheckpointManager(*folders)
+@pytest.fixture(autouse=True)
+def folder_of_another_family(folders: tuple[Path, Path]) -> None:
+    flux_folder(folders[1] / "flux")
 
 
 def catalog_of(folders: tuple[Path, Path]) -> Catalog:

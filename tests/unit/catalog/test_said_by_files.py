@@ -22,7 +22,7 @@ from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
 from tests.support.weight_files import INDEX, flux_folder, sd_folder
-from tests.unit.catalog.test_checkpoint_manager import REPOSITORY, run
+from tests.unit.catalog.test_checkpoint_manager import run
 
 ZERO_SNR = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
 EMPTY = np.zeros(0, np.float32)
@@ -30,18 +30,9 @@ V_PRED = {"v_pred": EMPTY, "ztsnr": EMPTY}
 DENOISER = "model.diffusion_model."
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    shutil.copytree(REPOSITORY / "model_configs", tmp_path / "configs")
-    sd_folder(tmp_path / "weights" / "sd")
-    for name in ("starter-alpha", "starter-beta", "starter-chat"):
-        (tmp_path / "weights" / name).symlink_to(REPOSITORY / "weights" / name)
-    return tmp_path / "configs", tmp_path / "weights"
-
-
-@pytest.fixture
-def manager(folders: tuple[Path, Path]) -> CheckpointManager:
-    return CheckpointManager(*folders)
+@pytest.fixture(autouse=True)
+def folder_of_another_family(folders: tuple[Path, Path]) -> None:
+    sd_folder(folders[1] / "sd")
 
 
 def unet(file: Path, marks: Mapping[str, Any] | None = None, metadata: dict[str, str] | None = None) -> Path:

@@ -1,7 +1,6 @@
 """Single files beside folders that could go with them: all components with a folder of configs, or a denoiser alone."""
 
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +13,12 @@ from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
 from tests.support.weight_files import denoiser_file, flux_folder
-from tests.unit.catalog.test_checkpoint_manager import REPOSITORY, run
+from tests.unit.catalog.test_checkpoint_manager import run
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
-    shutil.copytree(REPOSITORY / "model_configs", tmp_path / "configs")
-    flux_folder(tmp_path / "weights" / "flux")
-    for name in ("starter-alpha", "starter-beta", "starter-chat"):
-        (tmp_path / "weights" / name).symlink_to(REPOSITORY / "weights" / name)
-    return tmp_path / "configs", tmp_path / "weights"
-
-
-@pytest.fixture
-def manager(folders: tuple[Path, Path]) -> CheckpointManager:
-    return CheckpointManager(*folders)
+@pytest.fixture(autouse=True)
+def folder_of_another_family(folders: tuple[Path, Path]) -> None:
+    flux_folder(folders[1] / "flux")
 
 
 def catalog_of(folders: tuple[Path, Path]) -> Catalog:

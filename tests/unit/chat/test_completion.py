@@ -17,7 +17,7 @@ from pipelines.protocol.chat import (
     ToolCallDelta,
     TopToken,
 )
-from server.flows.chat.completion import CompletionHead, chunks, collect
+from server.flows.chat.completion import CompletionHead, CompletionWriter
 
 HEAD = CompletionHead("chatcmpl-1", 1_760_000_000, "small", "fp_1")
 END = (ChoiceFinished(0, "stop"), ChatFinished(ChatUsage(3, 2), 0.1))
@@ -38,14 +38,15 @@ async def replay(*events: ChatEvent) -> AsyncIterator[ChatEvent]:
 
 
 async def stream(*events: ChatEvent, logprobs: bool = False, include_usage: bool = False) -> list[dict[str, Any]]:
-    items = [item async for item in chunks(HEAD, replay(*events), logprobs=logprobs, include_usage=include_usage)]
+    writer = CompletionWriter(HEAD, logprobs=logprobs, include_usage=include_usage)
+    items = [item async for item in writer.chunks(replay(*events))]
     for item in items:
         ChatCompletionChunk.model_validate(item, strict=True)
     return items
 
 
 async def completion_of(*events: ChatEvent, n: int = 1, logprobs: bool = False) -> dict[str, Any]:
-    answer = await collect(HEAD, replay(*events), n, logprobs=logprobs)
+    answer = await CompletionWriter(HEAD, n, logprobs=logprobs).collect(replay(*events))
     ChatCompletion.model_validate(answer, strict=True)
     return answer
 
@@ -104,9 +105,8 @@ async def test_a_custom_tools_call_is_a_text_from_its_first_piece() -> None:
         ToolCallDelta(0, 2, "[1]", "call_3", "note"),  # of a model that was told no schema
         *TOOL_CALLS[-2:],
     )
-    items = [
-        item async for item in chunks(HEAD, replay(*events), logprobs=False, include_usage=False, custom_tools={"note"})
-    ]
+    writer = CompletionWriter(HEAD, custom_tools={"note"})
+    items = [item async for item in writer.chunks(replay(*events))]
     assert [delta for delta, _ in deltas(items)] == [
         {"role": "assistant", "content": None, "refusal": None},
         {"tool_calls": [{"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "note", "input": ""}}]},
@@ -117,7 +117,7 @@ async def test_a_custom_tools_call_is_a_text_from_its_first_piece() -> None:
         {"tool_calls": [{"index": 2, "custom": {"input": "[1]"}}]},
         {},
     ]
-    answer = await collect(HEAD, replay(*events), 1, logprobs=False, custom_tools={"note"})
+    answer = await writer.collect(replay(*events))
     first, second, third = ChatCompletion.model_validate(answer, strict=True).choices[0].message.tool_calls or ()
     assert (first.type, first.id) == ("custom", "call_1")
     assert first.type == "custom"

@@ -46,7 +46,7 @@ def test_a_minimal_body_has_openais_defaults() -> None:
     assert call.messages == ({"role": "user", "content": "hello"},)
     assert (call.sampling.temperature, call.sampling.top_p, call.n, call.stop) == (1.0, 1.0, 1, ())
     assert (call.tool_choice, call.allowed_tools, call.parallel_tool_calls) == ("auto", (), True)
-    assert (call.format, call.max_tokens, call.seed, call.stream) == (None, None, None, False)
+    assert (call.format, call.max_tokens, call.seed) == (None, None, None)
 
 
 def test_null_means_absent() -> None:
@@ -66,7 +66,7 @@ def test_every_field_reaches_the_request() -> None:
     assert (sampling.temperature, sampling.top_p, sampling.logit_bias) == (0, 0.5, {7: -100})
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1, -2)
     assert (call.max_tokens, call.stop, call.n, call.seed) == (5, ("end",), 3, -1)
-    assert (call.logprobs, call.top_logprobs, call.stream, call.include_usage) == (True, 2, True, True)
+    assert (call.logprobs, call.top_logprobs, call.include_usage) == (True, 2, True)
     assert parse_chat(body(max_tokens=5, max_completion_tokens=5)).max_tokens == 5
 
 

@@ -9,11 +9,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from server.accounts.calls import CallId
 from server.errors import Cancelled
-from server.state.running_chats import RunningChat
+from server.state.active_chats import ActiveChat
 from tests.support.in_process import InProcess, in_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+CALL = CallId("chat_1", "key", "chat.completions", "", None)
 ADMIN = {"Authorization": "Bearer admin"}
 BODY: dict[str, Any] = {"model": "starter-chat", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM = {**BODY, "stream": True}
@@ -131,10 +133,10 @@ async def test_a_chat_whose_client_reads_slowly_is_ended_at_once() -> None:
         finally:
             ended.set()
 
-    chat = RunningChat("key", "model", "chat.completions")
-    followed = chat.follow(items())
+    chat = ActiveChat(CALL)
+    followed = chat.run(items())
     assert await anext(followed) == 0
-    await chat.cancel()
+    await chat.cancel_and_wait()
     assert ended.is_set()
     with pytest.raises(Cancelled):
         await anext(followed)
@@ -145,7 +147,7 @@ async def test_a_time_limit_of_the_chat_is_not_a_cancellation() -> None:
         yield 0
         raise TimeoutError
 
-    followed = RunningChat("key", "model", "chat.completions").follow(items())
+    followed = ActiveChat(CALL).run(items())
     assert await anext(followed) == 0
     with pytest.raises(TimeoutError):
         await anext(followed)

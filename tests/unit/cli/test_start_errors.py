@@ -14,6 +14,8 @@ from server.data_folders import REPOSITORY
 from server.errors import StartError
 from server.settings import Settings, unknown_settings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:

@@ -84,6 +84,7 @@ def test_secrets_of_all_boxes_follow_from_the_token_and_tell_nothing_of_each_oth
     assert len({first.gateway, first.admin, other.gateway, other.admin, derive("a" * 64, "webhooks")}) == 5
 
 
+@pytest.mark.slow
 def test_without_ray_the_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
     hidden = "import sys; sys.modules['ray'] = None; from server.cli.app import main; main()"
     command = [sys.executable, "-c", hidden, "cluster", "up", "--config", str(tmp_path / "cluster.toml")]

@@ -19,6 +19,8 @@ from server.errors import StorageFailed
 from tests.support.bombs import encode, jpeg_of_scans, rgba_of_64_megapixels
 from tests.support.polling import eventually
 
+pytestmark = pytest.mark.slow
+
 RED = encode(Image.new("RGB", (40, 30), "red"))
 
 

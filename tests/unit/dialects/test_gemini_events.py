@@ -18,7 +18,7 @@ from server.dialects.gemini.answers import GenerateAnswer
 from server.dialects.gemini.errors import error_answer
 from server.dialects.gemini.events import candidate_events, collect
 from server.errors import ImageModerationBlocked, ModerationBlocked
-from server.flows.chat.picture import PictureDelta, PicturedEvent
+from server.flows.chat.events import AnswerEvent, PictureDelta
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(GenerateAnswer)
 
@@ -28,7 +28,7 @@ async def play(items: Sequence[Any]) -> AsyncIterator[Any]:
         yield item
 
 
-async def chunks(*events: PicturedEvent) -> list[dict[str, Any]]:
+async def chunks(*events: AnswerEvent) -> list[dict[str, Any]]:
     found = [chunk async for chunk in candidate_events("r1", "m", play((Admitted(3), *events)))]
     for chunk in found:
         ANSWER.validate_python(chunk)

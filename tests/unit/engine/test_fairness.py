@@ -123,6 +123,7 @@ def test_nobody_is_ever_far_behind_an_equal_share(calls: list[tuple[float, float
     assert device.worst_overdue_s <= 1 + math.log(device.most_waiting) + 1.0
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.floats(0.5, 5), st.floats(20, 100))
 @settings(max_examples=30, deadline=None)
 def test_a_long_picture_ends_beside_clients_that_never_stop(clients: int, short_s: float, long_s: float) -> None:

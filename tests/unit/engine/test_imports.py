@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("engine", ["pipelines.chat.engine", "pipelines.classify.engine"])
 def test_engines_without_pictures_load_no_diffusers(engine: str) -> None:

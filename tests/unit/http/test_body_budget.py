@@ -41,7 +41,8 @@ async def test_a_body_that_waits_gets_the_room_that_another_leaves() -> None:
     bodies = BodyBudget(MIB, MIB, patience_s=60)
     first = await lease(bodies, "key", MIB)
     second = asyncio.create_task(lease(bodies, "key", MIB))
-    await asyncio.sleep(0.05)
+    for _ in range(3):
+        await asyncio.sleep(0)  # it begins, and waits
     assert not second.done()
     first.release()
     (await second).release()

@@ -57,6 +57,7 @@ async def test_a_long_body_is_refused_with_and_without_a_declared_length(path: s
     assert budget.in_flight_bytes == 0
 
 
+@pytest.mark.slow
 async def test_a_body_that_trickles_is_ended_and_a_slow_one_is_not() -> None:
     async def read(pause_s: float, chunk_bytes: int) -> int:
         async def receive() -> Message:

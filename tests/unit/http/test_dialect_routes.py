@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,7 +25,9 @@ from server.accounts.keys import Key
 from server.app import create_app
 from server.data_folders import REPOSITORY
 from server.errors import ApiError, EngineFailure, ImageModerationBlocked, Overloaded
-from server.flows.chat.picture import CallAdmitted, PictureDelta, PicturedEvent
+from server.flows.chat.completion import CompletionHead, CompletionWriter
+from server.flows.chat.events import AnswerEvent, CallAdmitted, PictureDelta
+from server.flows.chat.source import Chat, ChatCall
 from server.http.deps import caller
 from server.settings import Settings
 
@@ -57,7 +60,7 @@ class Events:
         self.items: list[Any] = CALLED
         self.asked: list[Any] = []
 
-    async def _play(self, *asked: Any, **_: Any) -> AsyncGenerator[PicturedEvent, None]:
+    async def _play(self, *asked: Any, **_: Any) -> AsyncGenerator[AnswerEvent, None]:
         self.asked = list(asked)
         for item in self.items:
             if isinstance(item, ApiError):
@@ -67,10 +70,12 @@ class Events:
             else:
                 yield item
 
-    events = draw = respond = _play
+    draw = respond = _play
 
-    async def count_tokens(self, *asked: Any) -> int:
-        self.asked = list(asked)
+    async def prepare(self, call: ChatCall) -> Chat:
+        return Chat(partial(self._play, call), CompletionWriter(CompletionHead.of_call(call.model.name)))
+
+    async def count_tokens(self, call: ChatCall) -> int:
         return 7
 
 
@@ -149,7 +154,7 @@ async def test_gemini_draws_with_the_model_of_the_resolution(app: FastAPI, event
 async def test_a_text_from_an_image_models_name_is_the_chat_models(app: FastAPI, events: Events) -> None:
     only_text = {**HELLO, "generationConfig": {"responseModalities": ["TEXT"]}}
     assert (await post(app, "/v1beta/models/gemini-3-pro-image:generateContent", only_text)).status_code == 200
-    assert events.asked[1].name == "starter-chat"
+    assert events.asked[0].model.name == "starter-chat"
 
 
 async def test_refusals_and_failures_have_googles_shape(app: FastAPI, events: Events) -> None:

@@ -29,7 +29,7 @@ from server.dialects.anthropic.schema import CountBody, MessagesBody
 from server.dialects.gemini.schema import CountTokensBody, GenerateBody
 from server.errors import NotFound
 from server.extras import DIALECTS
-from server.flows.chat.completion import CompletionHead, chunks, collect
+from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.routes import (
     account,
     admin,
@@ -123,6 +123,7 @@ def test_it_is_built_at_the_first_request_and_cached(tmp_path: Path) -> None:
     assert fresh.openapi() is fresh.openapi()
 
 
+@pytest.mark.slow
 def test_it_is_valid_and_says_what_it_describes(document: Json) -> None:
     OpenAPIV31SpecValidator(document).validate()
     info = document["info"]
@@ -221,9 +222,10 @@ async def test_completions_with_reasoning_and_tool_calls_match_their_schemas(doc
             yield event
 
     head = CompletionHead("chatcmpl-1", 1_760_000_000, "small", "fp_1")
+    writer = CompletionWriter(head, logprobs=True, include_usage=True)
     completion = {"$ref": "#/components/schemas/ChatCompletion"}
-    check(document, completion, await collect(head, play(), 1, logprobs=True), exact=True)
-    async for chunk in chunks(head, play(), logprobs=True, include_usage=True):
+    check(document, completion, await writer.collect(play()), exact=True)
+    async for chunk in writer.chunks(play()):
         check(document, {"$ref": "#/components/schemas/ChatCompletionChunk"}, chunk, exact=True)
 
 

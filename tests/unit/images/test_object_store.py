@@ -17,6 +17,8 @@ from server.telemetry.crash_points import CrashPoints
 from tests.support.in_process import InProcess, in_process
 from tests.support.object_store import object_store
 
+pytestmark = pytest.mark.slow
+
 BODY = {"prompt": "a star", "model": "alpha-image-2-count", "size": "256x256"}
 
 

@@ -2,7 +2,9 @@
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from server.backends.local_storage import LocalStorage
 from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
+from server.flows.chat.source import ChatCall
 from server.flows.responses.compact import Compactor, compaction_item
 from server.flows.responses.context import build_context
 from server.flows.responses.items import to_stored
@@ -30,8 +33,11 @@ class Chat:
         self._most = most
         self.read: list[str] = []
 
-    async def events(self, _: Any, __: Any, ___: Any, values: Any) -> AsyncIterator[Any]:
-        text = values["messages"][-1]["content"]
+    async def prepare(self, call: ChatCall) -> Any:
+        return SimpleNamespace(events=partial(self._events, call))
+
+    async def _events(self, call: ChatCall) -> AsyncIterator[Any]:
+        text = call.values["messages"][-1]["content"]
         if len(text) > self._most:
             raise BadRequest("too long", code="context_length_exceeded")
         self.read.append(text)

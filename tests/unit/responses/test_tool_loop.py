@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from pipelines.protocol.chat import ChatSampling, ChatUsage
+from pipelines.protocol.chat import ChatUsage
+from server.flows.chat.request import ChatRequest
 from server.flows.responses.plan import ResponsePlan
 from server.flows.responses.tool_loop import MAX_TURNS, LoopState, next_turn
-from server.flows.responses.tools import IMAGE_FUNCTION, read_tools
+from server.flows.responses.tools import IMAGE_FUNCTION, ResponseTools, read_tools
 from server.schemas.response_tools import FunctionTool, ImageTool
 
 TOOLS = read_tools(
@@ -15,16 +16,10 @@ TOOLS = read_tools(
 )
 
 
-def plan(**options: Any) -> ResponsePlan:
+def plan(tools: ResponseTools = TOOLS, max_tokens: int | None = None) -> ResponsePlan:
     unused: Any = None
-    fields: dict[str, Any] = {
-        "key": unused, "source": unused, "usage_context": unused, "moderation": unused, "inputs": (), "messages": (),
-        "pictures": (), "new_texts": (), "new_pictures": (), "image": None, "tools": TOOLS,
-        "parallel_tool_calls": True, "max_tool_calls": None, "format": None,
-        "max_output_tokens": None, "sampling": ChatSampling(), "truncate": False, "top_logprobs": 0,
-        "logprobs": False, "time_limit_s": 9.0, "template_options": {},
-    }  # fmt: skip
-    return ResponsePlan(**{**fields, **options})
+    request = ChatRequest(messages=(), tool_choice=tools.mode, allowed_tools=tools.allowed, max_tokens=max_tokens)
+    return ResponsePlan(unused, unused, request, unused, (), (), (), None, tools, None)
 
 
 def test_without_image_calls_left_the_other_allowed_tools_remain() -> None:
@@ -45,5 +40,5 @@ def test_a_required_tool_is_required_in_the_first_turn_alone() -> None:
 
 def test_tokens_spent_count_towards_the_limit() -> None:
     spent = LoopState([], ChatUsage(10, 30))
-    assert next_turn(plan(max_output_tokens=100), spent, 1, 5).max_tokens == 70
-    assert next_turn(plan(max_output_tokens=10), spent, 1, 5).max_tokens == 1
+    assert next_turn(plan(max_tokens=100), spent, 1, 5).max_tokens == 70
+    assert next_turn(plan(max_tokens=10), spent, 1, 5).max_tokens == 1

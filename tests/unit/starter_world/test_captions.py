@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 from starters.world.captions import caption, full_caption, sample_pair
 from starters.world.checker import judge
@@ -21,6 +22,7 @@ def test_what_a_caption_states_is_true_of_its_scene() -> None:
         assert full_caption(scene, rng).claims.true_of(scene)
 
 
+@pytest.mark.slow
 def test_what_a_caption_states_is_seen_in_its_picture() -> None:
     rng = np.random.default_rng(2)
     obeyed = []

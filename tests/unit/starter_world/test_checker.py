@@ -13,6 +13,8 @@ from starters.world.render import render
 from starters.world.scene import COLOURS, GROUNDS, SKIES, Scene, pick
 from tests.unit.starter_world.scenes import PLAIN, random_scenes
 
+pytestmark = pytest.mark.slow
+
 COUNT = 204
 
 

@@ -14,37 +14,46 @@ import structlog
 from server.accounts.calls import CallId, CallRecord, CallStore, IdempotencyKeyInUse
 from server.accounts.keys import Key
 from server.errors import ReplayedError
+from server.flows.chat.events import AnswerEvent, CallAdmitted, RawItem
 from server.flows.rate_limits import RateLimiter
 from server.flows.retries import RetryInfo, check_fingerprint, is_replayable
 from server.state.active_chats import ENDPOINT, ActiveChat, ActiveChats
+from server.state.active_job import ActiveJob
 from server.state.background_tasks import BackgroundTasks, run_to_completion
-from server.state.drain import Drain
 
 log = structlog.stdlib.get_logger("darkroom.chat")
 
 Json = dict[str, Any]
-Items = Callable[[Callable[[], None]], AsyncGenerator[Json, None]]  # calls its argument once the engine has taken it
+Items = Callable[[], AsyncGenerator[Json, None]]  # what is sent of a chat: chunks, or a completion
 
 
 class KeyedChats:
     """Starts chats that have an Idempotency-Key, and finds the earlier one of a retry."""
 
     def __init__(
-        self,
-        active: ActiveChats,
-        store: CallStore,
-        limiter: RateLimiter,
-        background: BackgroundTasks,
-        drain: Drain,
+        self, active: ActiveChats, store: CallStore, limiter: RateLimiter, background: BackgroundTasks
     ) -> None:
         self._active = active
         self._limiter = limiter
         self._store = store
         self._background = background
-        self._drain = drain
 
-    async def find_or_start(self, key: Key, retry: RetryInfo, idempotency_key: str, items: Items) -> ActiveChat:
-        """The chat to follow. Raises KeyReused and Overloaded; other failures are the chat's."""
+    async def events(
+        self, key: Key, retry: RetryInfo, items: Items, on_start: Callable[[ActiveJob[Any]], None]
+    ) -> AsyncGenerator[AnswerEvent, None]:
+        """Yield `CallAdmitted`, then what was sent and what will be. `on_start` gets the chat, once it is found or
+        begun. Raises KeyReused, and whatever ends the chat, also later."""
+        chat = await self._find_or_start(key, retry, items)
+        on_start(chat)
+        replayed = chat.replayed or chat.done
+        with chat.listening():
+            await chat.wait_admitted()
+            yield CallAdmitted(0, replayed=replayed)
+            async for item in chat.items():
+                yield RawItem(item)
+
+    async def _find_or_start(self, key: Key, retry: RetryInfo, items: Items) -> ActiveChat:
+        idempotency_key = retry.idempotency_key or ""
         if running := self._find_running(key, retry, idempotency_key):
             return running
         record = await self._store.in_reader(self._store.find_keyed, key.id, ENDPOINT, idempotency_key)
@@ -53,7 +62,6 @@ class KeyedChats:
         if record is not None:
             check_fingerprint(record.call.fingerprint, retry)
             return _replay(record)
-        self._drain.check_open()
         chat = ActiveChat(CallId(f"chat_{uuid.uuid4().hex}", key.id, ENDPOINT, retry.fingerprint, idempotency_key))
         return self._active.start(chat, self._run(key, chat, items))
 
@@ -64,7 +72,7 @@ class KeyedChats:
         return running
 
     async def _run(self, key: Key, chat: ActiveChat, items: Items) -> None:
-        """Its end is recorded before it is told, so that a retry finds it."""
+        """Run the chat. Its end is recorded before it is told, so that a retry finds it."""
         failure = None
         try:
             async with self._limiter.claimed(key, chat.call, counted=False):
@@ -76,7 +84,7 @@ class KeyedChats:
     async def _collect(self, chat: ActiveChat, items: Items) -> None:
         failure = None
         try:
-            async with aclosing(items(chat.admit)) as produced:
+            async with aclosing(items()) as produced:
                 async for item in produced:
                     chat.send(item)
         except (Exception, asyncio.CancelledError) as error:

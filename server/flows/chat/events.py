@@ -1,13 +1,18 @@
-"""Events of a chat that draws, beside those of `pipelines.protocol.chat`."""
+"""Events of a chat's answer, beside those of `pipelines.protocol.chat`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from pipelines.protocol.chat import Admitted, ChatEvent
+from server.backends.upstream import UpstreamResponse
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallAdmitted(Admitted):
-    """The `Admitted` of an image call. `job` is its id; `replayed`: it is an earlier call, asked for again."""
+    """The `Admitted` of a task of the server. `job` is an image call's or a response's id; `replayed`: it is an earlier
+    one, asked for again."""
 
     job: str = ""
     replayed: bool = False
@@ -35,4 +40,12 @@ class PictureDelta:
         return f"[image]({self.link})\n" if self.link else ""
 
 
-PicturedEvent = ChatEvent | PictureDelta
+@dataclass(frozen=True, slots=True)
+class RawItem:
+    """A chunk of a stream, or a whole completion, that is sent as it is: an upstream's, or a recorded one."""
+
+    body: Json
+
+
+# An UpstreamResponse is the only event of its chat, whatever its status
+AnswerEvent = ChatEvent | PictureDelta | RawItem | UpstreamResponse

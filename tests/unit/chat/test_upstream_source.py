@@ -1,8 +1,8 @@
 """A chat model on another server: how it is asked for a turn, and how its stream is read, whatever its dialect."""
 
 from collections.abc import AsyncGenerator
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +10,6 @@ from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
     ChatFinished,
-    ChatSampling,
     ChatUsage,
     ChoiceFinished,
     JsonFormat,
@@ -20,45 +19,37 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest, EngineFailure, Overloaded
-from server.flows.responses.plan import Turn
-from server.flows.responses.tools import ResponseTools
-from server.flows.responses.upstream_turn import run_upstream_turn, to_body
+from server.flows.chat.events import RawItem
+from server.flows.chat.request import ChatRequest
+from server.flows.chat.upstream_body import to_body
+from server.flows.chat.upstream_source import UpstreamSource
 
 UPSTREAM = Upstream("http://there/v1", "large", None)
-TURN = Turn(({"role": "user", "content": "hi"},), "auto", (), None)
+MODEL = ChatModel("large", "chat", UPSTREAM)
+TURN = ChatRequest(messages=({"role": "user", "content": "hi"},))
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}
-
-
-def plan(**changes: Any) -> Any:
-    values = {
-        "usage_context": None,
-        "tools": ResponseTools(),
-        "parallel_tool_calls": True,
-        "format": None,
-        "sampling": ChatSampling(),
-    }
-    return SimpleNamespace(**{**values, "logprobs": False, "top_logprobs": 0, "template_options": {}, **changes})
 
 
 def tool(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-class Chat:
+class Scripted(UpstreamSource):
     """An upstream whose stream is these items."""
 
     def __init__(self, *items: Any) -> None:
+        super().__init__(cast(Any, None), MODEL, UPSTREAM)
         self._items = items
 
-    async def stream(self, *_: Any) -> AsyncGenerator[Any, None]:
+    async def stream(self, values: Any, usage: Any) -> AsyncGenerator[Any, None]:
         for item in self._items:
-            yield item
+            yield item if isinstance(item, UpstreamResponse) else RawItem(item)
 
 
 async def events_of(*items: Any) -> list[ChatEvent]:
-    chat: Any = Chat(*items)
-    return [event async for event in run_upstream_turn(chat, plan(), TURN, UPSTREAM)]
+    return [event async for event in Scripted(*items).run(TURN, cast(Any, None))]
 
 
 def delta(**fields: Any) -> dict[str, Any]:
@@ -113,7 +104,7 @@ async def test_what_is_no_stream_of_chunks_is_an_error(item: Any, error: type[Ex
 
 
 def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
-    assert to_body(plan(), TURN) == {
+    assert to_body(TURN) == {
         "messages": [{"role": "user", "content": "hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -123,8 +114,8 @@ def test_a_turn_is_asked_for_with_nothing_that_says_nothing() -> None:
 
 
 def test_only_tools_that_may_be_called_are_sent() -> None:
-    asked = plan(tools=ResponseTools((tool("look"), tool("draw"))), parallel_tool_calls=False)
-    body = to_body(asked, Turn(TURN.messages, "required", ("draw",), 16))
+    asked = replace(TURN, tools=(tool("look"), tool("draw")), parallel_tool_calls=False, tool_choice="required")
+    body = to_body(replace(asked, allowed_tools=("draw",), max_tokens=16))
     assert (body["tools"], body["tool_choice"], body["parallel_tool_calls"]) == ([tool("draw")], "required", False)
     assert body["max_tokens"] == 16
 
@@ -132,5 +123,5 @@ def test_only_tools_that_may_be_called_are_sent() -> None:
 @pytest.mark.parametrize(("closed", "strict"), [({"additionalProperties": False}, True), ({}, False)])
 def test_a_schema_is_strict_where_it_can_be(closed: dict[str, Any], strict: bool) -> None:
     schema = {"type": "object", "properties": {}, **closed}
-    body = to_body(plan(format=JsonFormat(schema)), TURN)
+    body = to_body(replace(TURN, format=JsonFormat(schema)))
     assert body["response_format"]["json_schema"] == {"name": "answer", "schema": schema, "strict": strict}

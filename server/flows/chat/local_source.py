@@ -1,0 +1,98 @@
+"""Chats of a local checkpoint: check the request, load its images, moderate it, run the job."""
+
+import asyncio
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
+
+from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
+from pipelines.protocol.images import Picture
+from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
+from server.errors import BadRequest
+from server.flows.chat.completion import CompletionHead, CompletionWriter, new_completion_id
+from server.flows.chat.events import AnswerEvent
+from server.flows.chat.moderation import chat_moderation_context, chat_texts
+from server.flows.chat.parse import ineffective_fields, parse_chat
+from server.flows.chat.request import ChatRequest, build_job, check_abilities, without_pictures
+from server.flows.chat.run import UsageContext
+from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource
+
+SOFTWARE = version("darkroom")  # at import: it reads files
+
+
+class LocalSource(ChatSource):
+    """Answers the chats of a checkpoint on the chat worker."""
+
+    def __init__(self, parts: ChatParts, model: ChatModel, spec: ChatSpec) -> None:
+        self._parts = parts
+        self._model = model
+        self._spec = spec
+
+    async def prepare(self, call: ChatCall) -> Chat:
+        request, unseen = await self._read(call)
+        ineffective = ineffective_fields(call.values) if call.verbatim else []
+        writer = CompletionWriter(
+            self._new_head(),
+            request.n,
+            logprobs=request.logprobs,
+            include_usage=request.include_usage,
+            custom_tools=request.custom_tools,
+        )
+        events = partial(self._events, call.key, request, writer.head.id)
+        return Chat(events, writer, (*ineffective, *unseen))
+
+    def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        return self._run(f"chat_{uuid.uuid4().hex}", request, usage)
+
+    async def count_tokens(self, call: ChatCall) -> int:
+        request, _ = await self._read(call)
+        images = await self._load_images(call.key, request)
+        job = CountJob(f"count_{uuid.uuid4().hex}", self._spec, request.messages, images, request.tools)
+        return (await self._parts.runner.count_tokens(job)).tokens
+
+    async def _read(self, call: ChatCall) -> tuple[ChatRequest, list[str]]:
+        """Return the request without images that the model does not see, if the operator allows that, and their paths.
+        Raises BadRequest."""
+        request = await asyncio.to_thread(parse_chat, call.values)
+        if call.stops is not None:
+            request = replace(request, stop=call.stops)
+        if self._spec.vision or not self._parts.leave_out_pictures:
+            return request, []
+        return without_pictures(request), [image.field for image in request.images]
+
+    def _new_head(self) -> CompletionHead:
+        """Return the head of a new answer. Its fingerprint changes with the checkpoint's folder and this software."""
+        backend = f"{self._spec.path}:{self._spec.dtype}:{SOFTWARE}"
+        fingerprint = f"fp_{hashlib.sha256(backend.encode()).hexdigest()[:10]}"
+        return CompletionHead(new_completion_id(), int(time.time()), self._model.name, fingerprint)
+
+    async def _events(self, key: Key, request: ChatRequest, job_id: str) -> AsyncGenerator[AnswerEvent, None]:
+        images = await self._load_images(key, request)
+        moderator, context = self._parts.moderator, chat_moderation_context(job_id, key, self._model)
+        read = (*request.tools, request.template_options)  # all that the template writes
+        texts = await asyncio.to_thread(chat_texts, request.messages, read)
+        await moderator.check_texts(context, "input", texts)
+        await moderator.check_pictures(context, "input", images)
+        events = self._run(job_id, replace(request, pictures=images), UsageContext(key, self._model.name))
+        async with aclosing(moderator.moderate_stream(context, events)) as moderated:
+            try:
+                async for event in moderated:
+                    yield event
+            except BadRequest as error:
+                error.param = request.request_path(error.param)
+                raise
+
+    def _run(self, job_id: str, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        return self._parts.runner.run(build_job(request, self._spec, job_id, self._parts.time_limit_s), usage)
+
+    async def _load_images(self, key: Key, request: ChatRequest) -> tuple[Picture, ...]:
+        """Return the pixels of the request's images. Raises ApiError, also for what the model can't do."""
+        check_abilities(request, self._spec, self._parts.catalog.current)
+        decoded = await self._parts.references.load(key.id, request.images)
+        return tuple(one.picture for one in decoded)

@@ -1,0 +1,165 @@
+"""Chats that another server answers: the body is forwarded, the tokens are counted."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
+from pipelines.protocol.upstream import Upstream
+from server.backends.upstream import UpstreamResponse
+from server.catalog.chat import ChatModel
+from server.errors import EngineFailure
+from server.flows.chat.completion import CompletionHead, CompletionWriter
+from server.flows.chat.events import AnswerEvent, RawItem
+from server.flows.chat.moderation import chat_moderation_context, upstream_texts
+from server.flows.chat.request import ChatRequest
+from server.flows.chat.run import UsageContext
+from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource, Json
+from server.flows.chat.upstream_body import to_body
+from server.flows.chat.upstream_events import deltas, finish, read_chunk, read_usage, upstream_refusal
+from server.telemetry.call_trace import current_trace
+
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class UpstreamSource(ChatSource):
+    """Answers the chats of a model on another server."""
+
+    def __init__(self, parts: ChatParts, model: ChatModel, upstream: Upstream) -> None:
+        self._parts = parts
+        self._model = model
+        self._upstream = upstream
+
+    async def prepare(self, call: ChatCall) -> Chat:
+        """The body is not validated: the other server may know more fields."""
+        writer = CompletionWriter(CompletionHead.of_call(self._model.name))
+        events = self._verbatim if call.verbatim else self._moderated
+        return Chat(partial(events, call, writer.head.id), writer)
+
+    def run(self, request: ChatRequest, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        return self._events(to_body(request), usage)
+
+    async def count_tokens(self, call: ChatCall) -> int:
+        """Ask for an answer of one token, which says how many were read: not every server can count alone."""
+        await self._check_input(call, f"chatcmpl-{uuid.uuid4().hex}")
+        answer = await self.ask({**call.values, "max_tokens": 1}, UsageContext(call.key, self._model.name))
+        if answer.status != 200:
+            raise upstream_refusal(self._upstream, answer)
+        usage = answer.body.get("usage")
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        if not isinstance(tokens, int):
+            message = f"The server behind model `{self._model.name}` did not say how many tokens it read."
+            raise EngineFailure(message, code="upstream_failed")
+        return tokens
+
+    async def ask(self, values: Json, usage: UsageContext) -> UpstreamResponse:
+        """Return the upstream's answer, whatever its status. Raises ApiError if it has none."""
+        outcome = "cut"
+        current_trace().model = usage.model
+        try:
+            answer = await self._parts.upstreams.complete(self._upstream, {**values, "model": self._upstream.model})
+            outcome = "finished" if answer.status == 200 else str(answer.status)
+        finally:
+            self._parts.metrics.chats.labels(usage.model, outcome).inc()
+        if answer.status == 200:
+            await self._record_usage(usage, answer.body.get("usage"))
+        return answer
+
+    async def stream(self, values: Json, usage: UsageContext) -> AsyncGenerator[UpstreamResponse | RawItem, None]:
+        """Yield the chunks; or, as the only item, the answer that came in place of a stream. Raises ApiError.
+
+        The upstream is always asked for the usage, so that it can be counted. It is removed from the chunks of a caller
+        who did not ask for it.
+        """
+        sent = values.get("stream_options")
+        options = {**sent, "include_usage": True} if isinstance(sent, dict) else {"include_usage": True}
+        include_usage = isinstance(sent, dict) and bool(sent.get("include_usage"))
+        body = {**values, "model": self._upstream.model, "stream_options": options}
+        outcome, tokens = "cut", None
+        current_trace().model = usage.model
+        try:
+            async with self._parts.upstreams.stream(self._upstream, body) as answer:
+                if isinstance(answer, UpstreamResponse):
+                    outcome = str(answer.status)
+                    yield answer
+                    return
+                async for chunk in answer:
+                    if error := chunk.get("error"):
+                        raise EngineFailure(_message(error), code="upstream_failed")
+                    tokens = chunk.get("usage") or tokens
+                    if include_usage:
+                        yield RawItem(chunk)
+                    elif chunk.get("choices"):
+                        yield RawItem({name: value for name, value in chunk.items() if name != "usage"})
+                outcome = "finished"
+        finally:
+            await self._record_usage(usage, tokens)
+            self._parts.metrics.chats.labels(usage.model, outcome).inc()
+
+    async def _verbatim(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
+        """Yield what the upstream sends."""
+        await self._check_input(call, chat_id)
+        usage, empty = UsageContext(call.key, self._model.name), True
+        if not call.stream:
+            yield await self.ask(call.values, usage)
+            return
+        async with aclosing(self.stream(call.values, usage)) as items:
+            async for item in items:
+                empty = False
+                yield item
+        if empty:
+            message = f"The server behind model `{self._model.name}` sent an empty stream."
+            raise EngineFailure(message, code="upstream_failed")
+
+    async def _moderated(self, call: ChatCall, chat_id: str) -> AsyncGenerator[AnswerEvent, None]:
+        """Yield the events of a local model, made of the upstream's chunks."""
+        await self._check_input(call, chat_id)
+        body = {**call.values, **USAGE, **({"stop": list(call.stops)} if call.stops else {})}
+        events = self._events(body, UsageContext(call.key, self._model.name))
+        context = chat_moderation_context(chat_id, call.key, self._model)
+        async with aclosing(self._parts.moderator.moderate_stream(context, events)) as moderated:
+            async for event in moderated:
+                yield event
+
+    async def _events(self, body: Json, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
+        """Yield events from `Admitted`, at the first chunk, to `ChatFinished`."""
+        began = time.monotonic()
+        tokens, admitted = ChatUsage(0, 0), False
+        finished: dict[int, ChoiceFinished] = {0: ChoiceFinished(0, "stop")}
+        async with aclosing(self.stream(body, usage)) as items:
+            async for item in items:
+                if isinstance(item, UpstreamResponse):
+                    raise upstream_refusal(self._upstream, item)
+                if not admitted:
+                    admitted = True
+                    yield Admitted(0)
+                chunk = read_chunk(self._upstream, item.body)
+                for choice in chunk.choices:
+                    for event in deltas(choice):
+                        yield event
+                    if choice.finish_reason:
+                        finished[choice.index] = finish(choice)
+                tokens = read_usage(chunk.usage) if chunk.usage else tokens
+        if not admitted:
+            yield Admitted(0)  # an empty stream is an answer, too
+        for end in finished.values():
+            yield end
+        yield ChatFinished(tokens, time.monotonic() - began)
+
+    async def _check_input(self, call: ChatCall, chat_id: str) -> None:
+        """Moderate the texts of the body; images and verbatim answers are not moderated. Raises ModerationBlocked."""
+        context = chat_moderation_context(chat_id, call.key, self._model)
+        await self._parts.moderator.check_texts(context, "input", await upstream_texts(call.values))
+
+    async def _record_usage(self, usage: UsageContext, tokens: Any) -> None:
+        """`tokens` is the upstream's usage object, not validated."""
+        if isinstance(tokens, dict):
+            counts = (tokens.get("prompt_tokens"), tokens.get("completion_tokens"))
+            await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))
+
+
+def _message(error: Any) -> str:
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

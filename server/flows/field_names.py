@@ -1,0 +1,27 @@
+"""Errors of one API in the words of another, whose requests become the former's."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from server.errors import ApiError
+
+
+def field_name(name: str, names: Mapping[str, str]) -> str:
+    """Return the caller's own name of a field. `names` has the fields of the inner API and what they were made of; a
+    field that it lacks keeps its name and its path."""
+    return names.get(name.partition("[")[0].partition(".")[0], name)
+
+
+def rename_field(error: ApiError, names: Mapping[str, str]) -> None:
+    """Let the error name the caller's own field."""
+    error.param = field_name(error.param, names) if error.param else error.param
+
+
+@contextmanager
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors that are raised while this is entered name the caller's own fields."""
+    try:
+        yield
+    except ApiError as error:
+        rename_field(error, names)
+        raise
