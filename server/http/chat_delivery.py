@@ -55,7 +55,7 @@ class Protocol:
     to_error: Callable[[ApiError], Json] = openai_error
     fields: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] | None = None
-    named: bool = False  # an event's `type` is its name, too
+    names_events: bool = False  # by their `type`, as server-sent events may have a name
     ends_with_done: bool = False
     comment: str | None = "keep-alive"  # while nothing happens
 
@@ -177,11 +177,11 @@ async def _sse_events(events: AsyncIterator[Json], protocol: Protocol) -> AsyncI
     """Yield the events as they are sent. An error after the first is the last one."""
     try:
         async for item in events:
-            yield event(item, item["type"] if protocol.named else None)
+            yield event(item, item["type"] if protocol.names_events else None)
     except ApiError as error:
         rename_field(error, protocol.fields)
         body = protocol.to_error(error)
-        yield event(body, body["type"] if protocol.named else None)
+        yield event(body, body["type"] if protocol.names_events else None)
         return
     if protocol.ends_with_done:
         yield ServerSentEvent("[DONE]", sep=SEPARATOR)

@@ -90,11 +90,11 @@ async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> 
 
 def _protocol(writer: CompletionWriter) -> Protocol:
     written = partial(message_events, f"msg_{uuid.uuid4().hex}", writer.head.model)
-    return Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, named=True)
+    return Protocol(written, lambda events: collect(written(events)), error_body, FIELDS, names_events=True)
 
 
 async def _read(model: type[Body], request: Request, key: Key, services: Services) -> tuple[Mapping[str, Any], Body]:
-    """The JSON object that was sent, and what it says. Raises ApiError."""
+    """Return the JSON object that was sent, and the body that it is. Raises ApiError."""
     values = await read_json(request, key, services)
     check_values(values)
     return values, await asyncio.to_thread(partial(validate, model, values, strict=True))

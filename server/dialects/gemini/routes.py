@@ -210,7 +210,7 @@ for _action in UNSUPPORTED_ACTIONS:
 async def _generate(
     name: str, request: Request, key: Key, services: Services, *, stream: bool, as_array: bool = False
 ) -> Response:
-    """Text-only calls go to a chat model, whatever model they name. Raises ApiError."""
+    """Answer by the model, or by a chat model where only text is wanted, whatever model is named. Raises ApiError."""
     values = await read_json(request, key, services)
     check_values(values)
     body = await asyncio.to_thread(partial(validate, GenerateBody, values, strict=True))
@@ -228,7 +228,7 @@ async def _generate(
 
 
 def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> PicturedCall:
-    """Raises BadRequest."""
+    """Return the body as a chat that draws. Raises BadRequest."""
     chat = to_chat(body, name)
     image = body.generation_config.image_config
     config = image.model_dump(exclude_none=True) if image else None
@@ -253,7 +253,7 @@ def _error(error: ApiError) -> Json:
 
 
 def _chat_name(catalog: Catalog, name: str) -> str | None:
-    """The chat model of a name; for an image model's, the default."""
+    """Return the name of the chat model that answers; None, which is the default, for an image model's."""
     return None if catalog.chat.find(name) is None and catalog.find(name) is not None else name
 
 
