@@ -14,7 +14,7 @@ PYTEST  := $(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25 --dura
 CLIENTS := .venv-clients/installed
 SUPPLY  := .venv-supply/installed
 
-.PHONY: help screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
+.PHONY: help docs reference screenshots setup install serve bundle wheel verify install-offline prove-offline test nightly nightly-turn families clients conformance check lint types quick format bench bench-chat gpu soak chaos fuzz load audit sbom memory starters measure-starters clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -46,7 +46,7 @@ serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVER)) ## run the server with the 
 bundle: $(SUPPLY) ## one archive for a machine without a network, in build/; OPTIONS='--python 3.12 --torch cpu', docs/guides/offline.md
 	@.venv-supply/bin/python -m release.bundle $(OPTIONS)
 
-wheel: $(STAMP) ## one file in dist/ that pip, pipx and uv install, with the starters in it
+wheel: $(STAMP) docs ## one file in dist/ that pip, pipx and uv install, with the starters in it
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
@@ -147,6 +147,12 @@ $(SUPPLY): release/tools.txt
 screenshots: $(STAMP) $(CLIENTS) ## the pictures of docs/guides/console.md, by the console's browser tests
 	@mkdir -p docs/guides/console
 	@CONSOLE_SCREENSHOTS=docs/guides/console $(BIN)/pytest tests/e2e/test_console.py -m 'nightly or not nightly'
+
+docs: $(SUPPLY) ## build the site of docs/ into server/site, which the server shows at /docs
+	@NO_MKDOCS_2_WARNING=1 .venv-supply/bin/python -m mkdocs build --quiet --clean
+
+reference: $(STAMP) ## write the pages of docs/reference/ that the code says: settings, catalog keys, commands
+	@$(BIN)/python -m release.reference
 
 memory: $(STAMP) ## peak memory of 1K, 2K and 4K pictures
 	@$(BIN)/python -m benchmarks.memory

@@ -47,6 +47,13 @@ def add_checkpoints(paths: list[Path], folder: Path) -> None:
         copy(path, destination)
 
 
+def build_site(folder: Path) -> None:
+    """Build the documentation of the unpacked repository into it. Raises BundleFailed."""
+    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet"], cwd=folder, check=False)
+    if done.returncode:
+        raise BundleFailed("The documentation could not be built.")
+
+
 def build(arguments: argparse.Namespace) -> Path:
     """The archive. Raises BundleFailed."""
     target = Target(arguments.python, arguments.machine, arguments.torch, arguments.glibc, arguments.index)
@@ -58,6 +65,7 @@ def build(arguments: argparse.Namespace) -> Path:
         commit = export(arguments.ref, staging)
         version = tomllib.loads((staging / "pyproject.toml").read_text())["project"]["version"]
         _say(f"Darkroom {version} at {commit[:12]}, for {target.name}")
+        build_site(staging)
         (staging / "wheels").mkdir()
         wheels = collect(staging / "pyproject.toml", staging / "constraints.txt", extras, target, staging / "wheels")
         _say(f"{len(wheels)} wheels, {sum(wheel.path.stat().st_size for wheel in wheels) / 1e6:,.0f} MB")

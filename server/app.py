@@ -38,6 +38,7 @@ from server.routes import (
     checkpoints,
     console,
     conversations,
+    docs,
     files,
     gateways,
     health,
@@ -58,8 +59,8 @@ from server.telemetry.engine_metrics import EngineReport
 log = structlog.stdlib.get_logger("darkroom.serving")
 
 ROUTES = (
-    images, image_jobs, chat, responses, conversations, models, files, health, console, admin, checkpoints,
-    gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
+    images, image_jobs, chat, responses, conversations, models, files, health, console, docs, admin,
+    checkpoints, gateways, account, results, operator_keys, operator_queue, operator_reports, unsupported,
 )  # fmt: skip
 EXPOSED_HEADERS = [
     "retry-after",
@@ -86,7 +87,7 @@ def create_app(
 
     link = None if services.cluster is None else services.cluster.link
     forwarder = None if link is None else Forwarder(services.stores.gateways, link, services.stores.database.clock)
-    # no docs pages: their scripts would come from the internet
+    # FastAPI's own pages fetch scripts from the internet; server/routes/docs.py serves ours
     app = DocumentedApp(
         title="Darkroom",
         version=version("darkroom"),

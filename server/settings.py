@@ -62,22 +62,24 @@ class Settings(BaseSettings):
         default_factory=lambda values: default_folder("model_configs", values["home"]),
         description="The catalog: a TOML file per checkpoint; of an installed wheel in the home.",
     )
-    database: DatabaseUrl | None = Field(None, description="SQLAlchemy URL; a SQLite file in the home when unset.")
+    database: DatabaseUrl | None = Field(
+        None, description="A SQLAlchemy URL of SQLite or PostgreSQL. Unset: SQLite in the home."
+    )
     storage: str | None = Field(
         None,
-        description="Where finished pictures are: a folder, or the URL of an object store, such as s3://bucket/prefix; "
-        "the home's own folder when unset.",
+        description="Where finished images are: a folder, or the URL of an object store, such as s3://bucket/prefix. "
+        "Unset: `results` in the home.",
     )
     gateway_url: BaseUrl | None = Field(
         None,
-        description="Where the other servers of a PostgreSQL database reach this one, such as http://10.0.0.2:9090. It "
-        "listens there, too. Unset for a server that is the only one.",
+        description="The address by which the other servers of the database reach this one, such as "
+        "http://10.0.0.2:9090. The server listens there, too. Leave it unset for a single server.",
     )
     cluster_secret: SecretStr | None = Field(
         None,
         min_length=32,
-        description="By which those servers know each other's requests, and of which their secret of webhooks is made: "
-        "the same for all of them.",
+        description="The secret with which the servers of a database sign their requests to each other, the same for "
+        "all. The secret of webhooks is derived from it. At least 32 characters.",
     )
     cluster: str | None = Field(
         None,
@@ -87,8 +89,8 @@ class Settings(BaseSettings):
     )
     cdn_url: BaseUrl | None = Field(
         None,
-        description="Public base URL of the results, if a proxy or CDN serves them; "
-        "/cdn on the server's own address when unset.",
+        description="Public base URL of the results, if a proxy or CDN serves them. Unset: /cdn on the server's own "
+        "address.",
     )
     public_urls: Annotated[tuple[BaseUrl, ...], NoDecode, BeforeValidator(_split)] = Field(
         (),
@@ -97,27 +99,28 @@ class Settings(BaseSettings):
     )
     cors_origins: Annotated[tuple[Origin, ...], NoDecode, BeforeValidator(_split)] = Field(
         ("*",),
-        description="Origins of the web pages that may call the API from a browser, separated by commas; * for all.",
+        description="Origins of the web pages that may call the API from a browser, separated by commas; * for all, "
+        "empty for none.",
     )
 
-    max_n: int = Field(10, ge=1, description="Maximum number of pictures in one call.")
+    max_n: int = Field(10, ge=1, description="Maximum number of images in one request.")
     answers_with_bytes: bool = Field(
         True,
-        description="Whether an image answer that no response_format was asked of has the bytes (b64_json) beside the "
-        "URL.",
+        description="Whether an image response has the bytes (`b64_json`) beside the URL, if the request sets no "
+        "`response_format`.",
     )
     json_edits: bool = Field(
-        False, description="Whether /v1/images/edits takes a JSON body with 'images', as OpenAI's does, beside a form."
+        False, description="Whether /v1/images/edits takes OpenAI's JSON body with `images`, beside a form."
     )
     links_in_chats: bool = Field(
         False,
-        description="Whether the text of a chat answer with pictures links them, for clients that send back "
-        "only the text of earlier answers.",
+        description="Whether the text of a chat response links its images, for clients that send back only the text of "
+        "earlier responses, such as Open WebUI.",
     )
     leave_out_pictures: bool = Field(
         False,
-        description="Whether pictures for a chat model that does not see are left out and named in x-darkroom-ignored, "
-        "instead of a 400.",
+        description="Whether the server leaves out images for a chat model without vision, and names them in "
+        "x-darkroom-ignored, instead of refusing the request with 400.",
     )
     max_queue: int = Field(64, ge=1, description="Maximum number of image jobs waiting or running; one more gets 503.")
     max_queue_s: float = Field(
@@ -126,7 +129,10 @@ class Settings(BaseSettings):
         description="Maximum estimated device time of those jobs for each image worker, in seconds; more gets 503.",
     )
     max_queue_share_per_key: float = Field(
-        0.75, gt=0, le=1, description="The part of both that one key may take; more gets 429. 1 for all of it."
+        0.75,
+        gt=0,
+        le=1,
+        description="The part of both queue limits that one key may take; more gets 429. 1 for all of it.",
     )
     max_running_per_key: int = Field(
         32,
@@ -142,12 +148,13 @@ class Settings(BaseSettings):
         "503.",
     )
     body_memory_per_key_mib: int = Field(
-        256, ge=1, description="The part of that which one key can have, in MiB; more wait, then get 429."
+        256, ge=1, description="The part of `DARKROOM_BODY_MEMORY_MIB` that one key may have; more wait, then get 429."
     )
     max_connections: int | None = Field(
         None,
         ge=1,
-        description="Maximum number of connections; half of the descriptors that the system allows if unset.",
+        description="Maximum number of connections. Unset: half of the descriptors that the system allows, at most "
+        "10,000.",
     )
     max_connections_per_address: int = Field(
         256, ge=1, description="Maximum number of connections from one address that is no trusted proxy's."
@@ -159,7 +166,12 @@ class Settings(BaseSettings):
         300, gt=0, description="How long a client may read nothing of its answer before its connection is closed."
     )
     chat_max_queue: int = Field(128, ge=1, description="Maximum number of chats waiting or running; one more gets 503.")
-    job_time_limit_s: float = Field(900, gt=0, description="Running time after which an image job or chat gets 504.")
+    job_time_limit_s: float = Field(
+        900,
+        gt=0,
+        description="Running time after which an image job or chat gets 504. An image job that can't end in it gets "
+        "400.",
+    )
     keepalive_s: float = Field(
         15,
         gt=0,
@@ -174,30 +186,31 @@ class Settings(BaseSettings):
     idempotency_s: float = Field(
         86_400, gt=0, description="How long a call can be found by its Idempotency-Key or id, from its start."
     )
-    lease_s: float = Field(60, gt=0, le=3600, description="How long a hold lasts after a server stopped renewing it.")
+    lease_s: float = Field(
+        60, gt=0, le=3600, description="How long, in seconds, a hold lasts after its server stopped renewing it."
+    )
     drain_s: float = Field(
         120, ge=0, description="How long running calls may continue after SIGTERM; a second SIGTERM stops them at once."
     )
     worker_silence_s: float = Field(
         300, gt=0, description="A worker that sends nothing, or makes no progress in any job, for this long is killed."
     )
-    result_grace_s: float = Field(3600, gt=0, description="Age at which a file without a record is deleted.")
+    result_grace_s: float = Field(3600, gt=0, description="Age in seconds at which a file without a record is deleted.")
     results_keep_days: float | None = Field(
-        None, gt=0, description="Age in days at which a picture is deleted (its charge stays); never when unset."
+        None, gt=0, description="Age in days at which an image is deleted; its charge stays. Unset: never."
     )
     calls_keep_days: float = Field(
         90, gt=0, description="Age in days at which a row of the log of calls is deleted (its charge stays)."
     )
     keep_prompts: bool = Field(
         True,
-        description="Whether prompts and parameters are kept with calls and pictures, for their owner's gallery and "
-        "for operators. If not, those that were kept before are removed.",
+        description="Whether prompts and parameters are kept with calls and images, for their owner's gallery and "
+        "for operators. If false, those that were kept before are removed.",
     )
-    mark_pictures: bool = Field(
-        True, description="Whether files of pictures say in an XMP packet that a model made them."
-    )
+    mark_pictures: bool = Field(True, description="Whether image files say in an XMP packet that a model made them.")
     c2pa_certificate: Path | None = Field(
-        None, description="A PEM file of the certificates that pictures are signed with by C2PA; not signed when unset."
+        None,
+        description="A PEM file of the certificates with which images are signed by C2PA; needs the extra `[c2pa]`.",
     )
     c2pa_key: Path | None = Field(None, description="A PEM file of the certificate's private key.")
     logged_refusals_per_minute: int = Field(
@@ -207,7 +220,9 @@ class Settings(BaseSettings):
         30, gt=0, description="Age in days at which a stored response is deleted, or an unused conversation."
     )
     device: DeviceChoice = Field(
-        "auto", description="Where models run: cuda, cpu, or auto for the GPU if there is one at start."
+        "auto",
+        description="Where models run: cuda, cpu, or auto for the GPU if there is one at start. The server never "
+        "replaces a lost GPU by the CPU.",
     )
     engines: Literal["auto"] | Path = Field(
         "auto",
@@ -216,10 +231,11 @@ class Settings(BaseSettings):
     device_memory_gib: float | None = Field(
         None,
         gt=0,
-        description="Device memory for the weights of image checkpoints. 80 % less other models when unset.",
+        description="Device memory for the weights of image checkpoints, in GiB. Unset: 80 % of it, less what chat "
+        "models and classifiers need.",
     )
     host_memory_gib: float | None = Field(
-        None, gt=0, description="Host memory for checkpoints that do not fit on their GPUs; half of it when unset."
+        None, gt=0, description="Host memory in GiB for checkpoints that do not fit on their GPUs. Unset: half of it."
     )
     preload: bool = Field(True, description="Load every checkpoint at start, not at its first call.")
 
@@ -232,7 +248,7 @@ class Settings(BaseSettings):
         "or to any URL.",
     )
 
-    moderation: Path | None = Field(None, description="The moderation policy, a TOML file; no moderation when unset.")
+    moderation: Path | None = Field(None, description="The moderation policy, a TOML file. Unset: no moderation.")
 
     tracing: BaseUrl | None = Field(
         None,

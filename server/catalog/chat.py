@@ -22,28 +22,46 @@ class ChatTable(Strict):
     """One served name."""
 
     name: Name
+    """The name that callers send."""
     group: str | None = None
+    """The group that a key needs, instead of the file's."""
     checkpoint: Annotated[str, Field(min_length=1)] | None = None
+    """A transformers folder, in the weights folder."""
     tools: bool = False
+    """Whether its chat template supports tools."""
     vision: bool = False
+    """Whether it reads images."""
     context: Annotated[int, Field(ge=16)] | None = None
+    """Tokens of prompt and answer together; if unset, the model's own limit."""
     max_batch: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Most answers that are decoded in one batch."""
     max_string: Annotated[int, Field(ge=16, le=100_000)] = 20_000
+    """Characters at which a string in JSON ends if its schema has no bound."""
     dtype: Dtype = "auto"
+    """Number format of weights, as in `[runtime]`."""
     upstream: ServerUrl | None = None
+    """The address of another server, which ends in `/v1`, instead of a checkpoint."""
     upstream_model: str | None = None
+    """The model's name there, if it is another."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """The environment variable with the key of that server."""
     image_model: str | None = None
+    """The image model of its image tool, instead of the file's."""
 
 
 class ChatFile(Strict):
     """chat.toml."""
 
     default: str | None = None
+    """The model of a request that names none."""
     group: str = "chat"
+    """The group that a key needs."""
     image_model: str | None = None
+    """The image model that the image tool calls."""
     models: list[ChatTable] = Field(default_factory=list)
+    """The chat models."""
     aliases: dict[str, str] = Field(default_factory=dict)
+    """More names: `"gpt-4o" = "starter-chat"`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,61 +60,97 @@ class QualityTable(Strict):
     it gets the best quality that there is."""
 
     default: Literal["low", "medium", "high"]
+    """What a request without `quality` gets."""
     low: QualityTier
+    """`{ steps = N }`, 1 to 200."""
     medium: QualityTier
+    """As `low`."""
     high: QualityTier
+    """As `low`."""
     xhigh: QualityTier | None = None
+    """As `low`. Without it such a request gets the best quality of the table."""
     max: QualityTier | None = None
+    """As `xhigh`."""
     standard: QualityName = "medium"
+    """Which of the others dall-e's `standard` means."""
     hd: QualityName = "high"
+    """Which of the others dall-e's `hd` means."""
 
 
 class SamplingTable(Strict):
     """[sampling]: `pipelines.protocol.images.SamplingDefaults`."""
 
     guidance: Annotated[float, Field(ge=0, le=50)] = 4.0
+    """Guidance scale."""
     strength: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """How far `img2img` redraws a reference."""
     negative_prompt: str = ""
+    """What to avoid."""
     scheduler: str | None = None
+    """A diffusers class, in place of the checkpoint's own."""
     shift: Annotated[float, Field(gt=0)] | None = None
+    """The shift of a flow-matching scheduler."""
     refine_strength: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """How far the second pass redraws a 2K or 4K image."""
     scheduler_config: dict[str, SchedulerValue] = Field(default_factory=dict)
+    """Values over those of the checkpoint's `scheduler_config.json`. The load refuses unknown ones."""
     long_prompt: LongPrompt = "tell"
+    """What becomes of a prompt that the text encoders cannot read whole."""
 
 
 class LoraTable(Strict):
     """An adapter that every job uses."""
 
     path: Annotated[str, Field(pattern=r"\.safetensors$", description="a .safetensors file")]
+    """The file, in the weights folder."""
     weight: float = 1.0
+    """How strongly it is added."""
 
 
 class CacheTable(Strict):
     """Step caching. Options that the method does not have are rejected when the checkpoint is loaded."""
 
     method: Literal["first-block", "taylorseer", "magcache"]
+    """How steps are skipped."""
     threshold: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """For `first-block` and `magcache`: the change that is small enough to skip a step."""
     interval: Annotated[int, Field(ge=2, le=20)] | None = None
+    """For `taylorseer`: one step in so many is computed."""
     mag_ratios: list[float] = Field(default_factory=list)
+    """For `magcache`: the ratios of the checkpoint."""
 
 
 class RuntimeTable(Strict):
     """[runtime]: `pipelines.protocol.images.Runtime`."""
 
     dtype: Dtype = "auto"
+    """Number format of weights. `auto`: bfloat16 on a GPU (float16 before Ampere), float32 on a CPU."""
     vae_tiling: bool = False
+    """Decode and encode in tiles: slower, with less memory."""
     compile: bool = False
+    """Compile the denoiser's blocks with torch.compile. Loading takes minutes and needs a compiler."""
     offload: Offload = "none"
+    """Where weights wait: `model` moves components to the device when they run, `group` moves blocks."""
     quantize: Quantize = "none"
+    """Number format of the denoiser's weights."""
     cache: CacheTable | None = None
+    """Step caching."""
     loras: list[LoraTable] = Field(default_factory=list)
+    """Adapters that every image uses."""
     lora_folder: str | None = None
+    """A folder of adapters, in the weights folder, that requests may name in `loras`."""
     batch: Batch = "merged"
+    """`merged` lets images share forward passes; `exact` draws each bit for bit as if it were alone."""
     max_batch: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Most images in a forward pass; if unset, what was measured to be fastest."""
     resident: bool = False
+    """Never unload it to make room for another checkpoint."""
     attention: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] | None = None
+    """How attention is computed, by diffusers' names: `_native_cudnn`, `flash`, `sage`, ..."""
     gpus: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many GPUs of its image worker draw an image."""
     parallel: Parallel = "auto"
+    """How these GPUs share an image."""
 
 
 def _runtime(value: Any) -> "RuntimeTable | Literal['auto']":
@@ -130,30 +166,45 @@ class UpstreamTable(Strict):
     """[upstream]: `pipelines.protocol.upstream.ImageUpstream`."""
 
     url: ServerUrl
+    """The address of the other server, which ends in `/v1`."""
     model: Annotated[str, Field(min_length=1)]
+    """The model's name there."""
     api: ImageApi
+    """Which fields the server takes."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+    """The environment variable with its key; no key is sent if unset."""
     supports: list[Literal["text", "image", "negative_prompt", "guidance", "steps"]] | None = None
+    """List of `text`, `image`, `negative_prompt`, `guidance`, `steps`. Another Darkroom says it itself."""
     guidance_field: Literal["guidance_scale", "true_cfg_scale"] = "guidance_scale"
+    """The name of guidance there; `true_cfg_scale` for models of vLLM-Omni that read that."""
 
 
 class ControlNetTable(Strict):
     """[[controlnets]]: `pipelines.protocol.images.Control`."""
 
     name: ControlName
+    """What requests send."""
     checkpoint: Annotated[str, Field(min_length=1)]
+    """A diffusers folder."""
     map: Annotated[str, Field(min_length=1, max_length=100)]
+    """The kind of map that it follows, for people: `canny`."""
     strength: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Strength of a request that does not say its own."""
     mode: Annotated[int, Field(ge=0)] | None = None
+    """For a ControlNet of several kinds: the number of this one."""
 
 
 class IPAdapterTable(Strict):
     """[[ip_adapters]]: `pipelines.protocol.images.Control`."""
 
     name: ControlName
+    """What requests send."""
     checkpoint: Annotated[str, Field(pattern=r"\.safetensors$", description="a .safetensors file")]
+    """A file."""
     image_encoder: Annotated[str, Field(min_length=1)]
+    """The transformers folder of the encoder that it was trained with."""
     strength: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Strength of a request that does not say its own."""
 
 
 class ModelTable(Strict):
@@ -163,56 +214,85 @@ class ModelTable(Strict):
         str,
         Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="a name of letters, digits, '.', '_', '-' and '/'"),
     ]
+    """The name that callers send."""
     tier: Tier
+    """Resolution of its images."""
     price: Annotated[str, Field(pattern=r"^[0-9]{1,8}(\.[0-9]{1,4})?$", description='CNY a call, in quotes: "0.10"')]
+    """CNY a call, in quotes: `"0.10"`."""
     ratios: Annotated[list[str], Field(min_length=1)] | None = None
+    """Aspect ratios of `presets.toml`; if unset, all but 4:1, 1:4, 8:1 and 1:8."""
 
 
 class CheckpointTable(Strict):
     """A checkpoint, or another server's model, and how it draws."""
 
     checkpoint: Annotated[str, Field(min_length=1)] | None = None
+    """A folder, a download cache or a file, in the weights folder."""
     upstream: UpstreamTable | None = None
+    """Another server that draws, instead of a checkpoint."""
     config: str | None = None
+    """For one file with the whole checkpoint: the diffusers folder with its configs."""
     base: str | None = None
+    """For one file with the denoiser alone: the diffusers folder with the other parts."""
     conditioning: Conditioning | None = None
+    """How references enter: `img2img` redraws the first one, `native` reads all. A checkpoint needs it."""
     max_references: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Most references of a request; if unset, 1 for `img2img` and 16 for `native`."""
     sheet: bool = False
+    """Show references beyond what the pipeline takes on one sheet, instead of refusing them."""
     enlarge: Enlarge = "redraw"
+    """Above `max_area_px`: `redraw` in tiles, or `resize` only."""
     schedulers: list[Annotated[str, Field(pattern=r"^[A-Z]\w+Scheduler$")]] = Field(
         default_factory=list, description="a diffusers class, such as 'EulerDiscreteScheduler'"
     )
+    """Diffusers classes that a request may choose; the warmup tries each."""
     native_area_px: AreaPx = 1024 * 1024
+    """The area that it was trained on. 262144 for Stable Diffusion 1.5."""
     max_area_px: AreaPx = 1_850_000
+    """The largest area that it draws well in one pass."""
     steps: Annotated[int, Field(ge=1, le=200)] | None = None
+    """Denoising steps, if there is no `[quality]`."""
     sampling: SamplingTable = SamplingTable()
+    """Values for requests that do not send their own."""
     runtime: Annotated[RuntimeTable | Literal["auto"], PlainValidator(_runtime)] = RuntimeTable()
+    """How it is loaded, or `"auto"` to choose by memory."""
     controlnets: list[ControlNetTable] = Field(default_factory=list)
+    """ControlNets that requests may name."""
     ip_adapters: list[IPAdapterTable] = Field(default_factory=list)
+    """IP-Adapters that requests may name."""
 
 
 class ReferencesTable(CheckpointTable):
     """[references]: the checkpoint that draws calls with so many references."""
 
     first: Annotated[int, Field(ge=1, le=16, alias="from")] = 1
+    """From how many references on this checkpoint draws."""
     conditioning: Conditioning | None = "native"
+    """As above."""
     steps: Annotated[int, Field(ge=1, le=200)]
+    """Denoising steps."""
 
 
 class CheckpointFile(CheckpointTable):
     """One checkpoint and its models."""
 
     family: str
+    """One of `[groups]` in `catalog.toml`, which says what group a key needs."""
     quality: QualityTable | None = None
+    """Steps by quality."""
     references: ReferencesTable | None = None
+    """Another checkpoint for calls with references."""
     models: Annotated[list[ModelTable], Field(min_length=1)]
+    """The names of the checkpoint."""
 
 
 class AliasTable(Strict):
     """Another name of a model. `response_format` is what its answers have unless the request asks for another one."""
 
     model: str
+    """The name that it stands for."""
     response_format: Literal["b64_json"] | None = None
+    """The form of its answers, unless a request asks for another one."""
 
 
 def _as_alias(value: Any) -> Any:
@@ -223,8 +303,11 @@ class CatalogFile(Strict):
     """catalog.toml: what all checkpoints share."""
 
     default: str
+    """The model of a request that names none."""
     groups: dict[str, str]
+    """The group that a key needs, by family."""
     aliases: dict[str, Annotated[AliasTable, BeforeValidator(_as_alias)]] = Field(default_factory=dict)
+    """More names of models."""
 
 
 class Presets(Strict):

@@ -41,7 +41,7 @@ Events = AsyncGenerator[AnswerEvent, None]
 
 
 def openai_error(error: ApiError) -> Json:
-    """Errors have bodies of their own: a repeated one, a refusal of the policy."""
+    """Return the error's own body, which repeated errors and refusals of the policy choose themselves."""
     return error.body()
 
 

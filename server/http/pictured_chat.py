@@ -44,7 +44,7 @@ FIELDS = {"prompt": "messages", "image": "messages", "input": "messages"}  # an 
 
 
 def draws(catalog: Catalog, values: Mapping[str, Any]) -> bool:
-    """Whether the answer has pictures: the model draws and does not chat, or a picture is asked for."""
+    """Return whether the answer has images: the model draws and does not chat, or an image is asked for."""
     name, modalities = values.get("model"), values.get("modalities")
     asked = isinstance(modalities, list) and "image" in modalities
     known = isinstance(name, str) and catalog.chat.find(name) is None and catalog.find(name) is not None
@@ -68,7 +68,7 @@ class PicturedCall:
 
 
 async def pictured_completion(request: Request, key: Key, services: Services, values: Json) -> Response:
-    """The completion, or the stream of its chunks. Raises ApiError."""
+    """Answer a chat completion that draws, at once or as a stream of chunks. Raises ApiError."""
     body = await asyncio.to_thread(partial(validate, ChatBody, values, strict=True))
     options = {name: value for name, value in values.items() if name in OPTIONS}
     used = OWN_FIELDS | OPTIONS | (CHAT_FIELDS if services.served.catalog.current.chat.find(body.model) else set())
@@ -79,8 +79,8 @@ async def pictured_completion(request: Request, key: Key, services: Services, va
 
 
 async def pictured_response(request: Request, key: Key, services: Services, call: PicturedCall) -> Response:
-    """A chat model that calls tools writes the prompt of the picture; else the last message is drawn as it is. Raises
-    ApiError."""
+    """Answer a chat that draws. A chat model that calls tools writes the prompt of the image; else the last message is
+    drawn as it is. Raises ApiError."""
     catalog, name = services.served.catalog.current, call.body.model
     with renamed_fields(call.fields):
         if catalog.chat.find(name) is None:

@@ -53,12 +53,12 @@ class ActiveChat(ActiveJob[Json]):
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether nothing more will come."""
         return self._ended
 
     @property
     def admitted(self) -> bool:
-        """Whether the model, or its server, has taken it: its answer begins with status 200."""
+        """Return whether the model, or its server, has taken it: its answer begins with status 200."""
         return self._admitted
 
     async def run(self, items: AsyncGenerator[Item, None]) -> AsyncGenerator[Item, None]:

@@ -23,6 +23,8 @@ from tests.support.tiny_adapters import NAMINGS, layers_of, random_pairs, save
 from tests.support.tiny_families import make_family
 from tests.support.tiny_server import CATALOG, IMAGES
 
+pytestmark = pytest.mark.nightly
+
 MODEL = "alpha-image-2-count"
 
 

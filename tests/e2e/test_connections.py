@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.harness import MakeServer, Server, until
 
+pytestmark = pytest.mark.nightly
+
 PATH = "/v1/images/generations"
 CALL = {"prompt": "a star", "size": "256x256", "steps": 1, "model": "alpha-image-2-count"}
 HALF_HEADERS = f"POST {PATH} HTTP/1.1\nHost: x\n"

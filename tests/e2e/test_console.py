@@ -16,7 +16,7 @@ from tests.support.harness import REPOSITORY, Server, assert_clean
 
 NODE = REPOSITORY / "tests" / "node"
 SPECS = sorted((NODE / "console").glob("*.spec.mjs"))
-QUICK = {"sign-in", "generate", "keys", "ledger"}  # the other pages are tested at night
+QUICK = {"sign-in", "generate"}  # the other pages are tested at night
 SCREENSHOTS = os.environ.get("CONSOLE_SCREENSHOTS")
 POLICY = """
 [[rules]]

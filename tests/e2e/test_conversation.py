@@ -15,6 +15,8 @@ from starters.world.checker import judge
 from starters.world.claims import Claims, ThingClaim
 from tests.support.harness import REPOSITORY, Server, assert_clean, charges
 
+pytestmark = pytest.mark.nightly
+
 TURNS = (
     ("draw a red boat at sea at sunset", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "red"),))),
     ("make the boat blue", Claims(sky="sunset", ground="sea", things=(ThingClaim("boat", "blue"),))),
@@ -25,7 +27,7 @@ TURNS = (
 SEED = 8  # With each of 1 to 9, starter-beta drew all five right. tests/starters measure how often it does.
 
 
-@pytest.fixture(scope="module", params=["untrained", pytest.param("trained", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["untrained", "trained"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, weights: Path, chat_configs: Path
 ) -> Iterator[tuple[Server, bool]]:

@@ -90,6 +90,7 @@ def test_a_client_that_disconnects_is_not_charged_and_frees_the_engine(resilient
     assert_clean(server)
 
 
+@pytest.mark.nightly
 def test_a_full_queue_is_503_with_retry_after_and_other_calls_finish(make_server: MakeServer) -> None:
     server = make_server(max_queue="2")
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -105,6 +106,7 @@ def test_a_full_queue_is_503_with_retry_after_and_other_calls_finish(make_server
     assert_clean(server)
 
 
+@pytest.mark.nightly
 def test_a_job_past_its_time_limit_is_504_uncharged(make_server: MakeServer) -> None:
     """No speed is known yet: nothing was warmed up. At the next start it is, so the same call does not begin."""
     server = make_server(job_time_limit_s="0.1", preload="false")

@@ -11,6 +11,8 @@ from PIL import Image
 
 from tests.support.harness import Server, charges
 
+pytestmark = pytest.mark.nightly
+
 ALPHA, BETA = "alpha-image-2-count", "beta-3-pro-image-count"
 BODY = "a red boat on calm water under a clear blue sky with small white clouds and soft warm light " * 5
 TAILS = ("and a big yellow house on the right", "at night, no boat")

@@ -106,6 +106,7 @@ def test_an_operator_switches_marks_off(make_server: MakeServer) -> None:
         assert xmp_source(drawn(plain, output_format=kind)) is None
 
 
+@pytest.mark.nightly
 def test_an_operators_certificate_signs_drawn_and_edited_pictures(make_server: MakeServer, tmp_path: Path) -> None:
     pytest.importorskip("c2pa")
     chain, key = write_certificate(tmp_path)

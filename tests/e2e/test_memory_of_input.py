@@ -27,6 +27,8 @@ from tests.support.bombs import (
 from tests.support.harness import Server, assert_clean, charges, until
 from tests.support.processes import command_of, group, measured_growth, status_bytes
 
+pytestmark = pytest.mark.nightly
+
 PATH = "/v1/images/generations"
 ALPHA, BETA = "alpha-image-2-count", "beta-3-pro-image-count"
 SERVER_BYTES, GROUP_BYTES = 50_000_000, 600_000_000

@@ -143,6 +143,7 @@ def test_sigterm_lets_running_calls_finish(server: Server, pool: concurrent.futu
     assert_clean(server)
 
 
+@pytest.mark.nightly
 def test_a_call_that_outlasts_the_drain_is_stopped_uncharged(
     make_tiny: MakeServer, pool: concurrent.futures.ThreadPoolExecutor
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.image_jobs import image_job
 from tests.support.tiny_families import make_family
 
 CPU = torch.device("cpu")
-LOW: tuple[Dtype, ...] = ("bfloat16", "float16")
+LOW = (pytest.param("bfloat16", marks=pytest.mark.nightly), "float16")
 KINDS: dict[str, dict[str, Any]] = {
     "text": {},
     "reference": {"references": (plain_picture(),), "strength": 0.9},

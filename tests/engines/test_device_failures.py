@@ -109,6 +109,7 @@ async def test_a_sticky_error_ends_the_worker_and_the_next_one_works(host: Host,
     assert isinstance(await asyncio.wait_for(last(host, texts, "a boat"), LIMIT_S), Classified)
 
 
+@pytest.mark.nightly
 async def test_the_jobs_of_a_group_that_ran_out_of_memory_are_told_so(host: Host, texts: ClassifierSpec) -> None:
     failed = await asyncio.wait_for(last(host, texts, faulty_worker.GROUP_NO_MEMORY), LIMIT_S)
     assert isinstance(failed, Failed)

@@ -22,6 +22,8 @@ from tests.engines.test_families import family_spec
 from tests.support.image_jobs import image_job, with_fields
 from tests.support.tiny_families import make_family
 
+pytestmark = pytest.mark.nightly
+
 CPU = torch.device("cpu")
 Change = Callable[[str, torch.Tensor], None]
 

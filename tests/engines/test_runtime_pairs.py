@@ -1,5 +1,5 @@
-"""Every `[runtime]` option alone and in pairs on a CPU: it draws, or is refused with the reason. weights.md has this as
-a table; what needs a GPU is in tests/gpu."""
+"""Every `[runtime]` option alone and in pairs on a CPU: it draws, or is refused with the reason. The table is in
+docs/reference/runtime-options.md; what needs a GPU is in tests/gpu."""
 
 from dataclasses import replace
 from typing import Any

@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from starters.chat import train as training
 from starters.chat.architecture import make_model
 
+pytestmark = pytest.mark.nightly
+
 Train = Callable[..., Path]
 
 

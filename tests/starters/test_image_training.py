@@ -34,6 +34,8 @@ from starters.training.warm_start import warm_start
 from starters.world.render import render
 from tests.support.harness import REPOSITORY
 
+pytestmark = pytest.mark.nightly
+
 SHORT = Recipe(
     text=Schedule(2, 1e-3),
     text_batch=4,

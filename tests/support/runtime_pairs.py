@@ -1,5 +1,5 @@
 """`[runtime]` options by short names, alone and in pairs, and what becomes of each: tests of the catalog, of a CPU and
-of a GPU go through all of them, and weights.md has the table."""
+of a GPU go through all of them, and docs/reference/runtime-options.md has the table."""
 
 import itertools
 from collections.abc import Mapping

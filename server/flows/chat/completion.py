@@ -43,7 +43,7 @@ class CompletionHead:
         return cls(new_completion_id(), int(time.time()), model, "fp_darkroom")
 
     def chunk(self, choices: list[Json]) -> Json:
-        """One chunk, without usage."""
+        """Return one chunk, without usage."""
         return self._object("chat.completion.chunk", choices)
 
     def completion(self, choices: list[Json], usage: ChatUsage) -> Json:
@@ -122,7 +122,8 @@ class CompletionWriter:
 
 
 def usage_json(usage: ChatUsage) -> Json:
-    """Token counts. This server has no prompt cache, audio or predicted outputs, so their counts are zero."""
+    """Return the token counts. This server has no prompt cache, audio or predicted outputs, so their counts are
+    zero."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -26,8 +26,8 @@ CompletionEvent = AnswerEvent | CustomCallDelta
 
 
 def custom_function(name: str, description: str | None, grammar: GrammarText | None) -> Mapping[str, Any]:
-    """The tool in the format of chat templates. A Lark grammar is enforced by local models alone, beside this schema,
-    and read by all of them."""
+    """Return the tool in the format of chat templates. Local models alone are held to a Lark grammar, beside this
+    schema; all of them read it."""
     text: dict[str, Any] = {"type": "string"}
     if grammar is not None and grammar.syntax == "regex":
         text["pattern"] = f"^(?:{grammar.definition})$"
@@ -46,7 +46,7 @@ class CustomCalls:
         self._inputs: dict[tuple[int, int], CustomInput] = {}  # by the call's choice and index
 
     def read(self, event: AnswerEvent) -> Iterator[CompletionEvent]:
-        """The event, or what it says of a custom tool's call."""
+        """Yield the event, or what it says of a custom tool's call."""
         if isinstance(event, ChoiceFinished):
             for (choice, index), read in self._inputs.items():
                 if choice == event.choice and (rest := read.finish()):

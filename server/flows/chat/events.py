@@ -36,7 +36,7 @@ class PictureDelta:
 
     @property
     def text(self) -> str:
-        """In Markdown."""
+        """Return the link to the image, in Markdown."""
         return f"[image]({self.link})\n" if self.link else ""
 
 

@@ -19,7 +19,7 @@ def chat_moderation_context(chat_id: str, key: Key, model: ChatModel) -> Moderat
 
 
 def chat_texts(messages: Sequence[Mapping[str, Any]], tools: Iterable[Any] = ()) -> list[str]:
-    """All texts in the model's prompt: contents and tool calls of the messages, and each tool as one text.
+    """Return all texts in the model's prompt: contents and tool calls of the messages, and each tool as one text.
 
     Raises BadRequest if that is longer than any model's context.
     """
@@ -44,7 +44,7 @@ def _other_texts(message: Mapping[str, Any]) -> list[str]:
 
 
 def _tool_call_texts(message: Mapping[str, Any]) -> Iterator[str]:
-    """Each call as one text. Its arguments are parsed, as templates do: JSON can escape any letter."""
+    """Yield each call as one text. Its arguments are parsed, as templates do: JSON can escape any letter."""
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None

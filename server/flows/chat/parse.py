@@ -35,7 +35,7 @@ from server.schemas.validation import ignored_fields, validate
 
 
 def parse_chat(values: dict[str, Any]) -> ChatRequest:
-    """Raises BadRequest for the first invalid field."""
+    """Return the request that a body makes. Raises BadRequest for the first invalid field."""
     refuse_unsupported(values, UNSUPPORTED)
     refuse_hosted_tools(values.get("tools"), TOOLS)
     body = validate(ChatBody, values, strict=True)
@@ -78,12 +78,12 @@ def parse_chat(values: dict[str, Any]) -> ChatRequest:
 
 
 def custom_names(body: ChatBody) -> frozenset[str]:
-    """The names of its custom tools."""
+    """Return the names of the body's custom tools."""
     return frozenset(tool.custom.name for tool in body.tools if isinstance(tool, ChatCustomTool))
 
 
 def ineffective_fields(values: Mapping[str, Any]) -> list[str]:
-    """The sent fields that are accepted and have no effect."""
+    """Return the sent fields that are accepted and have no effect."""
     return [*(name for name in NO_EFFECT if values.get(name)), *ignored_fields(ChatBody, values)]
 
 

@@ -45,7 +45,7 @@ class ChatRequest:
     input_grammars: Mapping[str, str] = field(default_factory=dict)  # by their names, in Lark
 
     def request_path(self, param: str | None) -> str | None:
-        """Where the request has what an engine calls `tools[i].function...`, if that is a custom tool."""
+        """Return where the request has what an engine calls `tools[i].function...`, if that is a custom tool."""
         found = ENGINE_PATH.match(param or "")
         if found is None or self.tools[int(found[1])]["function"]["name"] not in self.custom_tools:
             return param
@@ -53,7 +53,7 @@ class ChatRequest:
 
 
 def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> None:
-    """Raises BadRequest for the first field that this model does not support."""
+    """Refuse what this model does not support. Raises BadRequest for the first such field."""
     if not spec.tools:
         capable = _models_with(catalog, "tools")
         if request.tools:
@@ -73,7 +73,7 @@ def check_abilities(request: ChatRequest, spec: ChatSpec, catalog: Catalog) -> N
 
 
 def without_pictures(request: ChatRequest) -> ChatRequest:
-    """The same with a mark in the place of each picture."""
+    """Return the request with a mark in the place of each image."""
     return replace(request, messages=tuple(_marked(message) for message in request.messages), images=())
 
 

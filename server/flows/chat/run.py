@@ -62,7 +62,7 @@ class ChatRunner:
         self._background = background
 
     async def run(self, job: ChatJob, usage: UsageContext) -> AsyncGenerator[ChatEvent, None]:
-        """The job's events from `Admitted` to `ChatFinished`. Raises ApiError, also between events.
+        """Yield the job's events from `Admitted` to `ChatFinished`. Raises ApiError, also between events.
 
         Closed early (aclose, or a cancelled task) it cancels the job, which ends within a step. The tokens used until
         then are counted in the background.
@@ -103,7 +103,7 @@ class ChatRunner:
             self._metrics.chats.labels(usage.model, outcome).inc()
 
     async def count_tokens(self, job: CountJob) -> Counted:
-        """How long the conversation is as a prompt. Raises ApiError."""
+        """Return how many tokens the conversation has as a prompt. Raises ApiError."""
         try:
             async with asyncio.timeout(job.time_limit_s):
                 async for event in _checked(await self._submit(job), job.id):
@@ -137,7 +137,8 @@ class ChatRunner:
                 await self.record_usage(usage, event.usage.prompt_tokens, event.usage.completion_tokens)
 
     async def _submit(self, job: ChatJob | CountJob) -> JobEvents[ChatEvent]:
-        """Raises Overloaded, and BadRequest for a conversation longer than any model's context."""
+        """Give the job to the worker. Raises Overloaded, and BadRequest for a conversation longer than any model's
+        context."""
         await asyncio.to_thread(check_text_length, iter_strings((job.messages, job.tools)))
         try:
             return self._engine.submit(job)
@@ -146,7 +147,8 @@ class ChatRunner:
 
 
 async def _checked(events: JobEvents[ChatEvent], job_id: str) -> AsyncIterator[ChatEvent]:
-    """The worker's events except `Queued`. Raises ApiError for `Failed`, and for a stream without a final event."""
+    """Yield the worker's events except `Queued`. Raises ApiError for `Failed`, and for a stream without a final
+    event."""
     last: ChatEvent | None = None
     async for event in events:
         last = event

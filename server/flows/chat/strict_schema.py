@@ -10,7 +10,7 @@ MAX_DEPTH = 64
 
 
 def find_strict_violation(schema: Mapping[str, Any]) -> str | None:
-    """OpenAI's error message for the first rule that the schema violates; None for a valid schema."""
+    """Return OpenAI's error message for the first rule that the schema violates; None for a valid schema."""
     if schema.get("type") != "object":
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {schema.get('type')!r}'."
     return next(_violations(schema, ()), None)

@@ -16,7 +16,7 @@ NO_PARAMETERS: Final[Schema] = {"type": "object", "properties": {}}
 def function_tool(
     name: str, description: str | None, parameters: Schema | None, *, strict: bool | None, param: str
 ) -> dict[str, Any]:
-    """The tool in the format of chat templates. `param` is the path of its schema in the request."""
+    """Return the tool in the format of chat templates. `param` is the path of its schema in the request."""
     violation = find_strict_violation(parameters) if strict and parameters else None
     kind = (parameters or NO_PARAMETERS).get("type", "object")
     if kind != "object":
@@ -29,7 +29,7 @@ def function_tool(
 
 
 def json_format(name: str, schema: Schema | None, *, strict: bool | None, field: str, param: str) -> JsonFormat:
-    """The format of answers that match this schema; without a schema, of any JSON object."""
+    """Return the format of answers that match this schema; without a schema, of any JSON object."""
     if strict and (violation := find_strict_violation(schema or {})):
         message = f"Invalid schema for {field} '{name}': {violation}"
         raise BadRequest(message, param=param, code="invalid_json_schema")
@@ -37,7 +37,7 @@ def json_format(name: str, schema: Schema | None, *, strict: bool | None, field:
 
 
 def check_unique_names(names: Sequence[str], paths: Sequence[str]) -> None:
-    """`paths` are where the request has them."""
+    """Refuse a name that comes twice. `paths` are where the request has them. Raises BadRequest."""
     for index, name in enumerate(names):
         if name in names[:index]:
             message = f"Invalid 'tools': the name '{name}' is used twice; tool names must be unique."

@@ -67,7 +67,8 @@ def deltas(choice: ChoiceChunk) -> Iterator[ChatEvent]:
 
 
 def _tool_call_delta(choice: int, piece: ToolCallChunk) -> ToolCallDelta:
-    """The first piece of a call has its name. Some servers send no id: then one is generated."""
+    """Return the event of a piece. The first piece of a call has its name. Some servers send no id: then one is
+    generated."""
     name = piece.function.name or None
     call_id = (piece.id or f"call_{uuid.uuid4().hex}") if name else None
     return ToolCallDelta(choice, piece.index, piece.function.arguments or "", call_id, name)

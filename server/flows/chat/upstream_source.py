@@ -34,7 +34,7 @@ class UpstreamSource(ChatSource):
         self._upstream = upstream
 
     async def prepare(self, call: ChatCall) -> Chat:
-        """The body is not validated: the other server may know more fields."""
+        """Prepare without a check of the body: the other server may know more fields."""
         writer = CompletionWriter(CompletionHead.of_call(self._model.name))
         events = self._verbatim if call.verbatim else self._moderated
         return Chat(partial(events, call, writer.head.id), writer)
@@ -155,7 +155,7 @@ class UpstreamSource(ChatSource):
         await self._parts.moderator.check_texts(context, "input", await upstream_texts(call.values))
 
     async def _record_usage(self, usage: UsageContext, tokens: Any) -> None:
-        """`tokens` is the upstream's usage object, not validated."""
+        """Count the tokens of an answer. `tokens` is the upstream's usage object, not validated."""
         if isinstance(tokens, dict):
             counts = (tokens.get("prompt_tokens"), tokens.get("completion_tokens"))
             await self._parts.runner.record_usage(usage, *(n if isinstance(n, int) else 0 for n in counts))

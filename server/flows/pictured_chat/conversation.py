@@ -32,9 +32,9 @@ class Drawing:
 
 
 def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> Drawing:
-    """The pictures of the last message come first, then earlier ones, newest first, up to and including the last that
-    was drawn. Of those of earlier messages, as many as the model takes. Raises BadRequest for a conversation that does
-    not end with the user.
+    """Return what is drawn. The pictures of the last message come first, then earlier ones, newest first, up to and
+    including the last that was drawn. Of those of earlier messages, as many as the model takes. Raises BadRequest for a
+    conversation that does not end with the user.
 
     Image models read one text, so earlier texts are left out: what they led to is in the pictures.
     """
@@ -56,8 +56,8 @@ def read_conversation(messages: Sequence[ChatMessage], max_references: int) -> D
 
 
 def drawn_pictures(message: AssistantMessage, index: int) -> list[Reference]:
-    """The pictures of an earlier answer: its `images`; or, as some clients keep only the text, those that the text
-    links. Of a result of this server only the name is kept, so that no link in a text is ever fetched."""
+    """Return the pictures of an earlier answer: its `images`; or, as some clients keep only the text, those that the
+    text links. Of a result of this server only the name is kept, so that no link in a text is ever fetched."""
     if message.images:
         parts = enumerate(message.images)
         return [Reference(f"messages[{index}].images[{i}].image_url", part.image_url.url) for i, part in parts]
@@ -68,7 +68,7 @@ def drawn_pictures(message: AssistantMessage, index: int) -> list[Reference]:
 
 
 def text_of(content: str | Sequence[Any]) -> str:
-    """Its parts that have text."""
+    """Return the texts of a message's content, a line each."""
     if isinstance(content, str):
         return content
     return "\n".join(str(getattr(part, "text", None) or getattr(part, "refusal", "")) for part in content)

@@ -20,7 +20,7 @@ REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & OP
 def to_image_request(
     values: Mapping[str, Any], drawing: Drawing, model: ImageModel, endpoint: str, results_base: str
 ) -> ImageRequest:
-    """`values` are options of the image routes, not validated yet. Raises BadRequest."""
+    """Return the image call. `values` are options of the image routes, not validated yet. Raises BadRequest."""
     if not drawing.prompt.strip():
         message = "The last message has no text: say what to draw."
         raise BadRequest(message, param="prompt", code="string_below_min_length")
@@ -38,7 +38,7 @@ def to_image_request(
 
 
 def request_fingerprint(request: ImageRequest) -> str:
-    """By which a retry is matched to this call."""
+    """Return what a retry is matched to this call by."""
     fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
     sampling = fields.pop("sampling").model_dump(mode="json")
     for name in ("references", "mask", "results_base"):

@@ -46,8 +46,8 @@ class PicturedChat:
     async def draw(
         self, key: Key, request: ImageRequest, retry: RetryInfo, on_start: OnStart, *, body_begins: bool
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """One choice a picture. `body_begins`: the answer's status is sent once the call is admitted. Raises ApiError,
-        also between events."""
+        """Yield one choice for each image. `body_begins`: the answer's status is sent once the call is admitted. Raises
+        ApiError, also between events."""
         call = await self._calls.find_or_start(key, request, retry)
         on_start(call)
         with call.listening():
@@ -66,7 +66,7 @@ class PicturedChat:
     async def respond(
         self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo, on_start: OnStart
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """One choice with all texts, pictures and calls of a response. Raises ApiError, also between events."""
+        """Yield one choice with all texts, images and calls of a response. Raises ApiError, also between events."""
         response = await self._responses.find_or_start(key, body, results_base, retry)
         on_start(response)
         with response.listening():
@@ -101,7 +101,8 @@ def _events(event: Json, pictures: int, links: bool) -> Iterator[AnswerEvent]:
 
 
 def _end(response: ActiveResponse) -> FinishReason:
-    """Why it ended. Raises ApiError for one that failed, or that has no picture because each was refused."""
+    """Return why the response ended. Raises ApiError for one that failed, or that has no picture because each was
+    refused."""
     if response.failure is not None:
         raise response.failure
     if response.status == "cancelled":

@@ -5,7 +5,7 @@ from server.errors import BadRequest
 
 
 def at_tier(catalog: Catalog, model: ImageModel, tier: str | None, param: str) -> ImageModel:
-    """The model of the same catalog file with this tier; the model itself without one. Raises BadRequest."""
+    """Return the model of the same catalog file with this tier; the model itself without one. Raises BadRequest."""
     family = [other for other in catalog.models.values() if other.source == model.source]
     if tier is None or tier == model.tier:
         return model

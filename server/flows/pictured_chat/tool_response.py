@@ -19,8 +19,7 @@ IMAGE_TOOL = {"type": "image_generation"}
 
 
 def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
-    """The image tool is called in any case: the caller wants a picture. Raises
-    BadRequest."""
+    """Return the response's body. It calls the image tool in any case: the caller wants an image. Raises BadRequest."""
     limit = body.max_completion_tokens or body.max_tokens
     values = {
         "model": model,
@@ -39,12 +38,12 @@ def to_response(body: ChatBody, model: str, tool: ImageTool) -> ResponseBody:
 
 
 def _to_items(messages: Sequence[ChatMessage]) -> list[Json]:
-    """The messages as input items."""
+    """Return the messages as input items."""
     return [item for index, message in enumerate(messages) for item in _items(message, index)]
 
 
 def _client_tool(tool: ChatTool) -> Json:
-    """In the shape of responses."""
+    """Return the tool in the shape of responses."""
     if isinstance(tool, ChatFunction):
         return {"type": "function", **tool.function.model_dump(exclude_none=True)}
     custom = tool.custom.model_dump(exclude_none=True, exclude={"format"})
