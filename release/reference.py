@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.core import TyperGroup
 
-from pipelines.catalog import chat, schema
+from server.catalog import chat, schema
 from server.cli.app import app
 from server.data_folders import REPOSITORY
 from server.settings import PREFIX, Settings
