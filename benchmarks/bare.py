@@ -1,5 +1,6 @@
 """The baseline: a plain diffusers pipeline in this process, with the same weights and threads."""
 
+import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ quiet_libraries()
 import diffusers  # noqa: E402
 import torch  # noqa: E402
 
-from pipelines.images.families.call_arguments import max_sequence_length  # noqa: E402
+from pipelines.families.registry import family_of  # noqa: E402
 from server.catalog.images import ImageModel  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,6 +30,8 @@ def bare_pipeline(checkpoint: Path) -> Any:
 def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) -> None:
     """n pictures in one call, decoded in memory. The prompt is padded to the tokenizer's limit, as the engine does: at
     the pipeline's own default of 512 tokens, a starter's step takes three times as long."""
+    call = inspect.signature(pipeline.__call__).parameters
+    length = family_of(type(pipeline).__name__).max_sequence_length(call, pipeline)
     generators = [torch.Generator("cpu").manual_seed(seed) for seed in range(n)]
     pipeline(
         prompt=["a red boat at sunset"] * n,
@@ -37,7 +40,7 @@ def draw(pipeline: Any, model: ImageModel, size: tuple[int, int], n: int = 1) ->
         num_inference_steps=model.steps,
         guidance_scale=model.checkpoint.sampling.guidance,
         generator=generators,
-        **max_sequence_length(pipeline),
+        **({} if length is None else {"max_sequence_length": length}),
     )
 
 

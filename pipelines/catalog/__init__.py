@@ -4,7 +4,7 @@
 - runtime: options that defeat each other, and what `runtime = "auto"` stands for
 - memory: what the other workers use of the image worker's device
 - weight_headers: the headers of safetensors and GGUF files
-- call_signature: a pipeline's call, from the source of diffusers, and what follows from it
+- call_signature: a pipeline's call, from the source of diffusers
 - inspection, suggestion: what a checkpoint is and can do, and the values that fit it
 - manifest: the sums of the files of a checkpoint that is added
 - adapters: rank and trigger words of LoRA files

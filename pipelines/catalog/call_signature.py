@@ -1,7 +1,7 @@
 """A pipeline's call, read from the source of the installed diffusers without importing it, which takes seconds.
 
-What follows from a signature alone is here too, so that the engine, which has the class, and the checkpoint manager,
-which has its source, agree.
+What follows from a signature is said by its family (pipelines/families), so that the engine, which has the class, and
+the checkpoint manager, which has its source, agree.
 """
 
 import ast
@@ -13,72 +13,17 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.conditioning import MODES
+from pipelines.families.generic import Call
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Abilities
 
-Parameters = Mapping[str, Parameter]
 COMPUTED = object()  # a default that is no constant
-SUFFIXES: Mapping[Task, str] = {Task.REDRAW: "Img2Img", Task.INPAINT: "Inpaint"}
-
-
-def own_task(accepted: Parameters) -> Task:
-    """What a pipeline draws by itself."""
-    if "mask_image" in accepted:
-        return Task.INPAINT
-    if "image" not in accepted:
-        return Task.TEXT
-    return Task.REDRAW if "strength" in accepted else Task.NATIVE
-
-
-def draws_text(accepted: Parameters) -> bool:
-    """Whether it draws from a prompt alone."""
-    task = own_task(accepted)
-    return task is Task.TEXT or (task is Task.NATIVE and accepted["image"].default is not Parameter.empty)
-
-
-def starts_late(accepted: Parameters, methods: Container[str]) -> bool:
-    """Whether a call that only draws from text can start from a picture's latents (late_start.py): it prepares
-    them itself, and does not pack them into rows."""
-    takes_latents = own_task(accepted) is Task.TEXT and {"latents", "num_inference_steps"} <= accepted.keys()
-    return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
-
-
-def sibling_names(class_name: str) -> Mapping[Task, str]:
-    """An XPipeline may have siblings for the same weights: XImg2ImgPipeline and XInpaintPipeline."""
-    stem = family_stem(class_name)
-    return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
-
-
-def family_stem(class_name: str) -> str:
-    """X of XPipeline, XImg2ImgPipeline and XInpaintPipeline."""
-    stem = class_name.removesuffix("Pipeline")
-    for suffix in SUFFIXES.values():
-        stem = stem.removesuffix(suffix)
-    return stem
-
-
-def takes_negative_prompt(accepted: Parameters, config: Mapping[str, Any]) -> bool:
-    """Whether a negative prompt has an effect."""
-    return "negative_prompt" in accepted and not embeds_guidance(accepted) and not config.get("is_distilled")
-
-
-def takes_guidance(accepted: Parameters, config: Mapping[str, Any], denoiser_config: Mapping[str, Any]) -> bool:
-    """Whether guidance has an effect. Distilled pipelines accept it and ignore it, and so does a denoiser of FLUX.1's
-    kind without an input for it, as FLUX.1 [schnell] is."""
-    if config.get("is_distilled") or not {"guidance_scale", "true_cfg_scale"} & accepted.keys():
-        return False
-    return not (embeds_guidance(accepted) and denoiser_config.get("guidance_embeds") is False)
-
-
-def embeds_guidance(accepted: Parameters) -> bool:
-    """As in FLUX.1's call: guidance is an input of the denoiser, and true_cfg_scale is off."""
-    scale = accepted.get("guidance_scale")
-    return "true_cfg_scale" in accepted and scale is not None and scale.default is not None
 
 
 def announce(spec: CheckpointSpec, tasks: Container[Task], *, negative_prompt: bool, guidance: bool) -> Abilities:
-    """What the pipeline classes promise, before it is tried."""
+    """Return what the pipeline classes promise, before it is tried."""
     return Abilities(
         text=Task.TEXT in tasks,
         references=spec.max_references if MODES[spec.conditioning].task in tasks else 0,
@@ -96,7 +41,7 @@ class PipelineSource:
 
     folder: Path | None = field(default_factory=lambda: _installed("diffusers"))
 
-    def parameters(self, class_name: str) -> Parameters | None:
+    def parameters(self, class_name: str) -> Call | None:
         """The parameters of the class's call, its own or an inherited one; None if there is no such pipeline."""
         if (found := self._find(class_name)) is None:
             return None
@@ -174,7 +119,7 @@ def _installed(package: str) -> Path | None:
 
 
 def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """From `_import_structure["flux"] = ["FluxPipeline", ...]`, and `.extend([...])`."""
+    """From `_import_structure["x"] = ["XPipeline", ...]`, and `.extend([...])`."""
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(folder)))], value=ast.List(elts=names)):
@@ -189,7 +134,7 @@ def _listed(tree: ast.AST) -> Iterator[tuple[str, str]]:
         yield from ((str(name.value), folder) for name in names if isinstance(name, ast.Constant))
 
 
-def _parameters(call: ast.FunctionDef) -> Parameters:
+def _parameters(call: ast.FunctionDef) -> Call:
     positional = [*call.args.posonlyargs, *call.args.args]
     defaults: list[ast.expr | None] = [*[None] * (len(positional) - len(call.args.defaults)), *call.args.defaults]
     pairs = [*zip(positional, defaults, strict=True), *zip(call.args.kwonlyargs, call.args.kw_defaults, strict=True)]

@@ -4,29 +4,10 @@ It is here, not in pipelines.images, because the work estimate and the server as
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
 from typing import NamedTuple
 
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning, ImageJob
-
-
-class Task(Enum):
-    """How the first pass starts, and what the references are for."""
-
-    TEXT = auto()  # from noise, with the prompt alone
-    NATIVE = auto()  # from noise; the pipeline reads all references at every step
-    REDRAW = auto()  # image-to-image: from the noised reference
-    INPAINT = auto()  # from the noised first reference, where the mask says so; further ones are read
-
-    @property
-    def starts_from_noise(self) -> bool:
-        """Whether all steps run. Otherwise `strength` says how many of them."""
-        return self in {Task.TEXT, Task.NATIVE}
-
-    @property
-    def reads_references(self) -> bool:
-        """Whether the denoiser attends to the references, as it does to the pixels that it draws."""
-        return self is Task.NATIVE
 
 
 class Mode(NamedTuple):

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from pipelines.catalog.folder_problems import WITHOUT_WEIGHTS
 from pipelines.catalog.weight_headers import Tensor
@@ -10,12 +11,38 @@ from pipelines.catalog.weight_headers import Tensor
 DENOISER_PREFIX: Final = "model.diffusion_model."  # of its tensors in files that could have other components too
 AVERAGE: Final = "model_ema."  # of the denoiser's weights over the training, which is not loaded
 CODEC: Final = ("first_stage_model.", "vae.")
-CLIP_L: Final = ("cond_stage_model.", "conditioner.embedders.0.transformer.", "text_encoders.clip_l.")
-CLIP_G: Final = ("conditioner.embedders.1.", "conditioner.embedders.0.model.", "text_encoders.clip_g.")
-T5: Final = ("text_encoders.t5xxl.",)
 BESIDE: Final = (*CODEC, "cond_stage_model.", "conditioner.", "text_encoders.", "text_encoder.")
 NOT_LOADED: Final = "safety_checker"  # the library leaves it out of what it loads from one file
 SAYS: Final = re.compile(r"(.*\.)?(v_pred|ztsnr|scaled_fp8|edm_mean|edm_std|edm_vpred\.sigma_(max|min)|__\w+__)")
+
+
+@dataclass(frozen=True, slots=True)
+class TextEncoderNames:
+    """How the tensors of a text encoder are named in files of several components."""
+
+    start: str  # of all its names, that of a projection too
+    inner: str  # what follows in the names of the model's own weights
+    component: str
+    model: Literal["CLIP-L", "CLIP-G", "T5"]
+    open_clip: bool = False  # in the names of OpenCLIP; else in those of transformers
+    unread_layers: int = 0  # the last ones, which the pipeline leaves out on purpose
+
+    @property
+    def prefix(self) -> str:
+        """Return how the names of the model's own weights begin."""
+        return self.start + self.inner
+
+
+TEXT_ENCODERS: Final = (  # as the library goes by them
+    TextEncoderNames("cond_stage_model.", "transformer.", "text_encoder", "CLIP-L"),
+    TextEncoderNames("cond_stage_model.", "model.", "text_encoder", "CLIP-L", open_clip=True, unread_layers=1),
+    TextEncoderNames("conditioner.embedders.0.transformer.", "", "text_encoder", "CLIP-L"),
+    TextEncoderNames("text_encoders.clip_l.", "transformer.", "text_encoder", "CLIP-L"),
+    TextEncoderNames("conditioner.embedders.0.model.", "", "text_encoder_2", "CLIP-G", open_clip=True),
+    TextEncoderNames("conditioner.embedders.1.", "model.", "text_encoder_2", "CLIP-G", open_clip=True),
+    TextEncoderNames("text_encoders.clip_g.", "transformer.", "text_encoder_2", "CLIP-G"),
+    TextEncoderNames("text_encoders.t5xxl.", "transformer.", "text_encoder_3", "T5"),
+)
 
 
 def is_statement(tensor: Tensor) -> bool:
@@ -67,10 +94,14 @@ def _prefixes(component: str, class_name: str) -> tuple[str, ...]:
     if component == "vae":
         return CODEC
     if class_name.startswith("T5"):
-        return T5
-    if class_name == "CLIPTextModel" or (class_name, component) == ("CLIPTextModelWithProjection", "text_encoder"):
-        return CLIP_L
-    return CLIP_G if class_name == "CLIPTextModelWithProjection" else ()
+        model = "T5"
+    elif class_name == "CLIPTextModel" or (class_name, component) == ("CLIPTextModelWithProjection", "text_encoder"):
+        model = "CLIP-L"
+    elif class_name == "CLIPTextModelWithProjection":
+        model = "CLIP-G"
+    else:
+        return ()
+    return tuple(encoder.start for encoder in TEXT_ENCODERS if encoder.model == model)
 
 
 def _is_in(tensors: Iterable[Tensor], prefixes: tuple[str, ...]) -> bool:

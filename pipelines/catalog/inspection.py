@@ -9,17 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.catalog.base_search import is_whole
-from pipelines.catalog.call_signature import (
-    Parameters,
-    PipelineSource,
-    announce,
-    draws_text,
-    own_task,
-    sibling_names,
-    starts_late,
-    takes_guidance,
-    takes_negative_prompt,
-)
+from pipelines.catalog.call_signature import PipelineSource, announce
 from pipelines.catalog.checkpoint_files import (
     SINGLE_FILES,
     WEIGHTS,
@@ -34,12 +24,15 @@ from pipelines.catalog.checkpoint_files import (
     read_config,
     read_json,
 )
-from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.file_layout import beside_denoiser, denoiser_tensors, missing_parts
 from pipelines.catalog.folder_problems import part_problems
 from pipelines.catalog.said_by_files import Said
 from pipelines.catalog.single_files import inspect_file
 from pipelines.catalog.weight_headers import BrokenFile, Tensor, read_header
+from pipelines.families.generic import Call
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning
 from pipelines.protocol.messages import Abilities
 
@@ -75,7 +68,7 @@ class Inspection:
     needs: tuple[str, ...]  # libraries that are not installed
     conditioning: Conditioning
     abilities: Abilities | None  # as the classes promise: warmup tries them
-    signature: Parameters  # of the pipeline's call; empty if the class is not known
+    signature: Call  # of the pipeline's call; empty if the class is not known
     index: Mapping[str, Any]  # model_index.json
     denoiser_config: Mapping[str, Any]
     said: Said = field(default_factory=Said)  # by a single file, of how it is sampled
@@ -123,7 +116,7 @@ def inspect_checkpoint(path: Path, base: Path | None = None, config: Path | None
         problems.append(f"{folder}: {class_name} draws videos, and Darkroom pictures")
     problems += foreign_parts(index, folder, source)
     denoiser_config = read_json(folder / denoiser_name(index) / "config.json") if folder else {}
-    conditioning: Conditioning = "native" if own_task(signature or {}) is Task.NATIVE else "img2img"
+    conditioning = _conditioning(class_name, signature or {})
     codec = read_config(folder, "vae") if folder else {}
     abilities = None
     if class_name and signature:
@@ -245,24 +238,29 @@ def _installed(library: str) -> bool:
 
 
 def _abilities(
-    class_name: str, signature: Parameters, index: Mapping[str, Any], denoiser: Mapping[str, Any],
+    class_name: str, signature: Call, index: Mapping[str, Any], denoiser: Mapping[str, Any],
     codec: Mapping[str, Any], source: PipelineSource,
 ) -> Abilities:  # fmt: skip
     """What the classes promise. A codec with means has latents of another scale, at which no picture can start late."""
-    task = own_task(signature)
-    tasks = {task, *(sibling for sibling, name in sibling_names(class_name).items() if source.has(name))}
-    if draws_text(signature):
+    family = family_of(class_name)
+    tasks = {sibling for sibling, name in family.siblings(class_name).items() if source.has(name)}
+    tasks.add(family.own_task(signature))
+    if family.draws_text(signature):
         tasks.add(Task.TEXT)
-    if starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
+    if family.starts_late(signature, source.methods(class_name)) and codec.get("latents_mean") is None:
         tasks |= {Task.REDRAW, Task.INPAINT}
-    conditioning: Conditioning = "native" if task is Task.NATIVE else "img2img"
+    conditioning = _conditioning(class_name, signature)
     spec = CheckpointSpec("", Path(), None, "", conditioning, MODES[conditioning].max_references)
     return announce(
         spec,
         tasks,
-        negative_prompt=takes_negative_prompt(signature, index),
-        guidance=takes_guidance(signature, index, denoiser),
+        negative_prompt=family.takes_negative_prompt(signature, index),
+        guidance=family.takes_guidance(signature, index, denoiser),
     )
+
+
+def _conditioning(class_name: str | None, signature: Call) -> Conditioning:
+    return "native" if family_of(class_name).own_task(signature) is Task.NATIVE else "img2img"
 
 
 def read_card(folder: Path) -> str:

@@ -70,7 +70,7 @@ def read_quantization(file: Path, *, denoiser_alone: bool = False) -> Quantizati
 
 def blocks_of(shape: Sequence[int], scale: Sequence[int], block: int | None = None) -> tuple[int, ...] | None:
     """Return, along each side of a weight, how many values share one of a scale's; None for a scale that does not fit
-    it. `block` is what the file says; else DeepSeek's 128 is tried, then equal parts."""
+    it. `block` is what the file says; else 128 is tried, then equal parts."""
     if math.prod(scale) == 1:
         return tuple(shape)
     if math.prod(scale) == scale[0] == shape[0]:

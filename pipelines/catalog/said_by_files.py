@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pipelines.catalog.file_layout import is_statement
 from pipelines.catalog.weight_headers import Header, Tensor, read_header, read_numbers
+from pipelines.families.registry import all_families, all_marks
 from pipelines.protocol.images import Scalar, SchedulerConfig
 
 SchedulerKeys = Callable[[str], Container[str]]  # what a diffusers class takes
@@ -33,7 +34,6 @@ COSXL: Final[dict[str, Scalar]] = {  # as its authors' pipelines have it, with t
     "prediction_type": "v_prediction", "sigma_data": 1.0, "sigma_schedule": "exponential",
 }  # fmt: skip
 COSXL_SIGMAS: Final = {"sigma_max": 120.0, "sigma_min": 0.002}  # unless the file says
-LATER_EDITS: Final = "__index_timestep_zero__"  # Qwen-Image-Edit-2511: references have a timestep of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _prediction(header: Header, marks: Container[str]) -> tuple[str | None, str]
     if _is_true(metadata.get("ss_v_parameterization")):
         return "v_prediction", "ss_v_parameterization"
     architecture = str(metadata.get("modelspec.architecture") or "")
-    if architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v"):
+    if any(family.predicts_v(architecture) for family in all_families()):
         return "v_prediction", f"modelspec.architecture = {architecture}"
     return None, ""
 
@@ -166,13 +166,15 @@ def _problems(file: Path, marks: Mapping[str, Tensor], beside: Beside) -> Iterat
     if {"edm_mean", "edm_std"} & marks.keys() and not _has_edm_latents(file, marks, beside):
         yield (
             "edm_mean, edm_std: it was trained with EDM's noise, on latents of this mean and deviation, and the "
-            "folder's scheduler and codec (latents_mean, latents_std) were not: name the folder of Playground 2.5"
+            "folder's scheduler and codec (latents_mean, latents_std) were not: name the folder of "
+            f"{all_marks()['edm_mean'].example}"
         )
     for name in marks:
         known = re.fullmatch(r"v_pred|ztsnr|edm_(mean|std)|edm_vpred\.sigma_(max|min)|scaled_fp8|.*\.scaled_fp8", name)
-        if name == LATER_EDITS and not beside.denoiser.get("zero_cond_t"):
-            yield f"{name}: it needs a folder whose denoiser's config has zero_cond_t, as Qwen-Image-Edit-2511 has"
-        elif not known and name != LATER_EDITS:
+        mark = all_marks().get(name)
+        if mark is not None and mark.config_key is not None and not beside.denoiser.get(mark.config_key):
+            yield f"{name}: it needs a folder whose denoiser's config has {mark.config_key}, as {mark.example} has"
+        elif not known and mark is None:
             yield f"the tensor {name} says something of the file that is not known here"
 
 

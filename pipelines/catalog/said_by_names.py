@@ -3,10 +3,13 @@ hint for people to check, so it is suggested and never applied by itself."""
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
+from pipelines.families.registry import all_families
+
 WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")  # of names such as dreamshaperXL_lightning4Step
-DISTILLED: Final = re.compile(r"\b(lightning|turbo|schnell|lcm|tcd|dmd|hyper(?= (sd|sdxl|flux|\d+ steps?)\b))\b")
+METHODS: Final = ("lightning", "turbo", "lcm", "tcd", "dmd")
 STEPS: Final = re.compile(r"\b(\d{1,2}) ?steps?\b")
 PREDICTS_V: Final = re.compile(r"\bv ?pred(iction)?\b")
 CONSISTENT: Final = {  # trained to jump to the end of the schedule from any step, by schedulers that do so
@@ -37,10 +40,19 @@ class NamedAfter:
 def read_name(name: str) -> NamedAfter:
     """Read a file's or a folder's name."""
     text = " ".join(WORDS.findall(name)).lower()
-    distilled, steps = DISTILLED.search(text), STEPS.search(text)
+    distilled, steps = _distilled().search(text), STEPS.search(text)
     count = int(steps[1]) if steps is not None else 0
     return NamedAfter(
         distilled[1] if distilled is not None else None,
         count if 1 <= count <= 50 else None,
         PREDICTS_V.search(text) is not None,
     )
+
+
+@cache
+def _distilled() -> re.Pattern[str]:
+    """Return a pattern of words that mean few steps. "hyper" does beside a family's name or a number of steps alone."""
+    families = all_families()
+    words = sorted({*METHODS, *(word for family in families for word in family.distilled_words)})
+    names = [*(name for family in families for name in family.short_names), r"\d+ steps?"]
+    return re.compile(rf"\b({'|'.join(words)}|hyper(?= ({'|'.join(names)})\b))\b")

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.call_signature import PipelineSource, embeds_guidance
+from pipelines.catalog.call_signature import PipelineSource
 from pipelines.catalog.checkpoint_files import read_config
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.hub_cache import cache_of
 from pipelines.catalog.inspection import Inspection, card_value, codec_scale, read_card
 from pipelines.catalog.said_by_names import NamedAfter, read_name
+from pipelines.families.registry import family_of
 from pipelines.protocol.images import CheckpointSpec, Enlarge, SamplingDefaults, Scalar, SchedulerConfig
 
 Setting = float | str | Mapping[str, Scalar] | None  # of a catalog file; None where it has no such key
@@ -127,13 +128,14 @@ def _steps(inspection: Inspection, few: str | None) -> Value:
 def _guidance(inspection: Inspection, few: str | None) -> Value:
     if inspection.abilities is not None and not inspection.abilities.guidance:
         return Value(1.0, "the checkpoint draws without guidance")
-    scale = "guidance_scale" if _default(inspection, "guidance_scale") is not None else "true_cfg_scale"
+    family = family_of(inspection.class_name)
+    scale = family.guidance_argument
     for found, card in _cards(inspection):
         value = card_value(card, scale)
         if value is not None and value <= 50:
             return Value(value, found)
     default = _default(inspection, scale)
-    if few is not None and not embeds_guidance(inspection.signature):
+    if few is not None and not family.embeds_guidance:
         return Value(1.0, few)
     if default is not None:
         return Value(float(default), f"the default of {inspection.class_name}, {UNCHECKED}")
@@ -164,8 +166,7 @@ def _signs_of_few_steps(inspection: Inspection) -> Iterator[str]:
     """How a checkpoint says that it was distilled."""
     if inspection.index.get("is_distilled"):
         yield "model_index.json: is_distilled"
-    if embeds_guidance(inspection.signature) and inspection.denoiser_config.get("guidance_embeds") is False:
-        yield "the denoiser's config: guidance_embeds is false"
+    yield from family_of(inspection.class_name).signs_of_few_steps(inspection.denoiser_config)
     scheduler = read_config(inspection.folder, "scheduler") if inspection.folder is not None else {}
     if "original_inference_steps" in scheduler:
         yield f"the scheduler is {scheduler.get('_class_name')}"

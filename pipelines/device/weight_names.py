@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from pipelines.catalog.checkpoint_files import CheckpointError
+from pipelines.families.registry import all_families
 
 RUNNING_STATISTICS: Final = ("running_mean", "running_var")  # buffers that no constructor can compute
 # Names of files of which nothing is lost. The model computes these itself; older versions of the libraries saved them.
@@ -27,7 +28,6 @@ HEADS: Final = (
 )
 OTHER_HALF: Final = r"^(text_model|text_projection|logit_scale|logit_bias)(?=\.|$)"  # of encoders of pictures
 BY_CLASS: Final[Mapping[str, str]] = {
-    "ZImageTransformer2DModel": r"^norm_final\.weight$",  # in all published files in ComfyUI's names
     "AutoencoderKL": r"^(post_)?quant_conv\.",  # where the config says that it has none
 }
 QUANTIZERS: Final = re.compile(r"(absmax|quant_map|quant_state|SCB|weight_format|scale\w*|zero\w*|amax|g_idx)(\.|$)")
@@ -89,7 +89,8 @@ def _missing(model: torch.nn.Module, names: Iterable[str]) -> set[str]:
 def _is_harmless(model: torch.nn.Module, name: str) -> bool:
     """Whether the model is the same without this weight of its files."""
     kind = type(model)
-    always = (COMPUTED, TIED, COPIES, BY_CLASS.get(kind.__name__))
+    of_families = [family.unneeded_weights.get(kind.__name__) for family in all_families()]
+    always = (COMPUTED, TIED, COPIES, BY_CLASS.get(kind.__name__), *of_families)
     if any(pattern is not None and re.search(pattern, name) for pattern in always):
         return True
     if not hasattr(model, "init_weights"):  # no model of transformers, which are trained for several uses

@@ -2,7 +2,7 @@
 
     job -> rows        engine.submit: a row for each picture
     row -> run         engine._dispatch: in the order of batching.start_order, if admission lets it start and its
-                       checkpoint is resident; else checkpoint_cache.load first
+                       checkpoint is loaded; else checkpoint_cache.load first
     run                run.execute, on a thread: pipeline.draw, one turn of the device for each forward pass; then what
                        needs no device, outside of turns
     next turn          scheduler.select_next: in the order of fairness
@@ -19,6 +19,7 @@
 - warmup/: what a checkpoint draws before it serves
 - families/: what differs between the families of pipelines
 - contact_sheet: several pictures on one, for the operator
+- job_files: from pixels to the files of a job; the last one finishes it
 - encode: pixels to PNG, JPEG or WebP with metadata
 - failures: from an exception to the last event of a job
 """

@@ -25,11 +25,9 @@ from pipelines.device.timeline import CudaTimeline
 from pipelines.images.denoising.merging import Sharing
 from pipelines.images.denoising.noise_schedulers import try_config
 from pipelines.images.denoising.step_observer import Pixels
-from pipelines.images.drawing.pipeline import row_seed
 from pipelines.images.drawing.run import Run, RunCallbacks
-from pipelines.images.encode import encode
 from pipelines.images.failures import to_failed
-from pipelines.images.families.tasks import check_conditioning
+from pipelines.images.job_files import JobFiles
 from pipelines.images.loading.adapters import SpoiledWeights
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.checkpoint_cache import CheckpointCache, InsufficientMemory, LoadedCheckpoint
@@ -38,16 +36,15 @@ from pipelines.images.scheduling.admission import MAX_RUNS, Admission
 from pipelines.images.scheduling.batching import TRIAL, EngineJob, Row, start_order
 from pipelines.images.scheduling.row_limits import RowLimits
 from pipelines.images.scheduling.scheduler import DeviceScheduler, Preempted
+from pipelines.images.tasks import check_conditioning
 from pipelines.images.warmup.check_records import CheckRecords
 from pipelines.images.warmup.warmup import Warmup
 from pipelines.protocol.images import (
     CheckpointSpec,
-    EncodedImage,
     Event,
     Failed,
     Finished,
     ImageJob,
-    Preview,
     Progress,
     Queued,
     Started,
@@ -78,11 +75,11 @@ class ImageEngine:
         sharing = Sharing(self._scheduler, limits)
         self._cache = CheckpointCache(device, budgets.device_bytes, budgets.host_bytes, sharing, on_residents, group)
         self._run_threads = ThreadPoolExecutor(MAX_RUNS, thread_name_prefix="run")
-        self._encode_threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
         self._speeds = Speeds()
         records = CheckRecords(probes) if probes is not None else None
         self._warmup = Warmup(device, self.submit, self._cache.find, self._speeds, records)
         self._jobs: dict[str, EngineJob] = {}
+        self._files = JobFiles(self._jobs, self._speeds, self._fail)
         self._waiting: list[Row] = []
         self._runs: set[Run] = set()
         self._drawing: set[Run] = set()  # those that still need the device
@@ -144,12 +141,12 @@ class ImageEngine:
         if self._catalog_specs is not None:
             self._catalog_specs |= {spec}  # the next catalog will name it
         files = await self._warmup.list_files(spec)
-        resident = await self._load(spec)
-        checkpoint = resident.checkpoint
+        loaded = await self._load(spec)
+        checkpoint = loaded.checkpoint
         await asyncio.to_thread(run_and_release, checkpoint.pipeline, None, spec.sampling)
         await asyncio.to_thread(try_config, checkpoint.components["scheduler"], spec.sampling)
         check_conditioning(spec, checkpoint.pipeline_class, checkpoint.task_classes)
-        abilities = await self._warmup.run(spec, resident, files)
+        abilities = await self._warmup.run(spec, loaded, files)
         if not abilities.at_once:
             self._one_by_one.add(weights_key(spec))
         partial = (f"the adapter {fit.name}: {fit}" for fit in abilities.adapter_fits if not fit.is_whole)
@@ -169,7 +166,7 @@ class ImageEngine:
         self.retain(())
         self._cache.close()
         self._run_threads.shutdown()
-        self._encode_threads.shutdown()
+        self._files.close()
 
     def _evict_unneeded(self) -> None:
         if self._catalog_specs is not None:
@@ -186,18 +183,18 @@ class ImageEngine:
         running = [run.turn for run in self._drawing]
         for row, ahead in start_order(self._waiting, running, self._speeds, self._scheduler.in_order):
             spec, starved = row.job.checkpoint, now - row.queued_at > FAIR_WAIT_S
-            resident = self._cache.find(spec)
-            free = resident is not None and not self._admission.is_busy(resident, row)
-            if not self._admission.may_start(row, resident, ahead):
+            loaded = self._cache.find(spec)
+            free = loaded is not None and not self._admission.is_busy(loaded, row)
+            if not self._admission.may_start(row, loaded, ahead):
                 if starved and row.exclusive:
                     return False
                 if free:
                     self._admission.make_place(row, ahead, self._scheduler)
                 continue
-            if resident is not None and free:
-                self._start(row, resident)
+            if loaded is not None and free:
+                self._start(row, loaded)
                 return True
-            if resident is None and spec not in self._loads and spec not in self._blocked_loads:
+            if loaded is None and spec not in self._loads and spec not in self._blocked_loads:
                 self._loads[spec] = asyncio.create_task(self._load_and_dispatch(spec))
             elif starved and spec in self._blocked_loads:
                 return False  # nothing new starts until the checkpoints in use can be evicted
@@ -222,16 +219,16 @@ class ImageEngine:
         self._waiting.append(row)
         self._scheduler.enter(row.turn)
 
-    def _start(self, row: Row, resident: LoadedCheckpoint) -> None:
+    def _start(self, row: Row, loaded: LoadedCheckpoint) -> None:
         self._waiting.remove(row)
-        self._cache.acquire(resident)
+        self._cache.acquire(loaded)
         callbacks = RunCallbacks(
             on_start=lambda run: self._post(self._on_start, run),
             on_step=lambda run: self._post(self._on_step, run),
             on_drawn=lambda run: self._post(self._on_drawn, run),
-            on_preview=lambda *preview: self._post(self._encode_preview, *preview),
+            on_preview=lambda *preview: self._post(self._files.encode_preview, *preview),
         )
-        run = Run(row, resident, self._scheduler, callbacks)
+        run = Run(row, loaded, self._scheduler, callbacks)
         self._runs.add(run)
         self._drawing.add(run)
         future = self._loop.run_in_executor(self._run_threads, run_and_release, run.execute)
@@ -262,7 +259,7 @@ class ImageEngine:
         self._runs.discard(run)
         self._drawing.discard(run)
         self._scheduler.leave(run.turn)
-        self._cache.release(run.resident)
+        self._cache.release(run.loaded)
         self._ended_runs += 1
         self._blocked_loads.clear()
         error = future.exception()
@@ -271,8 +268,8 @@ class ImageEngine:
             active.merged |= run.turn.merged
         if error is None:
             self._record_speed(run)
-            run.resident.warmed_up = True
-            self._encode(run.row, future.result())
+            run.loaded.warmed_up = True
+            self._files.encode(run.row, future.result())
         elif isinstance(error, Preempted | SpoiledWeights):
             self._wait_again(run.row)
         elif not isinstance(error, Cancelled):
@@ -314,53 +311,6 @@ class ImageEngine:
         row.start_over()
         if (active := self._jobs.get(row.job.id)) and not active.done:
             self._wait(row)
-
-    def _encode(self, row: Row, pixels: Pixels) -> None:
-        """Encode a picture; the last one of a job finishes it."""
-        active = self._jobs.get(row.job.id)
-        if active is None or active.done:
-            return
-        future = self._loop.run_in_executor(
-            self._encode_threads, encode, pixels, row.job.encoding, {**row.job.metadata, **row.found}, row_seed(row)
-        )
-        future.add_done_callback(lambda future: self._on_encoded(active, row, future))
-
-    def _on_encoded(self, active: EngineJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
-        if active.done:
-            return
-        if error := future.exception():
-            self._fail(active, error)
-            return
-        active.files[row.index] = future.result()
-        active.found |= row.found
-        self._finish(active)
-
-    def _finish(self, active: EngineJob) -> None:
-        """End a job, once all its pictures and previews are encoded."""
-        if active.done or active.previews or len(active.files) < active.job.n:
-            return
-        active.done = True
-        files = tuple(active.files[index] for index in range(active.job.n))
-        unit_s = self._speeds.unit_s(active.job.checkpoint)
-        active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
-
-    def _encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
-        active = self._jobs.get(row.job.id)
-        if active is None or active.done:
-            return
-        future = self._loop.run_in_executor(self._encode_threads, encode, pixels, row.job.encoding, {}, row_seed(row))
-        active.previews.append((row.index, number, future))
-        future.add_done_callback(lambda _: self._emit_previews(active))
-
-    def _emit_previews(self, active: EngineJob) -> None:
-        """Those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
-        while active.previews and active.previews[0][2].done() and not active.done:
-            index, number, future = active.previews.popleft()
-            if error := future.exception():
-                self._fail(active, error)
-            else:
-                active.emit(Preview(index, number, future.result()))
-        self._finish(active)
 
     def _active_job(self, run: Run) -> EngineJob | None:
         """The run's job, unless it is done."""

@@ -5,9 +5,9 @@ import traceback
 from pipelines.catalog.checkpoint_files import CheckpointError
 from pipelines.device.failures import Cancelled, OutOfTime, is_out_of_memory
 from pipelines.images.drawing.looks import InvalidPicture
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.safety_checker import BlockedPicture
 from pipelines.images.prompts.reading import PromptTooLong
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.finished_picture import WrongSize
 from pipelines.protocol.images import Failed, ImageJob
 

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pipelines.catalog.conditioning import Task, find_task
+from pipelines.catalog.conditioning import find_task
+from pipelines.families.task import Task
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.loading.checkpoint import Checkpoint

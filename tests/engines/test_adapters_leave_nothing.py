@@ -16,12 +16,12 @@ from accelerate import init_empty_weights
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.base_state import base_modules, base_state, changed
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.loading.parts import LOAD_LOCK
 from pipelines.images.scheduling.batching import Row
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, Runtime, SamplingDefaults
 from tests.support.image_jobs import image_job
 from tests.support.tiny_adapters import PEFT, Naming, Tensors, layers_of, naming_of, random_pairs, save

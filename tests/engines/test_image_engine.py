@@ -1,7 +1,6 @@
 """The engine by itself: cancelled jobs, callers that leave, and errors."""
 
 import asyncio
-import inspect
 import threading
 from collections.abc import Callable
 
@@ -11,7 +10,6 @@ import torch
 from pipelines.images.drawing import run
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.families.call_arguments import guidance
 from pipelines.protocol.images import Event, Failed, Finished, ImageJob, Progress
 from tests.engines.conftest import plain_picture
 from tests.engines.holds import hold_steps
@@ -86,13 +84,3 @@ async def test_an_unsupported_task_fails_with_its_reason(engine: ImageEngine, jo
     assert isinstance(failed, Failed)
     assert failed.code == "unsupported"
     assert "one reference" in failed.message
-
-
-def test_guidance_goes_where_the_pipeline_means_it(job: Job) -> None:
-    def own(guidance_scale: float = 4.0, true_cfg_scale: float = 1.0) -> None: ...
-
-    def true_only(guidance_scale: float | None = None, true_cfg_scale: float = 4.0) -> None: ...
-
-    one = job("sd", guidance=3.0)
-    assert guidance(inspect.signature(own).parameters, one) == {"guidance_scale": 3.0, "negative_prompt": None}
-    assert guidance(inspect.signature(true_only).parameters, one) == {"true_cfg_scale": 3.0, "negative_prompt": " "}

@@ -217,7 +217,7 @@ async def test_two_checkpoints_work_where_only_one_fits(job: Job, spec: Callable
     jobs = [job(name, id=f"{name}{i}") for i in range(3) for name in ("sd", "klein")]
     ended = await asyncio.gather(*(run(engine, one) for one in jobs))
     assert all(isinstance(events[-1], Finished) for events in ended)
-    residents = engine._cache._residents.values()
+    residents = engine._cache._loaded.values()
     assert sum(resident.bytes for resident in residents) <= max(sizes.values()) + 1000
 
 
@@ -378,7 +378,7 @@ async def test_previews_come_in_order_and_before_the_end_however_long_they_take_
             assert picture.wait(240)
         return encode(pixels, encoding, metadata, seed)
 
-    monkeypatch.setattr("pipelines.images.engine.encode", encode_late)
+    monkeypatch.setattr("pipelines.images.job_files.encode", encode_late)
     events = await run(engine, job("sd", id="shown", steps=8, previews=3))
     assert [event.number for event in events if isinstance(event, Preview)] == [0, 1, 2]
     assert isinstance(events[-1], Finished)

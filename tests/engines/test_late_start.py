@@ -9,9 +9,9 @@ import torch
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from PIL import Image
 
-from pipelines.catalog.conditioning import Task
+from pipelines.families.task import Task
 from pipelines.images.denoising.late_start import LateStart
-from pipelines.images.families.tasks import UnsupportedTask, task_classes
+from pipelines.images.tasks import UnsupportedTask, task_classes
 from pipelines.protocol.pixels import to_image
 from tests.engines.conftest import split_picture
 from tests.support.tiny_families import FAMILIES

@@ -15,11 +15,11 @@ from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import Pixels
 from pipelines.images.drawing.pipeline import PicturePipeline
 from pipelines.images.engine import ImageEngine
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.prompts.reading import PromptTooLong, reading, watch
 from pipelines.images.scheduling.batching import Row
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import CheckpointSpec, Failed, Finished, ImageJob, SamplingDefaults
 from tests.engines.conftest import plain_picture, split_picture
 from tests.engines.shared_passes import difference, drawn, drawn_together, last_event

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.catalog.conditioning import Task
+from pipelines.families.task import Task
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.parallel.encoders import call_from, text_encoders

@@ -2,8 +2,8 @@
 
 Every tensor whose first dimension counts pictures is concatenated, in dicts, tuples, lists and dataclasses too; a
 scalar becomes one value for each row. All else, such as position ids, must be equal in all passes, which their keys
-say. A denoiser that takes a list of pictures (Z-Image) has them as a list's items. Prompts of other lengths are padded
-where the denoiser takes a mask for that (Qwen-Image).
+say. A denoiser that takes a list of pictures has them as a list's items. Prompts of other lengths are padded where the
+denoiser takes a mask for that.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ def shared_key(arguments: Mapping[str, Any], layout: Layout, fingerprints: Finge
         if _has_items(value, layout):
             return ("items", frozenset(_item_key(item, is_picture=value is latents) for item in value))
         if isinstance(value, list | tuple):
-            if _repeats(value, layout):  # such as the picture shapes of Qwen-Image
+            if _repeats(value, layout):  # such as the shapes of all pictures
                 return ("repeated", type(value), _plain(value[0]))
             return (type(value), *(key(item) for item in value))
         return _plain(value)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.tasks import UnsupportedTask
 
 Callback = Callable[..., Any]
 

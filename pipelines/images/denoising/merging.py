@@ -42,16 +42,18 @@ class Sharing(NamedTuple):
 
 
 class ForwardMerger:
-    """Takes the place of `denoiser.forward`. Calls of threads without a turn pass through."""
+    """Takes the place of `denoiser.forward`. Calls of threads without a turn pass through. With a reason as `refused`
+    runs take turns, and none shares a pass."""
 
-    def __init__(self, denoiser: Any, sharing: Sharing) -> None:
+    def __init__(self, denoiser: Any, sharing: Sharing, refused: str | None = None) -> None:
         self._denoiser = denoiser
         self._forward = denoiser.forward
         self._signature = inspect.signature(denoiser.forward)
         self._scheduler, self._limits = sharing
         self._fingerprints = Fingerprints()
         self._independent: dict[Hashable, bool] = {}  # whether rows are, by structure of the arguments
-        self.refused: str | None = None  # why a structure of arguments is never shared: the first such
+        self._never = refused is not None
+        self.refused = refused  # why a structure of arguments is never shared: the first such
         self._timer = DeviceTimer(sharing.scheduler.clock)
 
         @functools.wraps(self._forward)
@@ -84,7 +86,7 @@ class ForwardMerger:
 
     def _request(self, arguments: Mapping[str, Any], turn: DeviceTurn) -> ForwardRequest:
         room = self._limits.of(turn.shape)
-        if not self._scheduler.contended or room == 1:
+        if self._never or not self._scheduler.contended or room == 1:
             return ForwardRequest(arguments)  # a key reads position ids from the device
         try:
             key = id(self), shared_key(arguments, Layout.of(arguments), self._fingerprints)

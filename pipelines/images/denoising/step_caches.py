@@ -2,7 +2,7 @@
 
 diffusers' caches keep a state for each named context of a denoiser ("cond", "uncond"), which some pipelines set around
 each forward pass and others do not. Here a context's name begins with the run, and it is set once the run has its turn,
-so that cached runs interleave. Where a pipeline sets none, as in image-to-image and inpainting of FLUX.1, the forward
+so that cached runs interleave. Where a pipeline sets none, as some do in image-to-image and inpainting, the forward
 passes of a step are numbered: with guidance there are two, and each has a state of its own.
 """
 

@@ -1,4 +1,4 @@
-"""A picture through diffusers' pipelines, which differ by the arguments of their calls, never by their names.
+"""A picture through diffusers' pipelines, which differ by the arguments of their calls (pipelines/families).
 
 Work on the device and work on the host are apart, so that the device serves another run while a picture is finished.
 """
@@ -7,17 +7,18 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from pipelines.catalog.conditioning import Task, task_of
+from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import picture_steps
 from pipelines.catalog.plan import Plan, fit_to_area, partial, plan_picture
 from pipelines.device.memory import compute_dtype
 from pipelines.device.transfer import Transfer, sum_of
+from pipelines.families.task import Task
 from pipelines.images.denoising.late_start import LateStart
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.denoising.step_observer import OnStep, Pixels, PreviewFn, StepObserver
@@ -33,19 +34,17 @@ from pipelines.images.drawing.looks import InvalidPicture
 from pipelines.images.drawing.reference_sheet import on_sheet
 from pipelines.images.drawing.returned_picture import ReturnedPicture, sums_of_decoded
 from pipelines.images.drawing.tiling import refine
-from pipelines.images.families.call_arguments import guidance, max_sequence_length, references
-from pipelines.images.families.cast_codec import restored_dtype
-from pipelines.images.families.tasks import UnsupportedTask
+from pipelines.images.loading.cast_codec import restored_dtype
 from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.safety_checker import check_flags, ignore_flags
 from pipelines.images.prompts.reading import reading
 from pipelines.images.scheduling.batching import Row
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.finished_picture import to_planned_size
 from pipelines.protocol.images import ImageJob, LongPrompt, Picture
 from pipelines.protocol.pixels import to_image
 
 SEED_MODULUS = 2**63
-OWN_SIZES: Final = "_auto_resize"  # FLUX.1 Kontext stretches what it reads to one of 17 sizes, and repaints in that
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +151,12 @@ class PicturePipeline:
                 first, *others = pictures if job.sheet_from is None else on_sheet(pictures, job.sheet_from)
                 if self.checkpoint.takes_size(Task.NATIVE):
                     aligned = align_reference(first, job, plan)
-                    first = aligned if aligned.size == size else self._bounded(Task.NATIVE, first)
+                    first = aligned if aligned.size == size else self._bounded(first)
                 else:  # it draws in the size of the reference
                     first = to_drawn_size(first, job, plan)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
-                images = references(accepted, first, others)
-                return self._call(Task.NATIVE, seed, size, observer, image=images)
+                images = self.checkpoint.family.reference_arguments(accepted, first, others)
+                return self._call(Task.NATIVE, seed, size, observer, **images)
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")
@@ -166,7 +165,7 @@ class PicturePipeline:
             case Task.INPAINT:
                 mask = None if job.mask is None else whole_paint(self._at_drawn_size(job.mask))
                 inputs: dict[str, Any] = {"image": self._at_drawn_size(job.references[0]), "mask_image": mask}
-                if others := [self._bounded(Task.INPAINT, to_image(other)) for other in job.references[1:]]:
+                if others := [self._bounded(to_image(other)) for other in job.references[1:]]:
                     inputs["image_reference"] = others
                 return self._call(Task.INPAINT, seed, size, observer, job.sampling.strength, **inputs)
 
@@ -179,9 +178,9 @@ class PicturePipeline:
         """A reference, a mask or a map, each pixel where the finished picture has it."""
         return to_drawn_size(to_image(picture), self.job, self.plan)
 
-    def _bounded(self, task: Task, reference: Image.Image) -> Image.Image:
-        """A reference of another shape than the picture, at the native area where the task's call has no bound."""
-        if OWN_SIZES not in inspect.signature(self.checkpoint.task_classes[task].__call__).parameters:
+    def _bounded(self, reference: Image.Image) -> Image.Image:
+        """Return a reference of another shape than the picture, at the native area where the call has no bound."""
+        if not self.checkpoint.family.reads_any_size:
             return reference
         area_px = self.job.checkpoint.native_area_px
         size = fit_to_area(reference.width, reference.height, area_px, self.checkpoint.multiple_px)
@@ -208,7 +207,7 @@ class PicturePipeline:
 
         `strength` is None for a call that starts from noise.
         """
-        sampling, controls = self.job.sampling, self.checkpoint.controls
+        sampling, controls, family = self.job.sampling, self.checkpoint.controls, self.checkpoint.family
         nets = [] if is_tile else controls.of_kind("controlnet", self.job.controls)  # a tile has the picture to follow
         pipeline = self.checkpoint.pipeline(task, sampling, nets)
         if self.row.is_trial:
@@ -225,15 +224,12 @@ class PicturePipeline:
             raise UnsupportedTask(f"{type(pipeline).__name__} takes no {missing[0]}")
         arguments: dict[str, Any] = {
             "prompt": self.job.prompt,
-            "width": size[0],
-            "height": size[1],
-            "max_area": size[0] * size[1],  # some scale every size to this area, a megapixel by default
+            **family.size_arguments(*size),
             "num_inference_steps": sampling.steps,
             "generator": torch.Generator("cpu").manual_seed(seed),
             "output_type": "pt",
-            OWN_SIZES: False,
-            **max_sequence_length(pipeline),
-            **guidance(accepted, self.job),
+            "max_sequence_length": family.max_sequence_length(accepted, pipeline),
+            **family.guidance(sampling.guidance, sampling.negative_prompt),
             **observer.callback(accepted),
             **images,
         }

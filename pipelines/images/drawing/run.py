@@ -26,11 +26,9 @@ class RunCallbacks:
 class Run:
     """A started picture. It ends before its next step once it is `cancelled`."""
 
-    def __init__(
-        self, row: Row, resident: LoadedCheckpoint, scheduler: DeviceScheduler, callbacks: RunCallbacks
-    ) -> None:
+    def __init__(self, row: Row, loaded: LoadedCheckpoint, scheduler: DeviceScheduler, callbacks: RunCallbacks) -> None:
         self.row = row
-        self.resident = resident
+        self.loaded = loaded
         self.cancelled = False
         self.step = 0
         self.last_step_s = 0.0  # device time of the latest step; on a CPU alone, where kernels run synchronously
@@ -40,11 +38,11 @@ class Run:
         self._scheduler = scheduler
         self._callbacks = callbacks
         self._pipeline = PicturePipeline(
-            resident.checkpoint, row, self._after_step, resident.preview_map, scheduler.release, self._begin_call
+            loaded.checkpoint, row, self._after_step, loaded.preview_map, scheduler.release, self._begin_call
         )
         self.steps = self._pipeline.steps
         self.turn = row.turn
-        self.turn.shape = PassShape.first_of(row.job, resident.checkpoint.multiple_px)
+        self.turn.shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
 
     @property
     def is_refined(self) -> bool:
@@ -53,7 +51,7 @@ class Run:
 
     def execute(self) -> Pixels:
         """The picture. Blocks. Raises Cancelled, Preempted, and what the pipeline raises."""
-        checkpoint, job = self.resident.checkpoint, self.row.job
+        checkpoint, job = self.loaded.checkpoint, self.row.job
         device = checkpoint.device
         checkpoint.read_adapters(job.sampling, job.controls)
         with self._scheduler.acquire(self.turn):

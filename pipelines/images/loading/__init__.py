@@ -8,7 +8,9 @@
 - runtime_options: [runtime] of a catalog file: quantization, offloading, step caches, attention, LoRA
 - fp8, compilation: linear layers that multiply in float8, and torch.compile
 - adapters, adapter_loading, adapter_files, base_state: LoRA in the weights, and the weights beneath
-- controls: ControlNets and IP-Adapters: loading them, and their arguments
+- controls: ControlNets and IP-Adapters beside a checkpoint, and their arguments
+- control_files: ControlNets and image encoders from their folders
+- cast_codec: codecs that pipelines cast to float32 and back
 - file_versions: files by what they hold
 - safety_checker: a checkpoint's own, whose flags fail a job
 """

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from pipelines.catalog.adapters import replaces_weights
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.adapter_loading import UNFIT, adapted_components, load_adapter
 from pipelines.images.loading.base_state import base_state, changed
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
 from pipelines.images.loading.parts import LOAD_LOCK
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.protocol.images import Lora
 from pipelines.protocol.messages import AdapterFit
 

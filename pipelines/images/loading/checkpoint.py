@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
-from pipelines.catalog.call_signature import announce, takes_guidance, takes_negative_prompt
+from pipelines.catalog.call_signature import announce
 from pipelines.catalog.checkpoint_files import (
     fullest_device_bytes,
 )
-from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.conditioning import MODES
 from pipelines.device.staged_copy import move_modules
+from pipelines.families.generic import Family
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
 from pipelines.images.denoising.merging import ForwardMerger
 from pipelines.images.denoising.noise_schedulers import new_scheduler
 from pipelines.images.denoising.step_caches import StepCaches
-from pipelines.images.families.tasks import UnsupportedTask, controlnet_class
 from pipelines.images.loading import runtime_options
 from pipelines.images.loading.adapters import Adapters
 from pipelines.images.loading.compilation import raise_recompile_limit
@@ -27,6 +29,7 @@ from pipelines.images.parallel.group import SharedDenoiser
 from pipelines.images.parallel.shards import local_bytes
 from pipelines.images.prompts.cache import PromptCache
 from pipelines.images.prompts.long_prompts import offered as long_prompts_offered
+from pipelines.images.tasks import UnsupportedTask, controlnet_class
 from pipelines.protocol.images import (
     CheckpointSpec,
     ControlInput,
@@ -106,6 +109,11 @@ class Checkpoint:
         return "width" in inspect.signature(self.task_classes[task].__call__).parameters
 
     @property
+    def family(self) -> Family:
+        """Return what is peculiar to its classes."""
+        return family_of(self.pipeline_class.__name__)
+
+    @property
     def denoiser(self) -> Any:
         """The component that runs at every step."""
         return self.components.get("unet") or self.components["transformer"]
@@ -117,8 +125,8 @@ class Checkpoint:
         announced = announce(
             self.spec,
             self.task_classes,
-            negative_prompt=takes_negative_prompt(accepted, self.config),
-            guidance=takes_guidance(accepted, self.config, self.denoiser.config),
+            negative_prompt=self.family.takes_negative_prompt(accepted, self.config),
+            guidance=self.family.takes_guidance(accepted, self.config, self.denoiser.config),
         )
         long_prompts = long_prompts_offered(self.pipeline_class, self.components)
         return self._with_controls(replace(announced, prompt="prompt" in accepted, long_prompts=long_prompts))

@@ -71,7 +71,7 @@ class CheckpointCache:
         self._host_bytes = host_bytes if device.type != "cpu" else 0
         self._sharing = sharing
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
-        self._residents: dict[WeightsKey, LoadedCheckpoint] = {}
+        self._loaded: dict[WeightsKey, LoadedCheckpoint] = {}
         self._shared = SharedParts()
         self._loading: dict[WeightsKey, asyncio.Task[LoadedCheckpoint]] = {}
         self._load_lock = asyncio.Lock()  # for one change at a time: a load goes by what is there when it begins
@@ -80,21 +80,21 @@ class CheckpointCache:
 
     def find(self, spec: CheckpointSpec) -> LoadedCheckpoint | None:
         """The checkpoint, if it is on the device and ready."""
-        resident = self._residents.get(weights_key(spec))
-        ready = resident and resident.on_device and not resident.checkpoint.adapters.spoiled
-        return resident if ready and weights_key(spec) not in self._loading else None
+        loaded = self._loaded.get(weights_key(spec))
+        ready = loaded and loaded.on_device and not loaded.checkpoint.adapters.spoiled
+        return loaded if ready and weights_key(spec) not in self._loading else None
 
-    def acquire(self, resident: LoadedCheckpoint) -> None:
+    def acquire(self, loaded: LoadedCheckpoint) -> None:
         """A run starts with it: it is not evicted until `release`."""
-        resident.ref_count += 1
-        resident.used_at = time.monotonic()
+        loaded.ref_count += 1
+        loaded.used_at = time.monotonic()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
 
-    def release(self, resident: LoadedCheckpoint) -> None:
-        resident.ref_count -= 1
-        resident.used_at = time.monotonic()
-        if not any(each.ref_count for each in self._residents.values()):
+    def release(self, loaded: LoadedCheckpoint) -> None:
+        loaded.ref_count -= 1
+        loaded.used_at = time.monotonic()
+        if not any(each.ref_count for each in self._loaded.values()):
             if self._idle_timer is not None:
                 self._idle_timer.cancel()
             self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._release_unused_memory)
@@ -118,9 +118,9 @@ class CheckpointCache:
         unreferenced memory to the device. A load under way ends first: it may have found its components in one of them.
         """
         async with self._load_lock:
-            for resident in self._residents.values():
-                resident.checkpoint.prompts.clear()
-            unused = [key for key, each in self._residents.items() if each.on_device and not each.ref_count]
+            for loaded in self._loaded.values():
+                loaded.checkpoint.prompts.clear()
+            unused = [key for key, each in self._loaded.items() if each.on_device and not each.ref_count]
             evicted = [victim for key in unused if (victim := self._evict(key))]
             self._announce()
             await asyncio.get_running_loop().run_in_executor(self._loader, self._offload, evicted)
@@ -129,7 +129,7 @@ class CheckpointCache:
         """Drop every checkpoint that the catalog does not name and no job or run needs."""
         self._catalog_keys = {weights_key(spec) for spec in in_catalog}
         needed = self._catalog_keys | {weights_key(spec) for spec in in_jobs} | set(self._loading)
-        dropped = [key for key, resident in self._residents.items() if key not in needed and not resident.ref_count]
+        dropped = [key for key, loaded in self._loaded.items() if key not in needed and not loaded.ref_count]
         for key in dropped:
             self._drop(key)
         if dropped:
@@ -143,9 +143,9 @@ class CheckpointCache:
         self._loader.shutdown()
 
     def _announce(self) -> None:
-        residents = self._residents.values()
-        listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in residents]
-        used = _used_bytes([each for each in residents if each.on_device], {})
+        loaded = self._loaded.values()
+        listed = [ResidentCheckpoint(each.checkpoint.spec, each.bytes, each.on_device) for each in loaded]
+        used = _used_bytes([each for each in loaded if each.on_device], {})
         self._on_change(Residents(tuple(listed), used, self._device_bytes))
 
     async def _load(self, key: WeightsKey, spec: CheckpointSpec) -> LoadedCheckpoint:
@@ -162,26 +162,26 @@ class CheckpointCache:
             if evictions:
                 self._announce()  # loading may fail
             await loop.run_in_executor(self._loader, self._offload, evicted)
-            resident = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
+            loaded = await loop.run_in_executor(self._loader, run_and_release, self._load_weights, on_host, spec)
             del shared  # it was held while others were evicted
-            resident.used_at = time.monotonic()
-            resident.checkpoint.adapters.known.update(known)
-            self._residents[key] = resident
+            loaded.used_at = time.monotonic()
+            loaded.checkpoint.adapters.known.update(known)
+            self._loaded[key] = loaded
             self._announce()
-        return resident
+        return loaded
 
     def _without_spoiled(
         self, key: WeightsKey
     ) -> tuple[LoadedCheckpoint | None, Mapping[FileVersion, AdapterFit | str]]:
         """What is in memory of these weights, unless an adapter has spoiled them: those are dropped, and what is known
         of adapters is kept. Raises InsufficientMemory while a run uses them."""
-        resident = self._residents.get(key)
-        if resident is None or not resident.checkpoint.adapters.spoiled:
-            return resident, {}
-        if resident.ref_count:
+        loaded = self._loaded.get(key)
+        if loaded is None or not loaded.checkpoint.adapters.spoiled:
+            return loaded, {}
+        if loaded.ref_count:
             raise InsufficientMemory
         self._drop(key)
-        return None, resident.checkpoint.adapters.known
+        return None, loaded.checkpoint.adapters.known
 
     def _estimate(self, spec: CheckpointSpec) -> int:
         runtime, _ = runtime_options.resolve(spec, self._device, self._device_bytes, self._group.size)
@@ -207,8 +207,8 @@ class CheckpointCache:
 
     def _offload(self, evicted: list[LoadedCheckpoint]) -> None:
         """Move them to the host and free the device's memory. `find` does not return them any more."""
-        for resident in evicted:
-            watch_device(self._device, resident.checkpoint.move, HOST)
+        for loaded in evicted:
+            watch_device(self._device, loaded.checkpoint.move, HOST)
         free_memory(self._device)
 
     def _select_evictions(
@@ -225,11 +225,11 @@ class CheckpointCache:
                 f"{spec.path} takes {size / 2**30:.1f} GiB, and the {place}'s budget is {budget / 2**30:.1f} GiB. "
                 "runtime.offload or runtime.quantize make it smaller."
             )
-        present = {key: resident for key, resident in self._residents.items() if resident.on_device == on_device}
-        pinned = {key: resident for key, resident in present.items() if self._is_pinned(key, resident, spec)}
+        present = {key: loaded for key, loaded in self._loaded.items() if loaded.on_device == on_device}
+        pinned = {key: loaded for key, loaded in present.items() if self._is_pinned(key, loaded, spec)}
         new = sizes or {}
         if size + _used_bytes(pinned.values(), new) > budget:
-            names = ", ".join(resident.checkpoint.spec.name for resident in pinned.values())
+            names = ", ".join(loaded.checkpoint.spec.name for loaded in pinned.values())
             raise CheckpointError(
                 f"{spec.path} takes {size / 2**30:.1f} GiB, for which the budget of {budget / 2**30:.1f} GiB has no "
                 f"room beside what runtime.resident keeps there: {names}."
@@ -244,49 +244,47 @@ class CheckpointCache:
             raise InsufficientMemory
         return evictions
 
-    def _is_pinned(self, key: WeightsKey, resident: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
+    def _is_pinned(self, key: WeightsKey, loaded: LoadedCheckpoint, spec: CheckpointSpec) -> bool:
         """Whether it is not evicted for `spec`: `resident` is set, the catalog names it, `spec` is no swap of it."""
-        own = resident.checkpoint.spec
+        own = loaded.checkpoint.spec
         in_catalog = self._catalog_keys is None or key in self._catalog_keys
         return own.runtime.resident and in_catalog and not replaces(spec, own)
 
     def _evict(self, key: WeightsKey) -> LoadedCheckpoint | None:
-        """Stop counting it on the device. A resident that is returned must be offloaded: the host has room for it."""
-        resident = self._residents[key]
-        runtime = resident.checkpoint.runtime
+        """Stop counting it on the device. A checkpoint that is returned must be offloaded: the host has room for it."""
+        loaded = self._loaded[key]
+        runtime = loaded.checkpoint.runtime
         alone = not any(
-            resident.part_sizes.keys() & other.part_sizes.keys()
-            for other in self._residents.values()
-            if other is not resident
+            loaded.part_sizes.keys() & other.part_sizes.keys() for other in self._loaded.values() if other is not loaded
         )
-        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"} and resident.checkpoint.split is None
-        if alone and resident.on_device and exact:
+        exact = runtime.offload == "none" and runtime.quantize in {"none", "fp8"} and loaded.checkpoint.split is None
+        if alone and loaded.on_device and exact:
             try:
-                host_evictions = self._select_evictions(resident.bytes, resident.checkpoint.spec, on_device=False)
+                host_evictions = self._select_evictions(loaded.bytes, loaded.checkpoint.spec, on_device=False)
             except (CheckpointError, InsufficientMemory):
                 pass  # it is read from the disk next time
             else:
                 for other in host_evictions:
-                    del self._residents[other]
-                resident.on_device = False
-                return resident
+                    del self._loaded[other]
+                loaded.on_device = False
+                return loaded
         self._drop(key)
         return None
 
     def _drop(self, key: WeightsKey) -> None:
         """Forget it. The loader's next work frees its memory, that of other devices included."""
-        resident = self._residents.pop(key)
-        if resident.checkpoint.split is not None:
-            self._loader.submit(resident.checkpoint.split.close)
+        loaded = self._loaded.pop(key)
+        if loaded.checkpoint.split is not None:
+            self._loader.submit(loaded.checkpoint.split.close)
 
 
-def _used_bytes(residents: Iterable[LoadedCheckpoint], new: Sizes) -> int:
-    """The memory of the residents, beside a new checkpoint with such components: what several share counts once."""
-    listed = list(residents)
-    used = sum(resident.bytes for resident in listed)
-    return used - counted_twice([new, *(resident.part_sizes for resident in listed)])
+def _used_bytes(checkpoints: Iterable[LoadedCheckpoint], new: Sizes) -> int:
+    """Return the memory of these checkpoints beside a new one with such components: what several share counts once."""
+    listed = list(checkpoints)
+    used = sum(each.bytes for each in listed)
+    return used - counted_twice([new, *(each.part_sizes for each in listed)])
 
 
-def _eviction_order(resident: LoadedCheckpoint) -> tuple[bool, float]:
-    """LRU, but checkpoints with `runtime.resident` last."""
-    return resident.checkpoint.spec.runtime.resident, resident.used_at
+def _eviction_order(loaded: LoadedCheckpoint) -> tuple[bool, float]:
+    """Return what LRU sorts by, checkpoints with `runtime.resident` last."""
+    return loaded.checkpoint.spec.runtime.resident, loaded.used_at

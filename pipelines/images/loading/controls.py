@@ -4,32 +4,23 @@ A ControlNet is a network of its own: a pipeline of diffusers' ControlNet classe
 together. An IP-Adapter adds attention to the denoiser: it is state of the weights, so runs with other ones wait.
 """
 
-import contextlib
 import inspect
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
-import transformers
 from PIL import Image
 
-from pipelines.catalog.checkpoint_files import CheckpointError, control_bytes, single_variant
 from pipelines.device.failures import is_device_error, is_out_of_memory
-from pipelines.device.staged_copy import move_modules
-from pipelines.device.weight_names import TELLING, check_loaded
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.file_versions import FileHashes, FileVersion
-from pipelines.images.loading.parts import LOAD_LOCK, unlisted
-from pipelines.protocol.images import CheckpointSpec, Control, ControlInput, Picture
+from pipelines.images.loading.parts import LOAD_LOCK
+from pipelines.images.tasks import UnsupportedTask
+from pipelines.protocol.images import Control, ControlInput, Picture
 from pipelines.protocol.pixels import to_image
 
 UNION = "ControlNetUnion"  # in the names of classes: networks for several kinds of maps
-ENCODERS = ("VisionModel", "VisionModelWithProjection")  # how the classes of image encoders end
-VISION_HALVES = {"CLIPModel": "CLIPVisionModelWithProjection", "SiglipModel": "SiglipVisionModel"}  # of two encoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,102 +191,8 @@ class Controls:
             pipeline.load_ip_adapter(**arguments, local_files_only=True)
 
 
-def load_controls(
-    spec: CheckpointSpec, pipeline_class: type[Any], device: torch.device, dtype: torch.dtype
-) -> Controls:
-    """The networks of a spec's controls, on the device. IP-Adapters themselves are read when they are used. Raises
-    CheckpointError."""
-    if not spec.controls:
-        return Controls()
-    nets: dict[Path, torch.nn.Module] = {}
-    encoders: dict[Path, tuple[torch.nn.Module, Any]] = {}
-    notes: list[str] = []
-    for control in spec.controls:
-        if control.kind == "controlnet" and control.path not in nets:
-            nets[control.path], of_net = _load_net(control, dtype)
-            notes += of_net
-        if control.kind == "ip-adapter" and not hasattr(pipeline_class, "load_ip_adapter"):
-            raise CheckpointError(f"ip_adapters: {pipeline_class.__name__} takes no IP-Adapters")
-        if control.image_encoder is not None and control.image_encoder not in encoders:
-            encoder, processor, of_encoder = _load_encoder(control.image_encoder, dtype)
-            encoders[control.image_encoder] = (encoder, processor)
-            notes += of_encoder
-    by_name = {control.name: control for control in spec.controls}
-    hashes = FileHashes()
-    controls = Controls(
-        by_name, nets, encoders, control_bytes(spec.controls, dtype.itemsize), tuple(notes), hashes,
-        {path: hashes.of_folder(path) for path in nets},
-    )  # fmt: skip
-    move_modules(controls.modules, device)
-    return controls
-
-
 def _infix(class_name: str) -> str:
     return UNION if UNION in class_name else "ControlNet"
-
-
-def _load_net(control: Control, dtype: torch.dtype) -> tuple[torch.nn.Module, list[str]]:
-    """A ControlNet, and notes on its files."""
-    name = _config(control.path, "controlnets").get("_class_name")
-    kind = getattr(diffusers, name, None) if isinstance(name, str) and "ControlNet" in name else None
-    if kind is None or not hasattr(kind, "from_pretrained"):
-        raise CheckpointError(f"controlnets: {control.path}/config.json: {name} is no ControlNet of diffusers")
-    with _named("controlnets", control.path):
-        variant = single_variant(control.path)
-        net, info = kind.from_pretrained(
-            control.path, torch_dtype=dtype, local_files_only=True, use_safetensors=True, variant=variant,
-            **TELLING,
-        )  # fmt: skip
-        return net.eval(), check_loaded(control.path, control.name, net, info, unlisted(control.path, variant))
-
-
-def _load_encoder(folder: Path, dtype: torch.dtype) -> tuple[torch.nn.Module, Any, list[str]]:
-    """An image encoder, what prepares pictures for it, and notes on its files."""
-    names = _config(folder, "ip_adapters").get("architectures") or [None]
-    name = VISION_HALVES.get(names[0], str(names[0]))
-    kind = getattr(transformers, name, None) if name.endswith(ENCODERS) else None
-    if kind is None:
-        raise CheckpointError(f"ip_adapters: {folder}/config.json: {names[0]} is no image encoder of transformers")
-    with _named("ip_adapters", folder):
-        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, **TELLING}
-        if names[0] == "CLIPModel":
-            both = transformers.CLIPConfig.from_pretrained(folder, local_files_only=True)
-            both.vision_config.projection_dim = both.projection_dim  # some name it for both encoders alone
-            options["config"] = both.vision_config
-        encoder, info = kind.from_pretrained(folder, dtype=dtype, **options)
-        notes = check_loaded(folder, "image_encoder", encoder, info)
-        return encoder, _image_processor(folder, encoder), notes
-
-
-def _image_processor(folder: Path, encoder: Any) -> Any:
-    """The folder's own, or what encoders of this kind were trained with."""
-    if (folder / "preprocessor_config.json").is_file():
-        return transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-    side_px = encoder.config.image_size
-    if type(encoder).__name__.startswith("Siglip"):
-        return transformers.SiglipImageProcessor(size={"height": side_px, "width": side_px})
-    return transformers.CLIPImageProcessor(size={"shortest_edge": side_px}, crop_size=side_px)
-
-
-def _config(folder: Path, key: str) -> Mapping[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{key}: {folder}: no config.json can be read from it") from error
-    return config if isinstance(config, dict) else {}
-
-
-@contextlib.contextmanager
-def _named(key: str, folder: Path) -> Iterator[None]:
-    """Anything that the libraries raise for a broken file, as CheckpointError."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise CheckpointError(f"{key}: {error}") from error
-    except Exception as error:
-        if is_out_of_memory(error) or is_device_error(error):
-            raise
-        raise CheckpointError(f"{key}: {folder} does not load: {type(error).__name__}: {error}") from error
 
 
 def takes_adapter(task_class: type[Any] | None) -> bool:

@@ -31,15 +31,15 @@ from pipelines.catalog.weight_headers import BrokenFile
 from pipelines.device.failures import is_device_error, is_out_of_memory
 from pipelines.device.memory import Budgets, compute_dtype
 from pipelines.device.staged_copy import move_modules
+from pipelines.families.generic import Family
+from pipelines.families.registry import family_of
 from pipelines.images.denoising.merging import ForwardMerger, Sharing
 from pipelines.images.denoising.noise_schedulers import follow_file
 from pipelines.images.denoising.step_caches import StepCaches
-from pipelines.images.families.cast_codec import is_cast
-from pipelines.images.families.size_multiple import size_multiple
-from pipelines.images.families.tasks import task_classes
 from pipelines.images.loading import runtime_options
+from pipelines.images.loading.cast_codec import is_cast
 from pipelines.images.loading.checkpoint import Checkpoint
-from pipelines.images.loading.controls import load_controls
+from pipelines.images.loading.control_files import load_controls
 from pipelines.images.loading.parts import LOAD_LOCK, load_parts, model_classes
 from pipelines.images.loading.safety_checker import safety_note
 from pipelines.images.loading.shared_parts import SharedParts
@@ -50,6 +50,7 @@ from pipelines.images.parallel.choice import check_attention
 from pipelines.images.parallel.encoders import call_from, text_encoders
 from pipelines.images.parallel.group import Group
 from pipelines.images.prompts.reading import watch
+from pipelines.images.tasks import task_classes
 from pipelines.protocol.images import CheckpointSpec, Runtime
 
 NEEDED_LIBRARY = re.compile(r"requires the (\w+) library|No module named '(\w+)'")
@@ -101,13 +102,12 @@ def load_checkpoint(
     if sharing is not None:
         own = {name: part for name, part in pipeline.components.items() if name not in found}
         own = {name: part for name, part in own.items() if not is_cast(part, pipeline_class)}
-        merger = _let_runs_share(own, denoiser, runtime, sharing, device)
+        merger = _let_runs_share(own, denoiser, runtime, sharing, device, family_of(name))
     shared.keep(resolved, dtype, device, pipeline.components)
     step_caches = StepCaches(denoiser) if runtime.cache is not None else None
     config = {key: value for key, value in pipeline.config.items() if not key.startswith("_")}
     config = {key: value for key, value in config.items() if key not in pipeline.components}
-    scale = int(getattr(pipeline, "vae_scale_factor", 8))
-    multiple = size_multiple(pipeline, scale if hasattr(pipeline, "unet") else 2 * scale)
+    multiple = family_of(name).size_multiple(pipeline)
     tasks = task_classes(pipeline_class)
     components = dict(pipeline.components)
     with LOAD_LOCK:
@@ -257,7 +257,12 @@ def _to_channels_last(components: dict[str, Any]) -> None:
 
 
 def _let_runs_share(
-    components: dict[str, Any], denoiser: Any, runtime: Runtime, sharing: Sharing, device: torch.device
+    components: dict[str, Any],
+    denoiser: Any,
+    runtime: Runtime,
+    sharing: Sharing,
+    device: torch.device,
+    family: Family,
 ) -> ForwardMerger | None:
     """A turn starts with every forward pass of a component, and with every tile that a codec encodes or decodes; on a
     CPU, where a tile can take as long as a whole draft, with every block of the codec. Runs meet in the denoiser,
@@ -266,7 +271,7 @@ def _let_runs_share(
     """
     merger = None
     if runtime.cache is None:
-        merger = ForwardMerger(denoiser, sharing)
+        merger = ForwardMerger(denoiser, sharing, family.separate_passes)
         components = {name: part for name, part in components.items() if part is not denoiser}
     for part in components.values():
         if isinstance(part, torch.nn.Module):

@@ -1,6 +1,4 @@
-"""A checkpoint's own safety checker, such as Stable Diffusion 1.5's. Diffusers gives a black picture for one that it
-flags; here the job fails.
-"""
+"""A checkpoint's own safety checker. Diffusers gives a black picture for one that it flags; here the job fails."""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -19,25 +19,12 @@ from diffusers.loaders.single_file_model import (
 )
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, is_statement
+from pipelines.catalog.file_layout import CODEC, DENOISER_PREFIX, TEXT_ENCODERS, is_statement
 from pipelines.catalog.quantization import read_quantization
 from pipelines.catalog.weight_headers import Tensor, read_header
 from pipelines.device.weight_names import check_names, unfilled
 
 Shapes = Mapping[str, Sequence[int]]
-# of text encoders in the names of transformers, and in those of OpenCLIP; the library goes by them too
-TEXT_PREFIXES: Final = {
-    "cond_stage_model.transformer.": "text_encoder",
-    "conditioner.embedders.0.transformer.": "text_encoder",
-    "text_encoders.clip_l.transformer.": "text_encoder",
-    "text_encoders.clip_g.transformer.": "text_encoder_2",
-    "text_encoders.t5xxl.transformer.": "text_encoder_3",
-}
-OPEN_CLIP: Final = {
-    "cond_stage_model.model.": "text_encoder",
-    "conditioner.embedders.1.model.": "text_encoder_2",
-    "conditioner.embedders.0.model.": "text_encoder_2",
-}
 NUMBER: Final = re.compile(r"\d+")
 LACKING: Final = ""  # instead of a name in the file
 MAX_LACKING: Final = 32  # each takes a conversion
@@ -158,7 +145,7 @@ def check_headers(file: Path, config: Path, models: Mapping[str, type[Any]]) -> 
             found = fit(kind, config, part, own, file)
             unused = {prefixes.sub("", name, 1) for name in found.unused}
             notes += check_names(file, part, found.model, found.missing, unused)
-    known = (*CODEC, DENOISER_PREFIX, *TEXT_PREFIXES, *OPEN_CLIP)
+    known = (*CODEC, DENOISER_PREFIX, *(encoder.prefix for encoder in TEXT_ENCODERS))
     if others := [name for name in shapes if not name.startswith(known)]:
         notes.append(f"{len(others)} weights of the file are of no part, such as {min(others)}")
     return notes
@@ -183,17 +170,16 @@ def _weights(file: Path) -> list[Tensor]:
 
 
 def _unused_names(names: Sequence[str], part: str, model: torch.nn.Module) -> Iterator[str]:
-    """In the names of transformers, which has `text_model.` before them in some versions."""
+    """Yield unused names of transformers, which has `text_model.` before them in some versions."""
     own = {name.removeprefix("text_model.") for name in model.state_dict()}
-    for prefix in (prefix for prefix, of in TEXT_PREFIXES.items() if of == part):
+    for prefix in (each.prefix for each in TEXT_ENCODERS if each.component == part and not each.open_clip):
         inner = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
         yield from (name for name in inner if name.removeprefix("text_model.") not in own)
 
 
 def _unused_layers(names: Sequence[str], part: str, model: Any) -> Iterator[str]:
-    """In the names of OpenCLIP: the layers beyond those that the config has. Stable Diffusion 2's last one is left out
-    on purpose."""
-    for prefix in (prefix for prefix, of in OPEN_CLIP.items() if of == part):
-        left_out = int(prefix == "cond_stage_model.model.")
-        layers = ((name, match) for name in names if name.startswith(prefix) and (match := LAYER.search(name)))
-        yield from (name for name, match in layers if int(match[1]) >= model.config.num_hidden_layers + left_out)
+    """Yield unused names of OpenCLIP: those of layers beyond those that the config has."""
+    for encoder in (each for each in TEXT_ENCODERS if each.component == part and each.open_clip):
+        most = model.config.num_hidden_layers + encoder.unread_layers
+        layers = ((name, LAYER.search(name)) for name in names if name.startswith(encoder.prefix))
+        yield from (name for name, match in layers if match is not None and int(match[1]) >= most)

@@ -1,7 +1,7 @@
 """Prompts that are longer than what an encoder reads at once, where `long_prompt = "chunk"` asks for all of them.
 
-Stable Diffusion and SDXL read them in windows: of 75 tokens each between CLIP's special ones, encoded one by one, their
-embeddings put together along the sequence, which the UNet attends to whatever its length. Other classes read up to the
+A U-Net with CLIP alone reads them in windows: of 75 tokens each between CLIP's special ones, encoded one by one, their
+embeddings put together along the sequence, which it attends to whatever its length. Other classes read up to the
 longest prompt that their own check of inputs lets through.
 """
 

@@ -49,7 +49,7 @@ class Started(Protocol):
         """Return the sample."""
 
     @property
-    def resident(self) -> InMemory:
+    def loaded(self) -> InMemory:
         """Return the checkpoint that it draws with."""
 
     @property
@@ -75,13 +75,13 @@ class Admission:
         self._limits = limits
         self._held_bytes = held_bytes
 
-    def may_start(self, row: Row, resident: InMemory | None, ahead: int) -> bool:
+    def may_start(self, row: Row, loaded: InMemory | None, ahead: int) -> bool:
         """Whether there is room for its tensors, and it joins others or is one of the first: `ahead` run before it."""
         if not self._drawing and len(self._runs) < MAX_RUNS:
             return True
         if not self._fits_beside(row) or len(self._runs) >= MAX_RUNS or self._of_key(row) >= MAX_RUNS_OF_KEY:
             return False
-        return ahead < FIRST or (resident is not None and self._joins(row, resident))
+        return ahead < FIRST or (loaded is not None and self._joins(row, loaded))
 
     def make_place(self, row: Row, ahead: int, scheduler: DeviceScheduler) -> None:
         """If a place is all that a picture lacks, the last of the runs that have not begun gives up its own, if it is
@@ -102,20 +102,20 @@ class Admission:
     def _of_key(self, row: Row) -> int:
         return sum(run.row.owner == row.owner for run in self._runs)
 
-    def _joins(self, row: Row, resident: InMemory) -> bool:
+    def _joins(self, row: Row, loaded: InMemory) -> bool:
         """Whether forward passes that others share have room for it."""
-        shape = PassShape.first_of(row.job, resident.checkpoint.multiple_px)
+        shape = PassShape.first_of(row.job, loaded.checkpoint.multiple_px)
         sharing = sum(run.turn.shape == shape for run in self._drawing)
         return 0 < sharing < self._limits.of(shape)
 
-    def is_busy(self, resident: InMemory, row: Row) -> bool:
+    def is_busy(self, loaded: InMemory, row: Row) -> bool:
         """Adapters that requests name are state of the weights: only runs with the same ones, of the same files, go
         together. Runs of a checkpoint whose components take turns on the device go one after another: two would need
         two of them at once, or move them at every turn. So do those that warmup has found to disturb each other."""
-        runtime = resident.checkpoint.runtime
+        runtime = loaded.checkpoint.runtime
         if runtime.offload == "model" or weights_key(row.job.checkpoint) in self._one_by_one:
-            return resident.ref_count > 0
-        others = [weights_state(run.row.job) for run in self._runs if run.resident is resident]
+            return loaded.ref_count > 0
+        others = [weights_state(run.row.job) for run in self._runs if run.loaded is loaded]
         if any(other != weights_state(row.job) for other in others):
             return True
-        return bool(others) and resident.checkpoint.is_outdated(row.job.sampling, row.job.controls)
+        return bool(others) and loaded.checkpoint.is_outdated(row.job.sampling, row.job.controls)

@@ -17,9 +17,9 @@ from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.device.failures import Cancelled, OutOfTime, is_device_error, is_out_of_memory
 from pipelines.images.drawing.looks import InvalidPicture
 from pipelines.images.drawing.run import Run
-from pipelines.images.families.tasks import UnsupportedTask
 from pipelines.images.loading.checkpoint_cache import LoadedCheckpoint
 from pipelines.images.scheduling.batching import TRIAL
+from pipelines.images.tasks import UnsupportedTask
 from pipelines.images.warmup.adapter_checks import AdapterChecker
 from pipelines.images.warmup.capability_checks import CapabilityChecker
 from pipelines.images.warmup.check_jobs import TWO_PASSES
@@ -69,16 +69,16 @@ class Warmup:
         """For `run`, before the checkpoint is loaded."""
         return () if self._records is None else await asyncio.to_thread(list_files, spec)
 
-    async def run(self, spec: CheckpointSpec, resident: LoadedCheckpoint, files: Sequence[str]) -> Abilities:
+    async def run(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Abilities:
         """Draw with a loaded checkpoint, and say what it can do. Raises CheckpointError."""
-        checkpoint = resident.checkpoint
+        checkpoint = loaded.checkpoint
         trials = _Trials(self._submit, self._errors)
         checker = CapabilityChecker(spec, checkpoint.multiple_px, trials.draw)
         if _key(spec) not in self._found:
-            subject = await self._describe(spec, resident, files)
-            found = await self._remembered(checker, resident, subject)
+            subject = await self._describe(spec, loaded, files)
+            found = await self._remembered(checker, loaded, subject)
             if found is None:
-                found = replace(await self._try(checker, resident), prompt_tokens=trials.prompt_tokens)
+                found = replace(await self._try(checker, loaded), prompt_tokens=trials.prompt_tokens)
                 if subject is not None and not trials.passing:
                     await self._write(subject, found)
                 else:
@@ -91,21 +91,21 @@ class Warmup:
                 'above max_area_px need for their second pass; leave those models out, or write enlarge = "resize"'
                 f"{_because(abilities)}"
             )
-        if checkpoint.runtime.compile and not resident.compiled_shapes:
+        if checkpoint.runtime.compile and not loaded.compiled_shapes:
             for job in checker.jobs.compiled_shapes(abilities, refined=spec.refined):
                 await trials.draw(job)
-            resident.compiled_shapes = True
+            loaded.compiled_shapes = True
         return abilities
 
-    async def _describe(self, spec: CheckpointSpec, resident: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
+    async def _describe(self, spec: CheckpointSpec, loaded: LoadedCheckpoint, files: Sequence[str]) -> Subject | None:
         """None without records, and for files that have changed while they were read: what is loaded is neither."""
         if self._records is None:
             return None
-        subject = await asyncio.to_thread(describe, spec, resident.checkpoint.runtime, self._device)
+        subject = await asyncio.to_thread(describe, spec, loaded.checkpoint.runtime, self._device)
         return subject if subject.facts["files"] == list(files) else None
 
     async def _remembered(
-        self, checker: CapabilityChecker, resident: LoadedCheckpoint, subject: Subject | None
+        self, checker: CapabilityChecker, loaded: LoadedCheckpoint, subject: Subject | None
     ) -> Abilities | None:
         """What was found before, once it has drawn a picture here too."""
         if self._records is None or subject is None:
@@ -113,16 +113,16 @@ class Warmup:
         found = await asyncio.to_thread(self._records.read, subject)
         if found is None:
             return None
-        if not resident.warmed_up and not await checker.draws_first(found, native=self._warms_native(resident)):
+        if not loaded.warmed_up and not await checker.draws_first(found, native=self._warms_native(loaded)):
             return None
         if found.unit_s is not None:
             self._speeds.begin_with(checker.spec, found.unit_s, guessed=False)
         return found
 
-    async def _try(self, checker: CapabilityChecker, resident: LoadedCheckpoint) -> Abilities:
-        checkpoint = resident.checkpoint
+    async def _try(self, checker: CapabilityChecker, loaded: LoadedCheckpoint) -> Abilities:
+        checkpoint = loaded.checkpoint
         self._timings[weights_key(checker.spec)] = []
-        native = self._warms_native(resident)
+        native = self._warms_native(loaded)
         found = await checker.find_abilities(checkpoint.abilities, warmup_native=native)
         found = await self._try_adapters(checker, found)
         if checkpoint.merger is not None and (why := checkpoint.merger.refused) is not None:
@@ -143,12 +143,12 @@ class Warmup:
             return found
 
         def refuse(file: Path, reason: str) -> None:
-            if (resident := self._find(checker.spec)) is not None:
-                resident.checkpoint.adapters.refuse(file, reason)
+            if (loaded := self._find(checker.spec)) is not None:
+                loaded.checkpoint.adapters.refuse(file, reason)
 
         found = await AdapterChecker(checker.spec, checker.draw, first.job, refuse).find(found)
-        resident = self._find(checker.spec)
-        fits = resident.checkpoint.adapters.fits if resident is not None else ()
+        loaded = self._find(checker.spec)
+        fits = loaded.checkpoint.adapters.fits if loaded is not None else ()
         return replace(found, adapter_fits=tuple(each for each in fits if each.name not in found.unfit_adapters))
 
     async def _write(self, subject: Subject, found: Abilities) -> None:
@@ -159,9 +159,9 @@ class Warmup:
     def _on_gpu(self) -> bool:
         return self._device.type != "cpu"
 
-    def _warms_native(self, resident: LoadedCheckpoint) -> bool:
+    def _warms_native(self, loaded: LoadedCheckpoint) -> bool:
         """A GPU's kernels are built for sizes; on a CPU a smaller picture is enough."""
-        return self._on_gpu and not resident.warmed_up
+        return self._on_gpu and not loaded.warmed_up
 
     def record_failure(self, job_id: str, error: BaseException) -> None:
         """A trial has failed."""

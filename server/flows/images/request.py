@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.catalog.conditioning import Task, find_task
+from pipelines.catalog.conditioning import find_task
 from pipelines.catalog.plan import in_own_steps
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities, ControlledWith
 from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.conditioning import Task, task_of
+from pipelines.catalog.conditioning import task_of
 from pipelines.catalog.estimate import first_pass_steps
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Conditioning, Picture
 from tests.support.image_jobs import image_job
 

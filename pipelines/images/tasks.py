@@ -1,4 +1,4 @@
-"""What a pipeline class can do: by its call's signature and its siblings in diffusers, never by a list of names."""
+"""Which classes of diffusers draw a job's tasks on the weights of a checkpoint."""
 
 import inspect
 from collections.abc import Mapping
@@ -7,9 +7,11 @@ from typing import Any
 
 import diffusers
 
-from pipelines.catalog.call_signature import draws_text, family_stem, own_task, sibling_names, starts_late
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.conditioning import MODES, Task
+from pipelines.catalog.conditioning import MODES
+from pipelines.families.generic import family_stem
+from pipelines.families.registry import family_of
+from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec
 
 
@@ -34,17 +36,17 @@ def task_classes(own: type[Any]) -> Mapping[Task, type[Any]]:
     """The class that draws each task on the weights of a checkpoint whose model_index.json names `own`.
 
     An XPipeline has siblings for the same weights, XImg2ImgPipeline and XInpaintPipeline. A checkpoint for one task
-    alone names that task's class, such as an inpainting checkpoint of SDXL; what its siblings make of its weights is
-    found when they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
+    alone names that task's class, such as an inpainting checkpoint; what its siblings make of its weights is found when
+    they are tried (warmup). A class without siblings that draws from text starts late (late_start.py).
     """
-    accepted = inspect.signature(own.__call__).parameters
-    classes = {own_task(accepted): own}
-    if draws_text(accepted):
+    call, family = inspect.signature(own.__call__).parameters, family_of(own.__name__)
+    classes = {family.own_task(call): own}
+    if family.draws_text(call):
         classes[Task.TEXT] = own
-    for sibling, name in sibling_names(own.__name__).items():
+    for sibling, name in family.siblings(own.__name__).items():
         if (found := getattr(diffusers, name, None)) is not None:
             classes.setdefault(sibling, found)
-    if starts_late(accepted, dir(own)):
+    if family.starts_late(call, dir(own)):
         classes = {Task.REDRAW: own, Task.INPAINT: own} | classes
     return MappingProxyType(classes)
 

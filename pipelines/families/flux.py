@@ -1,0 +1,29 @@
+"""FLUX.1: guidance is an input of the denoiser."""
+
+from collections.abc import Iterator
+
+from pipelines.families.generic import Call, Config, Family
+
+EMBEDS = "guidance_embeds"  # of the denoiser's config: whether it has that input
+
+
+class Flux(Family):
+    """FLUX.1 [dev] and [schnell], their controls, Fill and Redux. FLUX.2 has nothing to be said of it."""
+
+    classes = ("Flux[!2]*",)
+    embeds_guidance = True
+    short_names = ("flux",)
+    distilled_words = ("schnell",)
+
+    def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
+        """Return whether the denoiser has the input: [schnell] has none."""
+        return super().takes_guidance(call, config, denoiser_config) and denoiser_config.get(EMBEDS) is not False
+
+    def takes_negative_prompt(self, call: Call, config: Config) -> bool:
+        """Return False: a negative prompt acts with true_cfg_scale alone, which stays off."""
+        return False
+
+    def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:
+        """Yield that the denoiser has no input for guidance, as that of [schnell]."""
+        if denoiser_config.get(EMBEDS) is False:
+            yield f"the denoiser's config: {EMBEDS} is false"

@@ -1,0 +1,16 @@
+"""FLUX.1 Kontext: it would choose its own sizes."""
+
+from typing import Any
+
+from pipelines.families.flux import Flux
+
+
+class FluxKontext(Flux):
+    """The call stretches references to one of 17 sizes, and draws in an area of a megapixel, unless it is told."""
+
+    classes = ("FluxKontext*",)
+    reads_any_size = True
+
+    def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
+        """Return the size, and what keeps the call from scaling it and the references."""
+        return {"width": width_px, "height": height_px, "max_area": width_px * height_px, "_auto_resize": False}

@@ -1,0 +1,176 @@
+"""The hooks of a family of pipelines, and the guesses for a class that no family's file knows.
+
+A guess goes by the signature of the class's call and by configs, never by a name. What it promises is tried before it
+is served (pipelines/images/warmup), so a family needs a file of its own only where a guess is wrong or not to be had.
+Nothing here needs torch: the catalog asks before anything is loaded.
+"""
+
+import inspect
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from pipelines.families.task import Task
+
+Call = Mapping[str, Parameter]  # the parameters of a pipeline's call, by name
+Config = Mapping[str, Any]
+
+SUFFIXES: Final[Mapping[Task, str]] = {Task.REDRAW: "Img2Img", Task.INPAINT: "Inpaint"}
+ODD: Final = 33  # a side of so many multiples is none of a larger multiple, and above the least size of any pipeline
+LARGEST: Final = 4  # times the assumed multiple
+UPCAST: Final = "force_upcast"  # of a codec's config
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A tensor in a single file that says how its weights were trained."""
+
+    example: str  # a published checkpoint that was trained so, for the operator
+    config_key: str | None = None  # what the denoiser's config of the folder beside it must have then
+
+
+class Family:
+    """What may be said of a family. Each attribute and method is a hook: a subclass in a file of this package changes
+    what is not so for its classes."""
+
+    # Patterns of fnmatch for the names of pipeline classes. The longest pattern that matches a name decides
+    classes: ClassVar[tuple[str, ...]] = ()
+
+    # -- arguments of the call
+
+    # The argument for classifier-free guidance, also in the examples of a checkpoint's card
+    guidance_argument: ClassVar[str] = "guidance_scale"
+    # Guidance is an input of the denoiser: it costs no second pass, and a checkpoint of few steps keeps it
+    embeds_guidance: ClassVar[bool] = False
+
+    def guidance(self, scale: float, negative_prompt: str) -> dict[str, Any]:
+        """Return the arguments for guidance and a negative prompt, which may be empty."""
+        return {self.guidance_argument: scale, "negative_prompt": negative_prompt or None}
+
+    def takes_guidance(self, call: Call, config: Config, denoiser_config: Config) -> bool:
+        """Return whether guidance has an effect. Distilled pipelines accept it and ignore it. `config` is that of the
+        pipeline: model_index.json."""
+        return self.guidance_argument in call and not config.get("is_distilled")
+
+    def takes_negative_prompt(self, call: Call, config: Config) -> bool:
+        """Return whether a negative prompt has an effect."""
+        return "negative_prompt" in call and not config.get("is_distilled")
+
+    def reference_arguments(self, call: Call, first: Any, others: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments for references that the denoiser attends to, as Pillow images: a list where the call
+        takes one, which some need, else the image."""
+        takes_list = "list" in str(call["image"].annotation).lower()
+        return {"image": [first, *others] if others or takes_list else first}
+
+    def max_sequence_length(self, call: Call, pipeline: Any) -> int | None:
+        """Return the tokens that prompts are padded to; None for the call's default. The limit of the only tokenizer,
+        if it is below the default: some denoisers attend to the padding, which costs time. A processor in the place of
+        a tokenizer has no limit."""
+        lengths = call.get("max_sequence_length")
+        limit = getattr(getattr(pipeline, "tokenizer", None), "model_max_length", None)
+        if lengths is None or not isinstance(lengths.default, int) or limit is None or hasattr(pipeline, "tokenizer_2"):
+            return None
+        return int(min(lengths.default, limit))
+
+    # -- sizes
+
+    # The call reads references in whatever size they have: they are scaled to the native area before it
+    reads_any_size: ClassVar[bool] = False
+
+    def size_arguments(self, width_px: int, height_px: int) -> dict[str, Any]:
+        """Return the arguments that make the call draw exactly this size."""
+        return {"width": width_px, "height": height_px}
+
+    def size_multiple(self, pipeline: Any) -> int:
+        """Return what both sides of an image must be multiples of, in px: a latent of a U-Net, a patch of 2 x 2 of a
+        transformer, or twice or four times as much where the pipeline's own check refuses less.
+
+        Nothing is drawn. A check that refuses all of these sizes has another reason, and so says nothing about them.
+        """
+        latent_px = int(getattr(pipeline, "vae_scale_factor", 8))
+        assumed = latent_px if hasattr(pipeline, "unet") else 2 * latent_px
+        multiples = [assumed * 2**power for power in range(LARGEST.bit_length())]
+        return next((multiple for multiple in multiples if _accepts(pipeline, multiple * ODD)), assumed)
+
+    # -- tasks
+
+    def own_task(self, call: Call) -> Task:
+        """Return what a pipeline draws by itself."""
+        if "mask_image" in call:
+            return Task.INPAINT
+        if "image" not in call:
+            return Task.TEXT
+        return Task.REDRAW if "strength" in call else Task.NATIVE
+
+    def draws_text(self, call: Call) -> bool:
+        """Return whether it draws from a prompt alone."""
+        task = self.own_task(call)
+        return task is Task.TEXT or (task is Task.NATIVE and call["image"].default is not Parameter.empty)
+
+    def siblings(self, class_name: str) -> Mapping[Task, str]:
+        """Return the names that classes for other tasks on the same weights would have: beside XPipeline,
+        XImg2ImgPipeline and XInpaintPipeline."""
+        stem = family_stem(class_name)
+        return {task: f"{stem}{suffix}Pipeline" for task, suffix in SUFFIXES.items()}
+
+    def starts_late(self, call: Call, methods: Container[str]) -> bool:
+        """Return whether a call that only draws from text can start from an image's latents
+        (pipelines/images/denoising/late_start.py): it prepares them itself, and does not pack them into rows."""
+        takes_latents = self.own_task(call) is Task.TEXT and {"latents", "num_inference_steps"} <= call.keys()
+        return takes_latents and "prepare_latents" in methods and "_pack_latents" not in methods
+
+    # -- codecs
+
+    def casts_codec(self, codec_config: Config, pipeline_class: type[Any]) -> bool:
+        """Return whether the class's calls compute passes of the codec in float32, and so cast a module that the runs
+        of all tasks share. Most configs ask for it by default, and most classes have no code that looks."""
+        methods = (inspect.unwrap(method) for _, method in inspect.getmembers(pipeline_class, inspect.isfunction))
+        return bool(codec_config.get(UPCAST)) and any(UPCAST in method.__code__.co_names for method in methods)
+
+    # -- shared forward passes
+
+    # Why runs can't share a forward pass of the denoiser, for the operator; None where the first shared one may show it
+    separate_passes: ClassVar[str | None] = None
+
+    # -- what files say
+
+    # By class of a model, a regex of weights that files have and the model does without
+    unneeded_weights: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # By name, tensors without values that say something of a single file
+    marks: ClassVar[Mapping[str, Mark]] = MappingProxyType({})
+    # How the family is called in names of files, in lower case
+    short_names: ClassVar[tuple[str, ...]] = ()
+    # Words in names of files, in lower case, by which a checkpoint of the family was distilled to few steps
+    distilled_words: ClassVar[tuple[str, ...]] = ()
+
+    def signs_of_few_steps(self, denoiser_config: Config) -> Iterator[str]:
+        """Yield what in the denoiser's config says that a checkpoint was distilled to few steps, for the operator."""
+        yield from ()
+
+    def predicts_v(self, architecture: str) -> bool:
+        """Return whether files of this `modelspec.architecture` were trained to predict v."""
+        return False
+
+
+def family_stem(class_name: str) -> str:
+    """Return X of XPipeline, XImg2ImgPipeline and XInpaintPipeline."""
+    stem = class_name.removesuffix("Pipeline")
+    for suffix in SUFFIXES.values():
+        stem = stem.removesuffix(suffix)
+    return stem
+
+
+def _accepts(pipeline: Any, side_px: int) -> bool:
+    """Return whether the pipeline's check of arguments lets a square of this side through."""
+    check = getattr(pipeline, "check_inputs", None)
+    accepted = inspect.signature(check).parameters if check is not None else {}
+    if check is None or not {"prompt", "height", "width"} <= accepted.keys():
+        return True
+    arguments = {name: None for name, parameter in accepted.items() if parameter.default is parameter.empty}
+    try:
+        check(**{**arguments, "prompt": "", "height": side_px, "width": side_px})
+    except (ValueError, TypeError, AttributeError):  # also of arguments that it needs and that are None here
+        return False
+    return True

@@ -1,0 +1,19 @@
+"""GLM-Image: its tokens are of 32 px, and are drawn before the image is.
+
+Two of its images at once come out as others, since the tokens are drawn by torch's global generator, and its edits fail
+in transformers. Both are found by trying, and so need no hook.
+"""
+
+from typing import Any
+
+from pipelines.families.generic import Family
+
+
+class GlmImage(Family):
+    """Patches of 2 x 2 patches of 2 x 2 latents."""
+
+    classes = ("GlmImage*",)
+
+    def size_multiple(self, pipeline: Any) -> int:
+        """Return the sides of a token, in px."""
+        return int(pipeline.vae_scale_factor * pipeline.transformer.config.patch_size * 2)

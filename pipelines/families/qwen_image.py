@@ -1,0 +1,18 @@
+"""Qwen-Image: classifier-free guidance is `true_cfg_scale`, and acts only beside a negative prompt."""
+
+from typing import Any, ClassVar
+
+from pipelines.families.generic import Family, Mark
+
+
+class QwenImage(Family):
+    """Qwen-Image and its edits. Prompts of other lengths share a pass, padded: the denoiser takes a mask for that."""
+
+    classes = ("QwenImage*",)
+    guidance_argument = "true_cfg_scale"
+    # References have a timestep of their own, which the weights say by a tensor and the folder by its config
+    marks: ClassVar = {"__index_timestep_zero__": Mark("Qwen-Image-Edit-2511", "zero_cond_t")}
+
+    def guidance(self, scale: float, negative_prompt: str) -> dict[str, Any]:
+        """Return the arguments for guidance. Without a negative prompt, even a blank one, there would be none."""
+        return {"true_cfg_scale": scale, "negative_prompt": negative_prompt or " "}

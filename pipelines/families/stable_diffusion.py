@@ -1,0 +1,14 @@
+"""Stable Diffusion 1 and 2: what the files of 2.x say."""
+
+from pipelines.families.generic import Family
+
+
+class StableDiffusion(Family):
+    """All classes with a U-Net of one CLIP."""
+
+    classes = ("StableDiffusion[!3X]*",)
+    short_names = ("sd",)
+
+    def predicts_v(self, architecture: str) -> bool:
+        """Return whether it is 2.x at 768 px: "stable-diffusion-v2-768-v"."""
+        return architecture.startswith("stable-diffusion-v2") and architecture.endswith("-v")

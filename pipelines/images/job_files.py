@@ -1,0 +1,77 @@
+"""From pixels to the files of a job, on threads of their own: its last file finishes the job."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from pipelines.catalog.estimate import Speeds
+from pipelines.images.denoising.step_observer import Pixels
+from pipelines.images.drawing.pipeline import row_seed
+from pipelines.images.encode import encode
+from pipelines.images.scheduling.batching import EngineJob, Row
+from pipelines.protocol.images import EncodedImage, Finished, Preview
+
+
+class JobFiles:
+    """The engine's, on its event loop. `jobs` are those that it has, by id; `fail` ends one with an error."""
+
+    def __init__(
+        self, jobs: Mapping[str, EngineJob], speeds: Speeds, fail: Callable[[EngineJob, BaseException], None]
+    ) -> None:
+        self._jobs = jobs
+        self._speeds = speeds
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="encode")
+
+    def close(self) -> None:
+        """End the threads, after what they have to do."""
+        self._threads.shutdown()
+
+    def encode(self, row: Row, pixels: Pixels) -> None:
+        """Encode an image; the last one of a job finishes it."""
+        active = self._jobs.get(row.job.id)
+        if active is None or active.done:
+            return
+        future = self._loop.run_in_executor(
+            self._threads, encode, pixels, row.job.encoding, {**row.job.metadata, **row.found}, row_seed(row)
+        )
+        future.add_done_callback(lambda future: self._on_encoded(active, row, future))
+
+    def encode_preview(self, row: Row, number: int, pixels: Pixels) -> None:
+        """Encode preview `number` of an image, and emit it after those that were drawn before."""
+        active = self._jobs.get(row.job.id)
+        if active is None or active.done:
+            return
+        future = self._loop.run_in_executor(self._threads, encode, pixels, row.job.encoding, {}, row_seed(row))
+        active.previews.append((row.index, number, future))
+        future.add_done_callback(lambda _: self._emit_previews(active))
+
+    def _on_encoded(self, active: EngineJob, row: Row, future: asyncio.Future[EncodedImage]) -> None:
+        if active.done:
+            return
+        if error := future.exception():
+            self._fail(active, error)
+            return
+        active.files[row.index] = future.result()
+        active.found |= row.found
+        self._finish(active)
+
+    def _emit_previews(self, active: EngineJob) -> None:
+        """Emit those that are encoded, in the order in which they were drawn: a later one may have taken less time."""
+        while active.previews and active.previews[0][2].done() and not active.done:
+            index, number, future = active.previews.popleft()
+            if error := future.exception():
+                self._fail(active, error)
+            else:
+                active.emit(Preview(index, number, future.result()))
+        self._finish(active)
+
+    def _finish(self, active: EngineJob) -> None:
+        """End a job, once all its images and previews are encoded."""
+        if active.done or active.previews or len(active.files) < active.job.n:
+            return
+        active.done = True
+        files = tuple(active.files[index] for index in range(active.job.n))
+        unit_s = self._speeds.unit_s(active.job.checkpoint)
+        active.emit(Finished(files, active.device_s, unit_s, active.merged, active.found))
