@@ -12,7 +12,7 @@ from server.flows.pictured_chat.run import PicturedChat
 from server.flows.responses.compact import Compactor
 from server.flows.responses.conversations import Conversations
 from server.flows.responses.count_tokens import TokenCounter
-from server.flows.responses.create import ResponseCreator
+from server.flows.responses.create import ResponseCreator, ResponseParts
 from server.flows.responses.history import History
 from server.flows.responses.image_tool import ImageToolRunner
 from server.flows.responses.planner import Planner
@@ -81,19 +81,11 @@ def _responses(
 def _response_creator(
     parts: Parts, admission: Admission, planner: Planner, history: History, loop: ToolLoop, stored: Responses
 ) -> ResponseCreator:
-    running, settings = parts.running, parts.settings
+    used = ResponseParts(parts.served.catalog, history, planner, loop, stored, parts.stores.responses)
     return ResponseCreator(
-        catalog=parts.served.catalog,
-        history=history,
-        planner=planner,
-        loop=loop,
-        responses=stored,
-        active=running.responses,
-        store=parts.stores.responses,
-        expected_retries=running.expected_retries,
-        limiter=admission.limiter,
-        background=running.background,
-        drain=running.drain,
-        retry_grace_s=settings.retry_grace_s,
-        leave_out_pictures=settings.leave_out_pictures,
+        used,
+        parts.running,
+        admission.limiter,
+        retry_grace_s=parts.settings.retry_grace_s,
+        leave_out_pictures=parts.settings.leave_out_pictures,
     )

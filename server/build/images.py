@@ -4,7 +4,7 @@ from server.backends.local_storage import LocalStorage
 from server.backends.signing import open_signer
 from server.build.parts import Parts
 from server.flows.admission import Admission
-from server.flows.images.create import ImageCreator
+from server.flows.images.create import ImageCreator, ImageParts, ImageRules
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks
@@ -33,22 +33,9 @@ def build_admission(parts: Parts) -> Admission:
 
 def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
     """Build what draws image calls, of images, chats and responses alike."""
-    settings, stores, running, telemetry = parts.settings, parts.stores, parts.running, parts.telemetry
-    return ImageCreator(
-        catalog=parts.served.catalog,
-        engine=parts.engines.image,
-        references=admission.references,
-        moderator=admission.moderator,
-        backlog=running.backlog,
-        ledger=stores.ledger,
-        results=stores.results,
-        call_store=stores.calls,
-        webhooks=stores.webhooks,
-        storage=stores.files,
-        metrics=telemetry.metrics,
-        tracing=telemetry.tracing,
-        background=running.background,
-        crash_points=telemetry.crash_points,
+    settings = parts.settings
+    drawn_by = ImageParts(parts.served.catalog, parts.engines.image, admission.references, admission.moderator)
+    rules = ImageRules(
         max_n=settings.max_n,
         answers_with_bytes=settings.answers_with_bytes,
         time_limit_s=settings.job_time_limit_s,
@@ -56,6 +43,7 @@ def build_creator(parts: Parts, admission: Admission) -> ImageCreator:
         marks=settings.mark_pictures,
         signer=open_signer(settings.c2pa_certificate, settings.c2pa_key, marks=settings.mark_pictures),
     )
+    return ImageCreator(drawn_by, rules, parts.stores, parts.running, parts.telemetry)
 
 
 def build_images(parts: Parts, creator: ImageCreator, admission: Admission) -> ImageFlows:

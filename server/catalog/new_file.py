@@ -31,7 +31,7 @@ def catalog_text(
     """The file's text. `notes` are comments at its top."""
     lines = [
         *(f"# {note[0].upper()}{note[1:]}." for note in notes),
-        "# Values after `=` were found in the checkpoint, where the comments say; weights.md describes the keys.",
+        "# Values were found in the checkpoint where comments say so; docs/reference/catalog.md describes the keys.",
         "",
         f"checkpoint   = {json.dumps(checkpoint)}",
         *([f"base         = {json.dumps(base)}  # has the other components"] if base else []),

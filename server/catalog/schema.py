@@ -247,7 +247,7 @@ class CheckpointTable(Strict):
     )
     """Diffusers classes that a request may choose; the warmup tries each."""
     native_area_px: AreaPx = 1024 * 1024
-    """The area that it was trained on. 262144 for Stable Diffusion 1.5."""
+    """The area that it was trained on. 262144 is 512 x 512 px."""
     max_area_px: AreaPx = 1_850_000
     """The largest area that it draws well in one pass."""
     steps: Annotated[int, Field(ge=1, le=200)] | None = None

@@ -2,10 +2,9 @@
 
 - `deps`: the services, the API key and the headers of a request
 - `delivery`: responses as JSON, as JSON with keep-alive, and cancelling on disconnect
-- `keyed_chat`: chats with an Idempotency-Key
 - `sse`: server-sent events
-- `paging`: pages of lists
+- `queries`: pages, periods and filters in a query; `listings`: routes of lists, in pages or as CSV
 - `openapi`, `openapi_document`, `examples`: what `/openapi.json` says beyond the routes' types
-- `bodies`: reading a body, once its key has a place and memory for it
+- `bodies`: a body as JSON or as a model, read once its key has a place and memory for it
 - `observability`, `body_limit`: ASGI middleware; `decoded_body`: bodies that come compressed
 """

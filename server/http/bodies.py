@@ -1,20 +1,46 @@
 """Reading a body: the key takes a place and a share of memory first."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from server.accounts.keys import Key
 from server.flows.call_recording import describe_body
 from server.http.body_limit import body_lease
-from server.schemas.validation import parse_json
+from server.http.deps import Caller, ServicesDep
+from server.schemas.validation import parse_json, validate
 from server.services import Services
 from server.state.active_job import ActiveJob
 from server.state.body_budget import LARGE_BYTES
 from server.telemetry.call_trace import current_trace
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class JsonBody(Generic[Model]):
+    """A dependency of an operator's route: the body as a `model`, which /openapi.json shows with `examples`."""
+
+    def __init__(self, model: type[Model], examples: Mapping[str, Any]) -> None:
+        self.model = model
+        self.examples = examples
+
+    async def __call__(self, request: Request) -> Model:
+        """Read and validate the body. Raises ApiError with the field's name."""
+        return validate(self.model, parse_json(await request.body()), strict=True)
+
+
+class KeyedJsonBody(JsonBody[Model]):
+    """The same of a key's route: the key takes a place and a share of memory first, and a thread validates."""
+
+    async def __call__(self, request: Request, key: Caller, services: ServicesDep) -> Model:  # type: ignore[override]
+        """Read and validate the body. Raises ApiError with the field's name."""
+        values = await read_json(request, key, services)
+        return await asyncio.to_thread(partial(validate, self.model, values, strict=True))
 
 
 @asynccontextmanager

@@ -5,6 +5,8 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+from starlette.requests import HTTPConnection
 
 from server.accounts.keys import Key, authenticate, find_usable_key
 from server.errors import BadRequest, Unauthorized
@@ -20,7 +22,18 @@ FORWARDED = "darkroom.forwarded"  # in the ASGI scope of what another gateway ha
 KEY_HEADER = "api-key"  # what Azure's clients send
 
 
-def services(request: Request) -> Services:
+class KeyScheme(HTTPBearer):
+    """Describes in /openapi.json how a key is sent. `caller` and `operator` read it, from other places too."""
+
+    async def __call__(self, request: HTTPConnection) -> None:
+        """Do nothing."""
+
+
+API_KEY = KeyScheme(scheme_name="api_key", description="A key of `darkroom keys create`.")
+
+
+async def services(request: Request) -> Services:
+    """Return what the app was built of."""
     app_services: Services = request.app.state.services
     return app_services
 
@@ -28,7 +41,7 @@ def services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(services)]
 
 
-async def caller(request: Request, services: ServicesDep) -> Key:
+async def caller(request: Request, services: ServicesDep, _: Annotated[None, Depends(API_KEY)] = None) -> Key:
     """Return the key whose secret the request has or, without one, that of the console's session. A forwarded request
     has the id of the key that the server before this one has found. Raises Unauthorized."""
     if FORWARDED in request.scope:

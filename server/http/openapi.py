@@ -1,7 +1,8 @@
-"""What /openapi.json says of a route beyond its signature: `openapi` makes the arguments of the route's decorator.
+"""What /openapi.json says of a route beyond its signature, its types and its docstring: the arguments `responses` and
+`openapi_extra` of its decorator.
 
-Routes validate their bodies themselves, so FastAPI does not know their models. Decorators refer to a type as
-"validation server.schemas.chat:ChatBody"; `openapi_document` replaces that by the schema that pydantic writes.
+Routes that write their own answers, and those that read their own bodies, name a type here that FastAPI need not know.
+It stands as "validation server.schemas.chat:ChatBody" until `openapi_document` replaces it by pydantic's schema.
 """
 
 import json
@@ -27,6 +28,7 @@ from server.errors import (
 from server.schemas.errors import ErrorBody
 
 Json = dict[str, Any]
+Responses = dict[int | str, dict[str, Any]]
 JSON_TEXT = "x-json-text"  # the key of an example's text until the document is complete: FastAPI drops nulls
 
 RESPONSE_HEADERS = {  # name -> schema type, description
@@ -128,36 +130,30 @@ def event_stream_of(*types: type, examples: Mapping[str, Any]) -> Json:
     return {"text/event-stream": {"schema": schema, "examples": _examples(examples)}}
 
 
-def openapi(
-    summary: str,
-    description: str,
-    *,
-    success: Json,
-    stream: Json | None = None,
-    body: Json | None = None,
-    parameters: Sequence[Json] = (),
-    headers: Sequence[str] = (),
-    errors: Sequence[int] = (),
-    others: Mapping[int | str, Json] | None = None,
-    security: Literal["api_key", "admin_key"] | None = "api_key",
-) -> Json:
-    """The arguments of a route's decorator. `headers` and `stream` are of the success; `others` are more responses."""
-    content = {**success.get("content", {}), **(stream or {})}
-    responses: dict[int | str, Json] = {200: {**success, "content": content, "headers": header_docs(headers)}}
-    for status in sorted(errors):
-        kind, text = ERRORS[status]
-        responses[status] = {"$ref": f"#/components/responses/{kind.__name__}", "description": text}
-    for key, other in (others or {}).items():
-        responses[key] = {"headers": header_docs(["Retry-After"] if key in RETRY_STATUSES else []), **other}
-    extra: Json = {"parameters": [*parameters], "security": [{security: []}] if security else []}
-    if body:
-        extra["requestBody"] = body
-    return {"summary": summary, "description": description, "responses": responses, "openapi_extra": extra}
+def errors(*statuses: int) -> Responses:
+    """Return the errors with these statuses, for a decorator's `responses`. The document adds those that every route
+    with a key, or with a JSON body, can answer."""
+    return {
+        status: {"$ref": f"#/components/responses/{ERRORS[status][0].__name__}", "description": ERRORS[status][1]}
+        for status in statuses
+    }
 
 
-def errors_as(body: type, statuses: Sequence[int]) -> dict[int | str, Json]:
-    """These errors as `others` of a route, with the body of another protocol."""
+def errors_as(body: type, statuses: Sequence[int]) -> Responses:
+    """Return these errors with the body of another protocol."""
     return {status: answer(ERRORS[status][1], body) for status in statuses}
+
+
+def returns(
+    type_: type | Json,
+    *statuses: int,
+    media_type: str = "application/json",
+    stream: Json | None = None,
+    headers: Sequence[str] = (),
+) -> Responses:
+    """Return the body of the success, as JSON or as a `stream`, and the errors with these statuses."""
+    content = {**answer("", type_, media_type)["content"], **(stream or {})}
+    return {200: {"content": content, "headers": header_docs(headers)}, **errors(*statuses)}
 
 
 def shared_components() -> Json:
@@ -168,10 +164,6 @@ def shared_components() -> Json:
             name: {"description": description, "schema": {"type": kind}}
             for name, (kind, description) in RESPONSE_HEADERS.items()
         },
-        "securitySchemes": {
-            "api_key": {"type": "http", "scheme": "bearer", "description": "A key of `darkroom keys create`."},
-            "admin_key": {"type": "http", "scheme": "bearer", "description": "`admin-key` in the server's home."},
-        },
     }
 
 
@@ -179,12 +171,15 @@ def _error_response(kind: type[ApiError], description: str) -> Json:
     error = {"message": description, "type": kind.type, "param": None, "code": kind.default_code}
     response = answer(description, ErrorBody)
     response["content"]["application/json"]["examples"] = _examples({"error": {"error": error}})
-    return {**response, "headers": header_docs(["Retry-After"] if kind.status in RETRY_STATUSES else [])}
+    return {
+        **response,
+        "headers": header_docs(["x-request-id", *(["Retry-After"] if kind.status in RETRY_STATUSES else [])]),
+    }
 
 
 def header_docs(names: Sequence[str]) -> Json:
-    """References to headers of an answer, and to the one that every answer has."""
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *names)}
+    """Return references to headers of an answer."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _examples(examples: Mapping[str, Any]) -> Json:

@@ -10,11 +10,13 @@ from fastapi import Depends, Request
 
 from server.accounts.operators import PREFIX, authenticate_operator, find_operator
 from server.errors import Unauthorized
-from server.http.deps import FORWARDED, ServicesDep, bearer, find_secret, is_of_console
+from server.http.deps import FORWARDED, KeyScheme, ServicesDep, bearer, find_secret, is_of_console
 from server.services import Services
 
 OPERATOR_COOKIE = "darkroom-operator"
 FORWARDED_OPERATOR = "operator"  # before a colon and the name, in place of the id of a key
+ADMIN_KEY = KeyScheme(scheme_name="admin_key", description="`admin-key` in the server's home.")
+ADMIN_KEY = KeyScheme(scheme_name="admin_key", description="`admin-key` in the server's home.")
 HOME_KEY = "admin"  # the operator's name that the key in the server's home stands for
 
 
@@ -58,7 +60,7 @@ async def is_operator(request: Request, services: Services) -> bool:
     return await find_operator_of(request, services) is not None
 
 
-async def operator(request: Request, services: ServicesDep) -> str:
+async def operator(request: Request, services: ServicesDep, _: Annotated[None, Depends(ADMIN_KEY)] = None) -> str:
     """The operator's name. Raises Unauthorized."""
     found = await find_operator_of(request, services)
     if found is None:

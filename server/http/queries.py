@@ -1,89 +1,99 @@
-"""What lists and reports take in their query: a page, a period, a grouping, a format."""
+"""What lists and reports take in their query: a page, a period, a grouping, a format. Each refuses a value itself, with
+the error body of all routes."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+import re
+from collections.abc import Collection, Sequence
+from typing import Annotated, Literal, TypeVar
 
-from fastapi import Depends
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
+from fastapi import Depends, Query
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
 
-from server.accounts.db import Database
-from server.accounts.paging import Page, UnknownEntry
+from server.accounts.paging import Order, Page, Period
 from server.accounts.usage import GROUPINGS, Grouping
 from server.errors import BadRequest
-from server.flows.operators.csv_text import csv_text
-from server.http.openapi import Json, parameter
-from server.http.paging import read_limit, read_order
-from server.schemas.listing import EntryT, Listing
+from server.flows.operators.periods import read_period
 from server.schemas.validation import one_of
 
-CSV_ROWS = 500  # a piece of a streamed file
-ListingT = TypeVar("ListingT", bound=Listing[Any])
-
-PERIOD: Sequence[Json] = (
-    parameter("query", "from", "From this day in UTC (`2026-11-01`) or these Unix seconds on."),
-    parameter("query", "to", "Until the end of this day in UTC, or before these Unix seconds."),
-)
-FORMAT = parameter("query", "format", "`csv` for a file with a line for each entry.", enum=["json", "csv"])
+MAX_PAGE = 100
+Text = TypeVar("Text", bound=str)
 
 
-def by_parameter(*names: Grouping) -> Json:
-    """The query's parameter of a grouping."""
-    return parameter("query", "by", f"What the sums are of, separated by commas: {', '.join(names)}.")
+def read_limit(limit: str | int) -> int:
+    """Return the number of entries of a page. Raises BadRequest."""
+    text = str(limit)
+    if not re.fullmatch(r"0*[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text[-3:]) <= MAX_PAGE:
+        message = f"Invalid 'limit': expected an integer from 1 to {MAX_PAGE}, but got '{text[:20]}'."
+        raise BadRequest(message, param="limit")
+    return int(text)
 
 
-def page_of(limit: str = "20", order: str = "desc", after: str | None = None) -> Page:
-    """Raises BadRequest."""
-    return Page(read_limit(limit), read_order(order), after)
+def read_order(order: str) -> Order:
+    """Return the order of a list. Raises BadRequest."""
+    if order not in {"asc", "desc"}:
+        raise BadRequest("Invalid value: 'order'. Supported values are: 'asc', 'desc'.", param="order")
+    return "asc" if order == "asc" else "desc"
+
+
+Limit = Annotated[
+    int,
+    BeforeValidator(read_limit),
+    Query(description="Entries a page.", json_schema_extra={"minimum": 1, "maximum": MAX_PAGE}),
+]
+OrderOf = Annotated[Order, BeforeValidator(read_order), Query(description="`desc` begins with the last entry.")]
+After = Annotated[str | None, Query(description="The page begins after the entry with this id.")]
+
+
+async def page_of(limit: Limit = 20, order: OrderOf = "desc", after: After = None) -> Page:
+    """Return the page that the query asks for. Raises BadRequest."""
+    return Page(limit, order, after)
 
 
 PageDep = Annotated[Page, Depends(page_of)]
 
+Since = Annotated[
+    str | None,
+    Query(alias="from", description="From this day in UTC (`2026-11-01`) or these Unix seconds on."),
+]
+Until = Annotated[str | None, Query(description="Until the end of this day in UTC, or before these Unix seconds.")]
+
+
+async def period_of(since: Since = None, to: Until = None) -> Period:
+    """Return the period that the query asks for. Raises BadRequest."""
+    return read_period(since, to)
+
+
+PeriodDep = Annotated[Period, Depends(period_of)]
+
+
+def choice(param: str, allowed: Sequence[Text]) -> BeforeValidator:
+    """Return a validator of a parameter that has one of these values; an empty one counts as left out."""
+    return BeforeValidator(lambda text: one_of(allowed, text, param) if text else None)
+
+
+Format = Annotated[
+    Literal["json", "csv"] | None,
+    choice("format", ("json", "csv")),
+    Query(description="`csv` for a file with a line for each entry."),
+]
+
+
+async def wants_csv(format: Format = None) -> bool:  # named as the query names it
+    """Return whether the query asks for a file. Raises BadRequest."""
+    return format == "csv"
+
+
+CsvDep = Annotated[bool, Depends(wants_csv)]
+
+
+def by_parameter(*names: Grouping) -> FieldInfo:
+    """Return the description of a grouping in the query."""
+    found: FieldInfo = Query(description=f"What the sums are of, separated by commas: {', '.join(names)}.")
+    return found
+
 
 def read_grouping(by: str | None, allowed: Collection[Grouping]) -> list[Grouping]:
-    """In the order of GROUPINGS. Raises BadRequest."""
+    """Return what sums are of, in the order of GROUPINGS. Raises BadRequest."""
     names = [name.strip() for name in (by or "").split(",") if name.strip()]
     chosen = {one_of([each for each in GROUPINGS if each in allowed], name, "by") for name in names}
     return [each for each in GROUPINGS if each in chosen]
-
-
-def wants_csv(format_: str | None) -> bool:
-    """Raises BadRequest."""
-    return one_of(("json", "csv"), format_ or "json", "format") == "csv"
-
-
-async def read_listing(
-    database: Database, listing: type[ListingT], fetch: Callable[[Page], Sequence[EntryT]], page: Page
-) -> ListingT:
-    """A page of a list. `fetch` blocks, and raises UnknownEntry. Raises BadRequest for an unknown `after`."""
-    try:
-        entries = await database.in_reader(fetch, page)
-    except UnknownEntry as error:
-        raise BadRequest(f"There is no entry '{page.after}' in this list.", param="after") from error
-    return listing.of(entries, page.limit)
-
-
-def csv_download(
-    database: Database, entry: type[BaseModel], fetch: Callable[[Page], Sequence[EntryT]], name: str
-) -> StreamingResponse:
-    """Every entry, oldest first, read while it is sent."""
-
-    async def pieces() -> AsyncIterator[str]:
-        columns = [field for field in entry.model_fields if field != "object"]
-        after: str | None = None
-        first = True
-        while True:
-            entries = await database.in_reader(fetch, Page(CSV_ROWS, "asc", after))
-            shown = entries[:CSV_ROWS]
-            yield csv_text(columns, (each.model_dump() for each in shown), header=first)
-            if len(entries) <= CSV_ROWS:
-                return
-            first, after = False, shown[-1].id
-
-    return csv_response(pieces(), name)
-
-
-def csv_response(text: AsyncIterator[str], name: str) -> StreamingResponse:
-    """A file of this name."""
-    headers: Mapping[str, str] = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return StreamingResponse(text, media_type="text/csv", headers=headers)

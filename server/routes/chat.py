@@ -21,7 +21,7 @@ from server.http.openapi import (
     answer,
     event_stream_of,
     json_body,
-    openapi,
+    returns,
 )
 from server.http.pictured_chat import draws, pictured_completion
 from server.schemas.chat import ChatBody
@@ -29,6 +29,7 @@ from server.schemas.chat_completion import ChatCompletion, ChatCompletionChunk
 from server.schemas.errors import ErrorBody
 from server.state.active_chats import ENDPOINT
 
+CHUNKS = event_stream_of(ChatCompletionChunk, ErrorBody, examples=examples.CHAT_EVENTS)
 router = APIRouter(prefix="/v1/chat/completions")
 TEMPLATE_FIELDS = {
     "reasoning_effort": "reasoning_effort",
@@ -39,22 +40,20 @@ TEMPLATE_FIELDS = {
 
 @router.post(
     "",
-    **openapi(
-        "Create a chat completion",
-        "Continues a conversation. A field that is null counts as absent. With `stream`, the events have no names; the "
-        "last one is `data: [DONE]`, or the error that ended the stream. A model that another server runs gets the "
-        "body as it is, and that server's answer, whatever fields it has, is passed on.",
-        body=json_body(ChatBody, examples.CHAT),
-        success=answer("The completion, as JSON or as a stream of chunks.", ChatCompletion),
-        stream=event_stream_of(ChatCompletionChunk, ErrorBody, examples=examples.CHAT_EVENTS),
-        parameters=[IDEMPOTENCY_KEY, KEEPALIVE],
-        headers=CREATE_HEADERS,
-        errors=CREATE_ERRORS,
-        others={"default": answer("An error of the server that runs the model.", ErrorBody)},
-    ),
+    response_description="The completion, as JSON or as a stream of chunks.",
+    responses={
+        **returns(ChatCompletion, *CREATE_ERRORS, stream=CHUNKS, headers=CREATE_HEADERS),
+        "default": answer("An error of the server that runs the model.", ErrorBody),
+    },
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY, KEEPALIVE], "requestBody": json_body(ChatBody, examples.CHAT)},
 )
 async def complete(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """A completion, or a stream of its chunks, by the model that the body names."""
+    """Create a chat completion.
+
+    Continues a conversation. A field that is null counts as absent. With `stream`, the events have no names; the last
+    one is `data: [DONE]`, or the error that ended the stream. A model that another server runs gets the body as it is,
+    and that server's answer, whatever fields it has, is passed on.
+    """
     values = await read_json(request, key, services)
     name = _model_name(values)
     if draws(services.served.catalog.current, values):

@@ -4,17 +4,18 @@ Nothing here changes what is served: POST /admin/reload does.
 """
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
 from server.accounts.audit import record_change
 from server.accounts.report import last_charges
 from server.errors import BadRequest
 from server.flows.proof import Recipe
 from server.http import examples
+from server.http.bodies import JsonBody
 from server.http.deps import ServicesDep
-from server.http.openapi import answer, json_body, openapi
+from server.http.openapi import errors, returns
 from server.http.operators import OperatorName, operator
 from server.schemas.checkpoint_reports import adapter_card, report_of
 from server.schemas.checkpoints import (
@@ -33,24 +34,22 @@ from server.schemas.checkpoints import (
     Verification,
     VerifyRequest,
 )
-from server.schemas.validation import parse_json, validate
 from server.services import Services
 
+Inspected = Annotated[InspectRequest, Depends(JsonBody(InspectRequest, examples.INSPECT))]
+Added = Annotated[AddRequest, Depends(JsonBody(AddRequest, examples.ADD))]
+Verified = Annotated[VerifyRequest, Depends(JsonBody(VerifyRequest, examples.VERIFY))]
+Removed = Annotated[RemoveRequest, Depends(JsonBody(RemoveRequest, examples.REMOVE))]
+Proof = Annotated[ProofRequest, Depends(JsonBody(ProofRequest, examples.PROOF))]
 router = APIRouter(prefix="/admin/checkpoints", dependencies=[Depends(operator)])
 
 
-@router.get(
-    "",
-    **openapi(
-        "List checkpoints",
-        "Lists the image checkpoints of the catalog and those under the weights folder.",
-        success=answer("The checkpoints.", CheckpointList),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.get("", response_description="The checkpoints.")
 async def list_checkpoints(services: ServicesDep) -> CheckpointList:
-    """With what became of them in the running server, and when they were used last."""
+    """List checkpoints.
+
+    Lists the image checkpoints of the catalog and those under the weights folder.
+    """
     found = await asyncio.to_thread(services.operations.checkpoints.list_all)
     used = await services.stores.database.in_reader(last_charges, services.stores.database)
     states = {spec.path: state for spec, state in services.engines.image.checkpoints.items()}
@@ -71,18 +70,12 @@ async def list_checkpoints(services: ServicesDep) -> CheckpointList:
     return CheckpointList(data=cards)
 
 
-@router.get(
-    "/adapters",
-    **openapi(
-        "List adapters",
-        "Lists the LoRA adapters of every model that takes them by request, with rank, trigger words and fit.",
-        success=answer("The adapters.", AdapterList),
-        errors=[400, 401, 500],
-        security="admin_key",
-    ),
-)
+@router.get("/adapters", response_description="The adapters.", responses=errors(400))
 async def list_adapters(services: ServicesDep) -> AdapterList:
-    """What their files say, and what warmup found."""
+    """List adapters.
+
+    Lists the LoRA adapters of every model that takes them by request, with rank, trigger words and fit.
+    """
     found = await asyncio.to_thread(services.operations.checkpoints.adapters)
     models = services.served.catalog.current.models
     known = {name: services.engines.image.abilities(model.checkpoint) for name, model in models.items()}
@@ -93,19 +86,15 @@ async def list_adapters(services: ServicesDep) -> AdapterList:
 
 @router.post(
     "/inspect",
-    **openapi(
-        "Inspect a checkpoint",
-        "Reads the configs and headers of a folder or a single file, and tells what it is, what is wrong with it, what "
-        "it can do, and which values fit it. No weights are read.",
-        body=json_body(InspectRequest, examples.INSPECT),
-        success=answer("What was found.", CheckpointFindings),
-        errors=[400, 401, 404, 413, 500],
-        security="admin_key",
-    ),
+    response_description="What was found.",
+    responses=errors(404),
 )
-async def inspect(request: Request, services: ServicesDep) -> CheckpointFindings:
-    """Look at a checkpoint."""
-    body = validate(InspectRequest, parse_json(await request.body()), strict=True)
+async def inspect(body: Inspected, services: ServicesDep) -> CheckpointFindings:
+    """Inspect a checkpoint.
+
+    Reads the configs and headers of a folder or a single file, and tells what it is, what is wrong with it, what it can
+    do, and which values fit it. No weights are read.
+    """
     return report_of(
         *await asyncio.to_thread(services.operations.checkpoints.inspect, body.checkpoint, body.base, body.config)
     )
@@ -113,19 +102,15 @@ async def inspect(request: Request, services: ServicesDep) -> CheckpointFindings
 
 @router.post(
     "/add",
-    **openapi(
-        "Add a checkpoint",
-        "Writes a catalog file with values that were found in the checkpoint, and a manifest of SHA-256 sums. The "
-        "models are served after a reload.",
-        body=json_body(AddRequest, examples.ADD),
-        success=answer("The catalog file.", NewCheckpoint),
-        errors=[400, 401, 404, 413, 500],
-        security="admin_key",
-    ),
+    response_description="The catalog file.",
+    responses=errors(404),
 )
-async def add(request: Request, services: ServicesDep, by: OperatorName) -> NewCheckpoint:
-    """Write its catalog file."""
-    body = validate(AddRequest, parse_json(await request.body()), strict=True)
+async def add(body: Added, services: ServicesDep, by: OperatorName) -> NewCheckpoint:
+    """Add a checkpoint.
+
+    Writes a catalog file with values that were found in the checkpoint, and a manifest of SHA-256 sums. The models are
+    served after a reload.
+    """
     fields: dict[str, Any] = body.model_dump(exclude={"checkpoint"})
     async with services.served.catalog.lock:
         added = await asyncio.to_thread(lambda: services.operations.checkpoints.add(body.checkpoint, **fields))
@@ -144,18 +129,14 @@ async def add(request: Request, services: ServicesDep, by: OperatorName) -> NewC
 
 @router.post(
     "/verify",
-    **openapi(
-        "Verify a checkpoint",
-        "Reads every file of a checkpoint and compares it with the manifest that was written when it was added.",
-        body=json_body(VerifyRequest, examples.VERIFY),
-        success=answer("Each file.", Verification),
-        errors=[400, 401, 404, 413, 500],
-        security="admin_key",
-    ),
+    response_description="Each file.",
+    responses=errors(404),
 )
-async def verify(request: Request, services: ServicesDep) -> Verification:
-    """Compare it with its manifest."""
-    body = validate(VerifyRequest, parse_json(await request.body()), strict=True)
+async def verify(body: Verified, services: ServicesDep) -> Verification:
+    """Verify a checkpoint.
+
+    Reads every file of a checkpoint and compares it with the manifest that was written when it was added.
+    """
     checked = await asyncio.to_thread(services.operations.checkpoints.verify, body.checkpoint)
     files = [CheckedFile.model_validate(each, from_attributes=True) for each in checked]
     return Verification(unchanged=all(each.state == "unchanged" for each in checked), files=files)
@@ -163,19 +144,15 @@ async def verify(request: Request, services: ServicesDep) -> Verification:
 
 @router.post(
     "/remove",
-    **openapi(
-        "Remove a checkpoint",
-        "Deletes the catalog file of a model and, if `delete_files` is true, the files of its checkpoint. A running "
-        "server goes on serving the model until its catalog is reloaded.",
-        body=json_body(RemoveRequest, examples.REMOVE),
-        success=answer("What was deleted.", Removal),
-        errors=[400, 401, 404, 413, 500],
-        security="admin_key",
-    ),
+    response_description="What was deleted.",
+    responses=errors(404),
 )
-async def remove(request: Request, services: ServicesDep, by: OperatorName) -> Removal:
-    """Delete its catalog file."""
-    body = validate(RemoveRequest, parse_json(await request.body()), strict=True)
+async def remove(body: Removed, services: ServicesDep, by: OperatorName) -> Removal:
+    """Remove a checkpoint.
+
+    Deletes the catalog file of a model and, if `delete_files` is true, the files of its checkpoint. A running server
+    goes on serving the model until its catalog is reloaded.
+    """
     async with services.served.catalog.lock:
         deleted = await asyncio.to_thread(
             lambda: services.operations.checkpoints.remove(body.model, delete_files=body.delete_files)
@@ -189,19 +166,15 @@ async def remove(request: Request, services: ServicesDep, by: OperatorName) -> R
 
 @router.post(
     "/proof",
-    **openapi(
-        "Draw a proof",
-        "Draws the same prompts and seeds with several models or checkpoints, on one contact sheet. Nothing is "
-        "charged. The sheet's metadata (`proof`) are the body that draws it again.",
-        body=json_body(ProofRequest, examples.PROOF),
-        success=answer("The sheet.", {"type": "string", "format": "binary"}, "image/png"),
-        errors=[400, 401, 404, 413, 500, 503],
-        security="admin_key",
-    ),
+    response_description="The sheet.",
+    responses=returns({"type": "string", "format": "binary"}, 404, media_type="image/png"),
 )
-async def proof(request: Request, services: ServicesDep) -> Response:
-    """Draw a contact sheet."""
-    body = validate(ProofRequest, parse_json(await request.body()), strict=True)
+async def proof(body: Proof, services: ServicesDep) -> Response:
+    """Draw a proof.
+
+    Draws the same prompts and seeds with several models or checkpoints, on one contact sheet. Nothing is charged. The
+    sheet's metadata (`proof`) are the body that draws it again.
+    """
     recipe = await _recipe(body, services)
     return Response(await services.operations.proofs.draw(recipe), media_type="image/png")
 

@@ -1,19 +1,14 @@
 """/v1/conversations: items that responses read and add to."""
 
-import asyncio
-from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from fastapi import APIRouter, Depends, Path
 
-from server.accounts.keys import Key
-from server.accounts.paging import Page
 from server.http import examples
-from server.http.bodies import read_json
+from server.http.bodies import KeyedJsonBody
 from server.http.deps import Caller, ServicesDep
-from server.http.openapi import answer, json_body, openapi, parameter
-from server.http.paging import page_parameters, read_limit, read_order
+from server.http.openapi import returns
+from server.http.queries import PageDep
 from server.schemas.conversations import (
     AddItems,
     ChangeConversation,
@@ -23,151 +18,127 @@ from server.schemas.conversations import (
     CreateConversation,
     DeletedConversation,
 )
-from server.schemas.validation import validate
-from server.services import Services
 
 router = APIRouter(prefix="/v1/conversations")
 
-Body = TypeVar("Body", bound=BaseModel)
-CONVERSATION_ID = parameter("path", "conversation_id", "The id of a conversation of this key.")
-ITEM_ID = parameter("path", "item_id", "The id of an item in it.")
-WRITE_ERRORS = (400, 401, 404, 408, 413, 429, 500, 503)
-
-
-async def _read(request: Request, key: Key, services: Services, model: type[Body]) -> Body:
-    values = await read_json(request, key, services)
-    return await asyncio.to_thread(partial(validate, model, values, strict=True))
+ConversationId = Annotated[str, Path(description="The id of a conversation of this key.")]
+ItemId = Annotated[str, Path(description="The id of an item in it.")]
+NewConversation = Annotated[CreateConversation, Depends(KeyedJsonBody(CreateConversation, examples.CONVERSATION))]
+Change = Annotated[ChangeConversation, Depends(KeyedJsonBody(ChangeConversation, examples.CHANGE_CONVERSATION))]
+NewItems = Annotated[AddItems, Depends(KeyedJsonBody(AddItems, examples.CONVERSATION_ITEMS))]
 
 
 @router.post(
     "",
-    **openapi(
-        "Create a conversation",
-        "A response with `conversation` reads its items, and adds its own when it has ended. A conversation that is "
-        "not used is deleted after as many days as a response.",
-        body=json_body(CreateConversation, examples.CONVERSATION),
-        success=answer("The conversation.", ConversationObject),
-        errors=WRITE_ERRORS,
-    ),
+    response_description="The conversation.",
+    responses=returns(ConversationObject, 404, 408, 429),
 )
-async def create(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """A conversation with its first items."""
-    body = await _read(request, key, services, CreateConversation)
+async def create(body: NewConversation, key: Caller, services: ServicesDep) -> dict[str, Any]:
+    """Create a conversation.
+
+    A response with `conversation` reads its items, and adds its own when it has ended. A conversation that is not used
+    is deleted after as many days as a response.
+    """
     return await services.responses.conversations.create(key, body.items, body.metadata)
 
 
 @router.get(
     "/{conversation_id}",
-    **openapi(
-        "Show a conversation",
-        "Returns the conversation, without its items.",
-        parameters=[CONVERSATION_ID],
-        success=answer("The conversation.", ConversationObject),
-        errors=[401, 404, 500, 503],
-    ),
+    response_description="The conversation.",
+    responses=returns(ConversationObject, 404),
 )
-async def show(conversation_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """A conversation."""
+async def show(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> dict[str, Any]:
+    """Show a conversation.
+
+    Returns the conversation, without its items.
+    """
     return await services.responses.conversations.show(key, conversation_id)
 
 
 @router.post(
     "/{conversation_id}",
-    **openapi(
-        "Change a conversation",
-        "Replaces the metadata.",
-        parameters=[CONVERSATION_ID],
-        body=json_body(ChangeConversation, examples.CHANGE_CONVERSATION),
-        success=answer("The conversation after that.", ConversationObject),
-        errors=WRITE_ERRORS,
-    ),
+    response_description="The conversation after that.",
+    responses=returns(ConversationObject, 404, 408, 429),
 )
-async def change(conversation_id: str, request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """Other metadata."""
-    body = await _read(request, key, services, ChangeConversation)
+async def change(conversation_id: ConversationId, body: Change, key: Caller, services: ServicesDep) -> dict[str, Any]:
+    """Change a conversation.
+
+    Replaces the metadata.
+    """
     return await services.responses.conversations.label(key, conversation_id, body.metadata)
 
 
 @router.delete(
     "/{conversation_id}",
-    **openapi(
-        "Delete a conversation",
-        "Deletes a conversation and its items. Responses that were made in it stay.",
-        parameters=[CONVERSATION_ID],
-        success=answer("The conversation is deleted.", DeletedConversation),
-        errors=[401, 404, 500, 503],
-    ),
+    response_description="The conversation is deleted.",
+    responses=returns(DeletedConversation, 404),
 )
-async def delete(conversation_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """Forget a conversation."""
+async def delete(conversation_id: ConversationId, key: Caller, services: ServicesDep) -> dict[str, Any]:
+    """Delete a conversation.
+
+    Deletes a conversation and its items. Responses that were made in it stay.
+    """
     return await services.responses.conversations.delete(key, conversation_id)
 
 
 @router.post(
     "/{conversation_id}/items",
-    **openapi(
-        "Add items to a conversation",
-        "Puts up to 20 items at its end. Those with pictures count as one call.",
-        parameters=[CONVERSATION_ID],
-        body=json_body(AddItems, examples.CONVERSATION_ITEMS),
-        success=answer("The new items.", ConversationItemList),
-        errors=WRITE_ERRORS,
-    ),
+    response_description="The new items.",
+    responses=returns(ConversationItemList, 404, 408, 429),
 )
-async def add_items(conversation_id: str, request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """More items."""
-    body = await _read(request, key, services, AddItems)
+async def add_items(
+    conversation_id: ConversationId, body: NewItems, key: Caller, services: ServicesDep
+) -> dict[str, Any]:
+    """Add items to a conversation.
+
+    Puts up to 20 items at its end. Those with pictures count as one call.
+    """
     return await services.responses.conversations.add(key, conversation_id, body.items)
 
 
 @router.get(
     "/{conversation_id}/items",
-    **openapi(
-        "List the items of a conversation",
-        "Returns a page of its items, which ends before `limit` where their pictures are large.",
-        parameters=[CONVERSATION_ID, *page_parameters("item")],
-        success=answer("A page of items.", ConversationItemList),
-        errors=[400, 401, 404, 500, 503],
-    ),
+    response_description="A page of items.",
+    responses=returns(ConversationItemList, 400, 404),
 )
 async def list_items(
-    conversation_id: str,
+    conversation_id: ConversationId,
     key: Caller,
     services: ServicesDep,
-    limit: str = "20",
-    order: str = "desc",
-    after: str | None = None,
+    page: PageDep,
 ) -> dict[str, Any]:
-    """A page of items."""
-    page = Page(read_limit(limit), read_order(order), after)
+    """List the items of a conversation.
+
+    Returns a page of its items, which ends before `limit` where their pictures are large.
+    """
     return await services.responses.conversations.list_items(key, conversation_id, page)
 
 
 @router.get(
     "/{conversation_id}/items/{item_id}",
-    **openapi(
-        "Show an item of a conversation",
-        "Returns one item.",
-        parameters=[CONVERSATION_ID, ITEM_ID],
-        success=answer("The item.", ConversationItem),
-        errors=[401, 404, 500, 503],
-    ),
+    response_description="The item.",
+    responses=returns(ConversationItem, 404),
 )
-async def show_item(conversation_id: str, item_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """One item."""
+async def show_item(
+    conversation_id: ConversationId, item_id: ItemId, key: Caller, services: ServicesDep
+) -> dict[str, Any]:
+    """Show an item of a conversation.
+
+    Returns one item.
+    """
     return await services.responses.conversations.show_item(key, conversation_id, item_id)
 
 
 @router.delete(
     "/{conversation_id}/items/{item_id}",
-    **openapi(
-        "Delete an item of a conversation",
-        "Later responses do not read it.",
-        parameters=[CONVERSATION_ID, ITEM_ID],
-        success=answer("The conversation.", ConversationObject),
-        errors=[401, 404, 500, 503],
-    ),
+    response_description="The conversation.",
+    responses=returns(ConversationObject, 404),
 )
-async def delete_item(conversation_id: str, item_id: str, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """Forget one item."""
+async def delete_item(
+    conversation_id: ConversationId, item_id: ItemId, key: Caller, services: ServicesDep
+) -> dict[str, Any]:
+    """Delete an item of a conversation.
+
+    Later responses do not read it.
+    """
     return await services.responses.conversations.delete_item(key, conversation_id, item_id)

@@ -1,8 +1,9 @@
 """GET /cdn/{name}: a finished picture. Its name has 128 random bits: the URL itself is the permission."""
 
 from collections.abc import AsyncIterator
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 
 from server.accounts.results import StoredResult
@@ -12,10 +13,18 @@ from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
 from server.http.byte_range import InvalidRange, OutsideOfFile, read_range
 from server.http.delivery import prepend
 from server.http.deps import ServicesDep
-from server.http.openapi import answer, openapi, parameter
+from server.http.openapi import answer, parameter, returns
 from server.schemas.errors import ErrorBody
 from server.schemas.validation import one_of
 
+Name = Annotated[str, Path(description="The name of the file, as in the `url` of a picture.")]
+Width = Annotated[
+    str | None,
+    Query(
+        description="A thumbnail as WebP, of about so many pixels squared.",
+        json_schema_extra={"enum": [*map(str, WIDTHS_PX)]},
+    ),
+]
 router = APIRouter(prefix="/cdn")
 
 PIECE_BYTES = 512 * 1024  # of a file in an object store: what a client that reads slowly has in memory
@@ -29,35 +38,27 @@ HEADERS = {
 @router.api_route(
     "/{name}",
     methods=["GET", "HEAD"],
-    **openapi(
-        "Get a picture",
-        "Returns the file of a finished picture, whole or a range of its bytes. It needs no key: whoever has the URL "
-        "may see the picture.",
-        parameters=[
-            parameter("path", "name", "The name of the file, as in the `url` of a picture."),
-            parameter(
-                "query", "w", "A thumbnail as WebP, of about so many pixels squared.", enum=[*map(str, WIDTHS_PX)]
-            ),
-            parameter("header", "Range", "The bytes to send, for example `bytes=0-1023`."),
-        ],
-        success=answer("The whole file.", {}, "image/*"),
-        others={
-            206: answer("A range of the file.", {}, "image/*"),
-            400: {
-                "description": "The `Range` header or `w` is invalid.",
-                "content": {
-                    **answer("", {"type": "string"}, "text/plain")["content"],
-                    **answer("", ErrorBody)["content"],
-                },
+    response_description="The whole file.",
+    responses={
+        **returns({}, 404, 500, 503, media_type="image/*"),
+        206: answer("A range of the file.", {}, "image/*"),
+        400: {
+            "description": "The `Range` header or `w` is invalid.",
+            "content": {
+                **answer("", {"type": "string"}, "text/plain")["content"],
+                **answer("", ErrorBody)["content"],
             },
-            416: {"description": "The range is outside of the file."},
         },
-        errors=[404, 500, 503],
-        security=None,
-    ),
+        416: {"description": "The range is outside of the file."},
+    },
+    openapi_extra={"parameters": [parameter("header", "Range", "The bytes to send, for example `bytes=0-1023`.")]},
 )
-async def show_result(name: str, request: Request, services: ServicesDep, w: str | None = None) -> Response:
-    """The file, whole or a range of it, or a thumbnail."""
+async def show_result(name: Name, request: Request, services: ServicesDep, w: Width = None) -> Response:
+    """Get a picture.
+
+    Returns the file of a finished picture, whole or a range of its bytes. It needs no key: whoever has the URL may see
+    the picture.
+    """
     width = read_width(w) if w is not None else None
     record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:

@@ -10,7 +10,6 @@ from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.operators.gateways import describe_gateways
 from server.http.body_limit import body_lease
 from server.http.deps import FORWARDED, ServicesDep
-from server.http.openapi import answer, openapi
 from server.http.operators import operator
 from server.routes.health import readiness_details
 from server.schemas.cluster import GatewayList, ProposedCatalog
@@ -32,19 +31,12 @@ def member_of_cluster(request: Request, services: ServicesDep) -> CatalogMember:
 MemberDep = Annotated[CatalogMember, Depends(member_of_cluster)]
 
 
-@router.get(
-    "/admin/gateways",
-    dependencies=[Depends(operator)],
-    **openapi(
-        "List servers",
-        "Lists the servers that share the database, with their workers and the catalog that each serves.",
-        success=answer("The servers.", GatewayList),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.get("/admin/gateways", dependencies=[Depends(operator)], response_description="The servers.")
 async def list_gateways(services: ServicesDep) -> GatewayList:
-    """All that run."""
+    """List servers.
+
+    Lists the servers that share the database, with their workers and the catalog that each serves.
+    """
     peers = None if services.cluster is None else services.cluster.peers
     cards = await describe_gateways(services.stores.gateways, peers, lambda: readiness_details(services))
     return GatewayList.of(cards, len(cards))

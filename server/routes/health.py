@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet, ImageHost
 from server.http.deps import ServicesDep
-from server.http.openapi import answer, openapi, schema_of
+from server.http.openapi import answer, returns, schema_of
 from server.http.operators import is_operator
 from server.schemas.health import ImageWorkerState, Liveness, Readiness, ReadinessDetails, ServerState, WorkerState
 from server.services import Services
@@ -22,36 +22,30 @@ READ = ["GET", "HEAD"]  # probes and load balancers send HEAD
 READINESS = {"anyOf": [schema_of(type_, "serialization") for type_ in (Readiness, ReadinessDetails)]}
 
 
-@router.api_route(
-    "/healthz",
-    methods=READ,
-    **openapi(
-        "Check liveness",
-        "Answers while the process is alive. It says nothing of the models.",
-        success=answer("The process is alive.", Liveness),
-        security=None,
-    ),
-)
+@router.api_route("/healthz", methods=READ, response_description="The process is alive.", responses=returns(Liveness))
 async def liveness() -> dict[str, str]:
-    """200 while the event loop runs."""
+    """Check liveness.
+
+    Answers while the process is alive. It says nothing of the models.
+    """
     return {"status": "live"}
 
 
 @router.api_route(
     "/readyz",
     methods=READ,
-    **openapi(
-        "Check readiness",
-        "Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each "
-        "checkpoint.",
-        success=answer("The server takes calls.", READINESS),
-        others={503: answer("The server starts, replaces a worker, can not write, or is about to stop.", READINESS)},
-        security=None,
-    ),
+    response_description="The server takes calls.",
+    responses={
+        **returns(READINESS),
+        503: answer("The server starts, replaces a worker, can not write, or is about to stop.", READINESS),
+    },
 )
 async def readiness(request: Request, services: ServicesDep) -> JSONResponse:
-    """200 once the workers have loaded their checkpoints; 503 before, while a dead worker is replaced, while PostgreSQL
-    takes no writes, and while the server drains."""
+    """Check readiness.
+
+    Tells whether the server takes calls. With the admin key, also what its workers do, and what became of each
+    checkpoint.
+    """
     ready = _status(services) == "ready"
     details = await is_operator(request, services)  # they have paths
     body: Readiness = readiness_details(services) if details else {"status": _status(services)}
@@ -111,15 +105,14 @@ def _image_worker(fleet: Fleet, host: ImageHost) -> ImageWorkerState:
 @router.api_route(
     "/metrics",
     methods=READ,
-    **openapi(
-        "Read metrics",
-        "Counters and gauges in the text format of Prometheus.",
-        success=answer("The metrics.", {"type": "string"}, "text/plain"),
-        security=None,
-    ),
+    response_description="The metrics.",
+    responses=returns({"type": "string"}, media_type="text/plain"),
 )
 async def metrics(services: ServicesDep) -> Response:
-    """Counters and gauges in Prometheus' text format."""
+    """Read metrics.
+
+    Counters and gauges in the text format of Prometheus.
+    """
     disk = await asyncio.to_thread(shutil.disk_usage, services.settings.home)
     services.telemetry.metrics.disk_free_bytes.set(disk.free)
     return Response(generate_latest(services.telemetry.metrics.registry), media_type=CONTENT_TYPE_LATEST)

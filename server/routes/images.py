@@ -1,11 +1,10 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
 import asyncio
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -38,12 +37,14 @@ from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
     PREFER,
+    Responses,
     answer,
+    errors,
     event_stream_of,
     form_body,
     header_docs,
     json_body,
-    openapi,
+    returns,
 )
 from server.schemas.errors import ErrorBody
 from server.schemas.hosted_fields import refuse_unsupported
@@ -76,65 +77,70 @@ MAX_FORM_FIELDS = 100
 MAX_TEXT_BYTES = 1024**2
 IMAGE_FIELD = re.compile(r"images?(\[\d*\])?")
 CONTROL_FIELD = re.compile(r"controls\[[^\[\]]+\]")  # a file
-EMPTY: Mapping[str, bytes] = MappingProxyType({})
 MEMBER = re.compile(r"(?P<field>loras)\[(?P<member>[^\[\]]+)\]")
 # Options that ImageRequest takes as they are.
-REQUEST_FIELDS = {field.name for field in dataclasses.fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
+REQUEST_FIELDS = {field.name for field in fields(ImageRequest)} & ControlledOptions.model_fields.keys() - {
     "background",
     "controls",
 }
 PICTURE_TYPES = "image/png, image/jpeg, image/webp, image/gif"
 IN_BACKGROUND = header_docs(["x-darkroom-job", "Location", "Retry-After", "Preference-Applied", *CREATE_HEADERS])
-CREATES_PICTURES: dict[str, Any] = {
-    "success": answer("The pictures, as JSON or as a stream.", ImageAnswer),
-    "stream": event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
-    "others": {202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND}},
-    "parameters": [IDEMPOTENCY_KEY, KEEPALIVE, PREFER],
-    "headers": ["x-darkroom-job", *CREATE_HEADERS],
+PARAMETERS = [IDEMPOTENCY_KEY, KEEPALIVE, PREFER]
+RESPONSES: Responses = {
+    **returns(
+        ImageAnswer,
+        *CREATE_ERRORS,
+        stream=event_stream_of(PartialEvent, CompletedEvent, ErrorBody, examples=examples.IMAGE_EVENTS),
+        headers=["x-darkroom-job", *CREATE_HEADERS],
+    ),
+    202: {**answer("The call runs in the background.", ImageJobState), "headers": IN_BACKGROUND},
 }
+PART_TYPES = {
+    "image": PICTURE_TYPES,
+    "mask": PICTURE_TYPES,
+    "loras": "application/json",
+    "controls": "application/json",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SentImages:
+    """The images of a request. `control_files` are by the names of their parts."""
+
+    references: tuple[Reference, ...]
+    mask: Reference | None
+    control_files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @router.post(
     "/generations",
-    **openapi(
-        "Generate pictures",
-        "Draws pictures from a text and, if the body has `image`, from reference pictures. A field that is null counts "
-        "as absent. With `background: true` the answer is 202 with the state of the call, which is read by its id. "
-        "With `stream`, each event has the `type` of its data as its name; an error after the first event "
-        "comes as the event `error`.",
-        body=json_body(GenerationBody, examples.GENERATION),
-        errors=CREATE_ERRORS,
-        **CREATES_PICTURES,
-    ),
+    response_description="The pictures, as JSON or as a stream.",
+    responses=RESPONSES,
+    openapi_extra={"parameters": PARAMETERS, "requestBody": json_body(GenerationBody, examples.GENERATION)},
 )
 async def generate(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Text to image, and image to image with references by URL or data URI."""
+    """Generate pictures.
+
+    Draws pictures from a text and, if the body has `image`, from reference pictures by URL or data URI. A field that is
+    null counts as absent. With `background: true` the answer is 202 with the state of the call, which is read by its
+    id. With `stream`, each event has the `type` of its data as its name; an error after the first event comes as the
+    event `error`.
+    """
     return await _answer_json(request, services, key, "images.generations")
 
 
 @router.post(
     "/edits",
-    **openapi(
-        "Edit pictures",
-        "Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or "
-        "`image[]` for each. An alpha channel in `mask` marks where to paint. Streams are those of "
-        "/v1/images/generations.",
-        body=form_body(
-            EditUpload,
-            examples.EDIT,
-            {
-                "image": PICTURE_TYPES,
-                "mask": PICTURE_TYPES,
-                "loras": "application/json",
-                "controls": "application/json",
-            },
-        ),
-        errors=[*CREATE_ERRORS, 415],
-        **CREATES_PICTURES,
-    ),
+    response_description="The pictures, as JSON or as a stream.",
+    responses={**RESPONSES, **errors(415)},
+    openapi_extra={"parameters": PARAMETERS, "requestBody": form_body(EditUpload, examples.EDIT, PART_TYPES)},
 )
 async def edit(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """Image to image with references as files."""
+    """Edit pictures.
+
+    Draws pictures from a text and from reference pictures, which are sent as files: one part named `image` or `image[]`
+    for each. An alpha channel in `mask` marks where to paint. Streams are those of /v1/images/generations.
+    """
     if services.settings.json_edits and content_type_of(request) == "application/json":
         return await _answer_json(request, services, key, "images.edits")
     _require_multipart(request)
@@ -153,7 +159,8 @@ async def edit(request: Request, key: Caller, services: ServicesDep) -> Response
         references = await _references(form)
         control_files = {name: await _read(form[name]) for name in files if CONTROL_FIELD.fullmatch(name)}
         mask = Reference("mask", await _read(form["mask"])) if "mask" in form else None
-    call = _image_request(request, services, "images.edits", body, references, mask, control_files)
+    sent = SentImages(references, mask, control_files)
+    call = _image_request(request, services, "images.edits", body, sent)
     return await _answer(
         request,
         services,
@@ -174,7 +181,7 @@ async def _answer_json(request: Request, services: Services, key: Key, endpoint:
         raise BadRequest(message, param="images", code="missing_required_parameter")
     references = tuple(Reference(f"{field}[{i}]", item) for i, item in enumerate(body.image))
     mask = Reference("mask", body.mask) if body.mask else None
-    call = _image_request(request, services, endpoint, body, references, mask)
+    call = _image_request(request, services, endpoint, body, SentImages(references, mask))
     return await _answer(request, services, key, body, call, ignored_fields(GenerationBody, values, NO_EFFECT))
 
 
@@ -234,11 +241,10 @@ def _image_request(
     services: Services,
     endpoint: str,
     body: ControlledOptions,
-    references: tuple[Reference, ...],
-    mask: Reference | None,
-    control_files: Mapping[str, bytes] = EMPTY,
+    sent: SentImages,
 ) -> ImageRequest:
-    """Raises BadRequest for a stream in the background: there is nothing that would read it."""
+    """Return the call that a body asks for. Raises BadRequest for a stream in the background, which nothing would
+    read."""
     if body.background is True and body.stream:
         message = "'stream' and 'background': true exclude each other: send one of them."
         raise BadRequest(message, param="stream", code="invalid_parameter_combination")
@@ -248,9 +254,9 @@ def _image_request(
     return ImageRequest(
         endpoint=endpoint,
         results_base=public_base(request, services),
-        references=references,
-        mask=mask,
-        controls=_controls(body, control_files),
+        references=sent.references,
+        mask=sent.mask,
+        controls=_controls(body, sent.control_files),
         sampling=SamplingOptions(**body.model_dump(include=set(SamplingOptions.model_fields))),
         in_background=in_background,
         background="auto" if isinstance(body.background, bool) else body.background,

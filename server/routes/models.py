@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Abilities
@@ -15,7 +16,7 @@ from server.flows.images.controls import offered_controls
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.flows.models import unknown_model
 from server.http.deps import Caller, ServicesDep
-from server.http.openapi import answer, openapi, parameter, schema_of
+from server.http.openapi import errors
 from server.money import format_money
 from server.schemas.images import MAX_PROMPT, MAX_STEPS
 from server.schemas.models import Architecture, ChatCard, ControlCard, ImageLimits, Modality, ModelCard, ModelList
@@ -23,39 +24,26 @@ from server.services import Services
 
 router = APIRouter(prefix="/v1/models")
 READ = ["GET", "HEAD"]
+ModelName = Annotated[str, Path(description="The name of a model, or an alias.")]
 
 
 @router.api_route("/", methods=READ, include_in_schema=False)  # a base URL that ends in a slash
-@router.api_route(
-    "",
-    methods=READ,
-    **openapi(
-        "List models",
-        "Lists every model of the catalog, also those that the key's groups do not allow: image models with their "
-        "sizes, qualities, adapters, limits and price, chat models with what they take. `type` and `architecture` tell "
-        "them apart.",
-        success=answer("The models.", ModelList),
-        errors=[401, 500, 503],
-    ),
-)
+@router.api_route("", methods=READ, response_description="The models.")
 async def list_models(_: Caller, services: ServicesDep) -> ModelList:
-    """The catalog."""
+    """List models.
+
+    Lists every model of the catalog, also those that the key's groups do not allow: image models with their sizes,
+    qualities, adapters, limits and price, chat models with what they take. `type` and `architecture` tell them apart.
+    """
     return ModelList(data=await asyncio.to_thread(_cards, services))
 
 
-@router.api_route(
-    "/{name:path}",
-    methods=READ,
-    **openapi(
-        "Get a model",
-        "Returns one model, by its name or an alias. An alias of an image model and a chat model is the image model's.",
-        parameters=[parameter("path", "name", "The name of a model, or an alias.")],
-        success=answer("The model.", {"anyOf": [schema_of(card, "serialization") for card in (ModelCard, ChatCard)]}),
-        errors=[401, 404, 500, 503],
-    ),
-)
-async def show_model(name: str, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:
-    """One model, by its name or an alias. An alias of an image model and a chat model is the image model's here."""
+@router.api_route("/{name:path}", methods=READ, response_description="The model.", responses=errors(404))
+async def show_model(name: ModelName, _: Caller, services: ServicesDep) -> ModelCard | ChatCard:
+    """Get a model.
+
+    Returns one model, by its name or an alias. An alias of an image model and a chat model is the image model's.
+    """
     catalog = services.served.catalog.current
     image = catalog.find(name)
     if image is not None:

@@ -14,9 +14,10 @@ from server.flows.operators.backup import make_backup
 from server.flows.operators.doctor import examine
 from server.http import examples
 from server.http.deps import ServicesDep
-from server.http.openapi import answer, event_stream_of, openapi, parameter
+from server.http.openapi import errors, event_stream_of, returns
 from server.http.operators import OperatorName, operator
 from server.http.sse import event, event_stream
+from server.routes.account import JobId
 from server.schemas.doctor import Findings
 from server.schemas.queue import BackupFile, CancelledJob, Disk, QueuedJobList, QueueSnapshot, ServerStatus
 from server.services import Services
@@ -24,68 +25,54 @@ from server.services import Services
 router = APIRouter(prefix="/admin", dependencies=[Depends(operator)])
 
 
-@router.get(
-    "/jobs",
-    **openapi(
-        "List jobs",
-        "Lists the image calls, the responses and the chats that run or wait on this server.",
-        success=answer("The jobs.", QueuedJobList),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.get("/jobs", response_description="The jobs.")
 async def list_jobs(services: ServicesDep) -> QueuedJobList:
-    """All that runs or waits."""
+    """List jobs.
+
+    Lists the image calls, the responses and the chats that run or wait on this server.
+    """
     jobs = (await services.operations.job_queue.snapshot()).jobs
     return QueuedJobList.of(jobs, len(jobs))
 
 
 @router.delete(
     "/jobs/{job_id}",
-    **openapi(
-        "Cancel a job",
-        "Ends any key's job that runs or waits on this server. What it has not been charged for yet, it is not.",
-        parameters=[parameter("path", "job_id", "The job's id.")],
-        success=answer("The job has ended.", CancelledJob),
-        errors=[401, 404, 500, 503],
-        security="admin_key",
-    ),
+    response_description="The job has ended.",
+    responses=errors(404),
 )
-async def cancel_job(job_id: str, services: ServicesDep, by: OperatorName) -> CancelledJob:
-    """End a job."""
+async def cancel_job(job_id: JobId, services: ServicesDep, by: OperatorName) -> CancelledJob:
+    """Cancel a job.
+
+    Ends any key's job that runs or waits on this server. What it has not been charged for yet, it is not.
+    """
     await services.operations.job_queue.cancel(job_id, by=by)
     return CancelledJob(id=job_id)
 
 
 @router.get(
     "/events",
-    **openapi(
-        "Watch the queue",
-        "Streams the jobs and the workers: everything at once, and again whenever something has changed, at most twice "
-        "a second.",
-        success=answer("The stream.", QueueSnapshot, "text/event-stream"),
+    response_description="The stream.",
+    responses=returns(
+        QueueSnapshot,
+        media_type="text/event-stream",
         stream=event_stream_of(QueueSnapshot, examples=examples.QUEUE_EVENTS),
-        errors=[401, 500, 503],
-        security="admin_key",
     ),
 )
 async def watch(services: ServicesDep) -> Response:
-    """The queue as it changes."""
+    """Watch the queue.
+
+    Streams the jobs and the workers: everything at once, and again whenever something has changed, at most twice a
+    second.
+    """
     return event_stream(_events(services), services.settings.keepalive_s, {})
 
 
-@router.get(
-    "/status",
-    **openapi(
-        "Show the server",
-        "Returns the version, the workers, the room on the disk, and what the server keeps.",
-        success=answer("The server.", ServerStatus),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.get("/status", response_description="The server.")
 async def status(services: ServicesDep) -> ServerStatus:
-    """The server."""
+    """Show the server.
+
+    Returns the version, the workers, the room on the disk, and what the server keeps.
+    """
     settings = services.settings
     disk = await asyncio.to_thread(shutil.disk_usage, settings.home)
     return ServerStatus(
@@ -102,34 +89,22 @@ async def status(services: ServicesDep) -> ServerStatus:
     )
 
 
-@router.get(
-    "/doctor",
-    **openapi(
-        "Examine the machine",
-        "Checks settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom "
-        "doctor` does.",
-        success=answer("What was found.", Findings),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.get("/doctor", response_description="What was found.")
 async def doctor(services: ServicesDep) -> Findings:
-    """What is in the way."""
+    """Examine the machine.
+
+    Checks settings, driver, CUDA, memory, disk, port, permissions, database, catalog and egress, as `darkroom doctor`
+    does.
+    """
     return Findings(data=await asyncio.to_thread(examine, services.settings))
 
 
-@router.post(
-    "/backup",
-    **openapi(
-        "Make a backup",
-        "Writes database, pictures, catalog and secrets into one file in the folder `backups` of the server's home.",
-        success=answer("The file.", BackupFile),
-        errors=[401, 500, 503],
-        security="admin_key",
-    ),
-)
+@router.post("/backup", response_description="The file.")
 async def backup(services: ServicesDep, by: OperatorName) -> BackupFile:
-    """As `darkroom backup`."""
+    """Make a backup.
+
+    Writes database, pictures, catalog and secrets into one file in the folder `backups` of the server's home.
+    """
     settings, database = services.settings, services.stores.database
     try:
         made = await asyncio.to_thread(make_backup, settings, settings.home / "backups")

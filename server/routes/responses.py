@@ -5,11 +5,13 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
+from pydantic import BeforeValidator
 from sse_starlette import ServerSentEvent
 from starlette.types import ASGIApp
 
@@ -38,13 +40,11 @@ from server.http.openapi import (
     IDEMPOTENCY_KEY,
     KEEPALIVE,
     RUN_ERRORS,
-    answer,
     event_stream_of,
     json_body,
-    openapi,
-    parameter,
+    returns,
 )
-from server.http.paging import page_parameters, read_limit, read_order
+from server.http.queries import PageDep
 from server.http.sse import SEPARATOR, event, event_stream
 from server.schemas.hosted_fields import NO_EFFECT, refuse_unsupported
 from server.schemas.local_models import ignored_options
@@ -62,6 +62,24 @@ from server.schemas.validation import ignored_fields, validate
 from server.services import Services
 from server.state.active_responses import ActiveResponse
 
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A response that a request asks for. `headers` name what has no effect."""
+
+    key: Key
+    body: ResponseBody
+    retry_info: RetryInfo
+    headers: dict[str, str]
+
+
+def read_start(starting_after: str | int) -> int:
+    """Return the number of the event after which a stream begins. Raises BadRequest."""
+    if not re.fullmatch(r"-?\d{1,12}", str(starting_after)):
+        raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
+    return int(starting_after)
+
+
 router = APIRouter(prefix="/v1/responses")
 
 TEMPLATE_FIELDS = {
@@ -69,28 +87,30 @@ TEMPLATE_FIELDS = {
     "enable_thinking": "reasoning.effort",
     "verbosity": "text.verbosity",
 }
-RESPONSE_ID = parameter("path", "response_id", "The id of a response of this key that was created with `store`.")
+ResponseId = Annotated[str, Path(description="The id of a response of this key that was created with `store`.")]
+AsStream = Annotated[str, Query(description="`true` for the stream.")]
+StartingAfter = Annotated[
+    int,
+    BeforeValidator(read_start),
+    Query(description="The stream begins after this `sequence_number`."),
+]
 EVENTS = event_stream_of(ResponseEvent, examples=examples.RESPONSE_EVENTS)
 BODY = json_body(ResponseBody, examples.RESPONSE)
 
 
 @router.post(
     "",
-    **openapi(
-        "Create a response",
-        "Answers a text or items, and draws pictures if the body has the image tool. A field that is null counts as "
-        "absent. With `stream`, each event has the `type` of its data as its name, and the last one is `data: [DONE]`. "
-        "With `background`, the answer comes at once and the response is read by its id.",
-        body=BODY,
-        success=answer("The response, as JSON or as a stream of events.", ResponseObject),
-        stream=EVENTS,
-        parameters=[IDEMPOTENCY_KEY, KEEPALIVE],
-        headers=CREATE_HEADERS,
-        errors=CREATE_ERRORS,
-    ),
+    response_description="The response, as JSON or as a stream of events.",
+    responses=returns(ResponseObject, *CREATE_ERRORS, stream=EVENTS, headers=CREATE_HEADERS),
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY, KEEPALIVE], "requestBody": BODY},
 )
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """An answer, a stream of one, or a response that runs in the background."""
+    """Create a response.
+
+    Answers a text or items, and draws pictures if the body has the image tool. A field that is null counts as absent.
+    With `stream`, each event has the `type` of its data as its name, and the last one is `data: [DONE]`. With
+    `background`, the answer comes at once and the response is read by its id.
+    """
     values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
     refuse_hosted_tools(values.get("tools"))
@@ -99,24 +119,21 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
     left_out += unknown_options(values)
     headers = ignored_header([*ignored_fields(ResponseBody, values, NO_EFFECT), *left_out])
     request_print = await asyncio.to_thread(lambda: fingerprint(body.model_dump(mode="json"), ()))
-    retry_info = read_retry_info(request, request_print)
-    keepalive = wants_keepalive(request, key)
-    base = public_base(request, services)
-    return CancelOnDisconnect(partial(_answer, request, services, key, body, base, retry_info, headers, keepalive))
+    asked = Asked(key, body, read_retry_info(request, request_print), headers)
+    return CancelOnDisconnect(partial(_answer, request, services, asked))
 
 
 @router.post(
     "/input_tokens",
-    **openapi(
-        "Count input tokens",
-        "Counts the tokens that the model would read for this body, earlier rounds included. Nothing is generated.",
-        body=BODY,
-        success=answer("The count.", InputTokenCount),
-        errors=RUN_ERRORS,
-    ),
+    response_description="The count.",
+    responses=returns(InputTokenCount, *RUN_ERRORS),
+    openapi_extra={"requestBody": BODY},
 )
 async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> dict[str, Any]:
-    """How long the input would be."""
+    """Count input tokens.
+
+    Counts the tokens that the model would read for this body, earlier rounds included. Nothing is generated.
+    """
     values = await read_json(request, key, services)
     refuse_unsupported(values, UNSUPPORTED)
     refuse_hosted_tools(values.get("tools"))
@@ -126,18 +143,16 @@ async def input_tokens(request: Request, key: Caller, services: ServicesDep) -> 
 
 @router.post(
     "/compact",
-    **openapi(
-        "Compact a conversation",
-        "Makes a long conversation short: the user's messages stay, a summary by the model stands for all the rest. "
-        "Send the output as the `input` of the next response.",
-        body=json_body(CompactBody, examples.COMPACT),
-        success=answer("The items that stand for the conversation.", CompactedResponse),
-        headers=["x-darkroom-ignored"],
-        errors=RUN_ERRORS,
-    ),
+    response_description="The items that stand for the conversation.",
+    responses=returns(CompactedResponse, *RUN_ERRORS, headers=["x-darkroom-ignored"]),
+    openapi_extra={"requestBody": json_body(CompactBody, examples.COMPACT)},
 )
 async def compact(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """What is left of a conversation."""
+    """Compact a conversation.
+
+    Makes a long conversation short: the user's messages stay, a summary by the model stands for all the rest. Send the
+    output as the `input` of the next response.
+    """
     values = await read_json(request, key, services)
     body = await asyncio.to_thread(partial(validate, CompactBody, values, strict=True))
     headers = ignored_header(ignored_fields(CompactBody, values, NO_EFFECT))
@@ -146,111 +161,80 @@ async def compact(request: Request, key: Caller, services: ServicesDep) -> Respo
 
 @router.get(
     "/{response_id}",
-    **openapi(
-        "Get a response",
-        "Returns a stored response. A background response can be read as a stream too, also again and after its end; "
-        "the last event is `data: [DONE]`.",
-        parameters=[
-            RESPONSE_ID,
-            parameter("query", "stream", "`true` for the stream.", type="string", default="false"),
-            parameter(
-                "query", "starting_after", "The stream begins after this `sequence_number`.", type="integer", default=-1
-            ),
-        ],
-        success=answer("The response, as JSON or as a stream of events.", ResponseObject),
-        stream=EVENTS,
-        errors=[400, 401, 404, 500, 503],
-    ),
+    response_description="The response, as JSON or as a stream of events.",
+    responses=returns(ResponseObject, 400, 404, stream=EVENTS),
 )
 async def retrieve(
-    response_id: str,
+    response_id: ResponseId,
     key: Caller,
     services: ServicesDep,
-    stream: str = "",
-    starting_after: str = "-1",
+    stream: AsStream = "false",
+    starting_after: StartingAfter = -1,
 ) -> Response:
-    """A stored response, or its stream from an event on."""
+    """Get a response.
+
+    Returns a stored response. A background response can be read as a stream too, also again and after its end; the last
+    event is `data: [DONE]`.
+    """
     if not query_flag("stream", stream):
         return await _json(await services.responses.stored.show(key, response_id), {})
-    if not re.fullmatch(r"-?\d{1,12}", starting_after):
-        raise BadRequest("Invalid type for 'starting_after': expected an integer.", param="starting_after")
-    events = await services.responses.stored.stream(key, response_id, int(starting_after))
+    events = await services.responses.stored.stream(key, response_id, starting_after)
     return event_stream(_events(events), services.settings.keepalive_s, {})
 
 
 @router.delete(
     "/{response_id}",
-    **openapi(
-        "Delete a response",
-        "Deletes a response and its items. If it still runs, it is cancelled.",
-        parameters=[RESPONSE_ID],
-        success=answer("The response is deleted.", DeletedResponse),
-        errors=[401, 404, 500, 503],
-    ),
+    response_description="The response is deleted.",
+    responses=returns(DeletedResponse, 404),
 )
-async def delete(response_id: str, key: Caller, services: ServicesDep) -> Response:
-    """Forget a response and its items."""
+async def delete(response_id: ResponseId, key: Caller, services: ServicesDep) -> Response:
+    """Delete a response.
+
+    Deletes a response and its items. If it still runs, it is cancelled.
+    """
     return await _json(await services.responses.stored.delete(key, response_id), {})
 
 
 @router.post(
     "/{response_id}/cancel",
-    **openapi(
-        "Cancel a response",
-        "Cancels a background response. One that has ended stays as it is.",
-        parameters=[RESPONSE_ID],
-        success=answer("The response after that.", ResponseObject),
-        errors=[400, 401, 404, 500, 503],
-    ),
+    response_description="The response after that.",
+    responses=returns(ResponseObject, 400, 404),
 )
-async def cancel(response_id: str, key: Caller, services: ServicesDep) -> Response:
-    """End a background response."""
+async def cancel(response_id: ResponseId, key: Caller, services: ServicesDep) -> Response:
+    """Cancel a response.
+
+    Cancels a background response. One that has ended stays as it is.
+    """
     return await _json(await services.responses.stored.cancel(key, response_id), {})
 
 
 @router.get(
     "/{response_id}/input_items",
-    **openapi(
-        "List input items",
-        "Returns a page of the items that a response was created with.",
-        parameters=[
-            RESPONSE_ID,
-            *page_parameters("item"),
-        ],
-        success=answer("A page of items.", InputItemList),
-        errors=[400, 401, 404, 500, 503],
-    ),
+    response_description="A page of items.",
+    responses=returns(InputItemList, 400, 404),
 )
 async def input_items(
-    response_id: str,
+    response_id: ResponseId,
     key: Caller,
     services: ServicesDep,
-    limit: str = "20",
-    order: str = "desc",
-    after: str | None = None,
+    page: PageDep,
 ) -> Response:
-    """A page of the items that went in."""
-    page = await services.responses.stored.list_inputs(key, response_id, read_limit(limit), read_order(order), after)
-    return await _json(page, {})
+    """List input items.
+
+    Returns a page of the items that a response was created with.
+    """
+    items = await services.responses.stored.list_inputs(key, response_id, page.limit, page.order, page.after)
+    return await _json(items, {})
 
 
-async def _answer(
-    request: Request,
-    services: Services,
-    key: Key,
-    body: ResponseBody,
-    base: str,
-    retry_info: RetryInfo,
-    headers: dict[str, str],
-    keepalive: bool,
-    stack: AsyncExitStack,
-) -> ASGIApp:
-    """A stream begins once the engine has admitted the request. Raises ApiError before that."""
-    response = await services.responses.creator.find_or_start(key, body, base, retry_info)
+async def _answer(request: Request, services: Services, asked: Asked, stack: AsyncExitStack) -> ASGIApp:
+    """Return the answer. A stream begins once the engine has admitted the request. Raises ApiError before that."""
+    key, body, base = asked.key, asked.body, public_base(request, services)
+    response = await services.responses.creator.find_or_start(key, body, base, asked.retry_info)
     hold_body(request, response)
     # one that has ended may still be in the registry, while its events are recorded
     replayed = {"Idempotency-Replayed": "true"} if response.replayed or response.done else {}
-    headers |= services.admission.limiter.headers(key) | replayed
+    headers = asked.headers | services.admission.limiter.headers(key) | replayed
     stack.enter_context(response.listening())
     if not body.background:
         await response.wait_admitted()  # then it is known what the template does not read
@@ -259,7 +243,7 @@ async def _answer(
         return event_stream(_events(response.follow()), services.settings.keepalive_s, headers)
     if body.background:
         return await _json(response.object(), headers)
-    if keepalive:
+    if wants_keepalive(request, key):
         return KeepAliveJson(partial(_body, response), services.settings.keepalive_s, headers)
     content = await _body(response)
     cuts = dict.fromkeys(item["truncated"] for item in response.output if item.get("truncated"))

@@ -19,13 +19,14 @@ HOME_OF_0_1_0 = Path(__file__).with_name("home_of_0_1_0")
 CODE_OF_0_1_0 = "da41205"
 OLD_PICTURE = "c1b77f42aa55506288d6922ed9ee1fbd.webp"
 OLD_RESPONSE = "resp_8b0450b5480b42c19ec0c43f216c62c8"
+pytestmark = pytest.mark.nightly
+
 READ_BY_OLD_CODE = """
 import sys
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
 from server.accounts.report import check
 
-pytestmark = pytest.mark.nightly
 database = Database(sys.argv[1])
 database.migrate()
 print(check(database), [key.name for key in list_keys(database)])

@@ -30,6 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_asks_no_other_host(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 30

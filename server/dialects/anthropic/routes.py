@@ -27,11 +27,10 @@ from server.http.openapi import (
     KEEPALIVE,
     RATE_HEADERS,
     RUN_ERRORS,
-    answer,
     errors_as,
     event_stream_of,
     json_body,
-    openapi,
+    returns,
 )
 from server.http.refusals import refuse_endpoints
 from server.schemas.validation import ignored_fields, validate
@@ -45,20 +44,23 @@ refuse_endpoints(router, "", {"batches": "Batches of messages are"}, "It serves 
 
 @router.post(
     "",
-    **openapi(
-        "Create a message",
-        "Answers a conversation as Anthropic's Messages API does, by any chat model. A field that is null counts as "
-        "absent. With `stream`, each event has the `type` of its data as its name.",
-        body=json_body(MessagesBody, examples.MESSAGES),
-        success=answer("The message, as JSON or as a stream of events.", MessageAnswer),
-        stream=event_stream_of(*EVENTS, examples=examples.MESSAGE_EVENTS),
-        parameters=[KEEPALIVE],
-        headers=["x-darkroom-ignored", *RATE_HEADERS],
-        others=errors_as(MessageError, RUN_ERRORS),
-    ),
+    response_description="The message, as JSON or as a stream of events.",
+    responses={
+        **returns(
+            MessageAnswer,
+            stream=event_stream_of(*EVENTS, examples=examples.MESSAGE_EVENTS),
+            headers=["x-darkroom-ignored", *RATE_HEADERS],
+        ),
+        **errors_as(MessageError, RUN_ERRORS),
+    },
+    openapi_extra={"parameters": [KEEPALIVE], "requestBody": json_body(MessagesBody, examples.MESSAGES)},
 )
 async def create(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """A message, or a stream of its events."""
+    """Create a message.
+
+    Answers a conversation as Anthropic's Messages API does, by any chat model. A field that is null counts as absent.
+    With `stream`, each event has the `type` of its data as its name.
+    """
     values, body = await _read(MessagesBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     chat = await asyncio.to_thread(to_chat, body)
@@ -69,17 +71,16 @@ async def create(request: Request, key: Caller, services: ServicesDep) -> Respon
 
 @router.post(
     "/count_tokens",
-    **openapi(
-        "Count the tokens of a message",
-        "Counts the tokens that the model would read for this conversation. Another server is asked for an answer of "
-        "one token, which says so.",
-        body=json_body(CountBody, examples.COUNT),
-        success=answer("The count.", TokenCount),
-        others=errors_as(MessageError, RUN_ERRORS),
-    ),
+    response_description="The count.",
+    responses={**returns(TokenCount), **errors_as(MessageError, RUN_ERRORS)},
+    openapi_extra={"requestBody": json_body(CountBody, examples.COUNT)},
 )
 async def count_tokens(request: Request, key: Caller, services: ServicesDep) -> Response:
-    """How long the conversation would be."""
+    """Count the tokens of a message.
+
+    Counts the tokens that the model would read for this conversation. Another server is asked for an answer of one
+    token, which says so.
+    """
     _, body = await _read(CountBody, request, key, services)
     model = find_chat_model(services.served.catalog.current, body.model, key.groups)
     with renamed_fields(FIELDS):

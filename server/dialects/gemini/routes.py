@@ -4,9 +4,9 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from server.accounts.keys import Key
@@ -32,12 +32,11 @@ from server.http.openapi import (
     KEEPALIVE,
     RATE_HEADERS,
     RUN_ERRORS,
-    answer,
     errors_as,
     event_stream_of,
     json_body,
-    openapi,
     parameter,
+    returns,
     schema_of,
 )
 from server.http.pictured_chat import PicturedCall, pictured_response
@@ -49,14 +48,12 @@ from server.services import Services
 router = APIRouter(prefix="/v1beta/models")
 ENDPOINT = "gemini.images"
 CHAT_ENDPOINT = "gemini.chat"
-MODEL = parameter("path", "model", "The name of a model, or an alias.")
+ModelName = Annotated[str, Path(description="The name of a model, or an alias.")]
+ALT = parameter("query", "alt", "`sse` for server-sent events.", enum=["sse", "json"], default="json")
 BODY = json_body(GenerateBody, examples.GENERATE)
 PICTURE_OPTIONS = ("n", "seed")  # of a chat, that an image call takes too
-GENERATES: dict[str, Any] = {
-    "body": BODY,
-    "headers": ["x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS],
-    "others": errors_as(GeminiError, (*RUN_ERRORS, 409, 422)),
-}
+HEADERS = ("x-darkroom-ignored", "x-darkroom-truncated", *RATE_HEADERS)
+ERRORS = errors_as(GeminiError, (*RUN_ERRORS, 409, 422))
 UNSUPPORTED = {
     "files": "The files endpoint is",
     "cachedContents": "Cached contents are",
@@ -83,15 +80,14 @@ UNSUPPORTED_ACTIONS = (
 
 @router.get(
     "",
-    **openapi(
-        "List models for Google's clients",
-        "Lists every model of the catalog as Google's API does.",
-        success=answer("The models.", GeminiCards),
-        others=errors_as(GeminiError, (401, 500, 503)),
-    ),
+    response_description="The models.",
+    responses={**returns(GeminiCards), **errors_as(GeminiError, (401, 500, 503))},
 )
 async def list_models(_: Caller, services: ServicesDep) -> Json:
-    """The catalog, on one page."""
+    """List models for Google's clients.
+
+    Lists every model of the catalog as Google's API does.
+    """
     catalog = services.served.catalog.current
     images, chats = catalog.models.values(), catalog.chat.models.values()
     return {"models": [*map(_card, images), *map(_card, chats)]}
@@ -99,58 +95,54 @@ async def list_models(_: Caller, services: ServicesDep) -> Json:
 
 @router.post(
     "/{model:path}:generateContent",
-    **openapi(
-        "Generate content",
-        "Answers a conversation as Google's API does: with pictures of an image model, or with a chat model's text. "
-        "`responseModalities` says which; without them, an image model draws and a chat model writes. What the policy "
-        "refuses has no candidates, or one without content.",
-        success=answer("The candidates.", GenerateAnswer),
-        parameters=[MODEL, IDEMPOTENCY_KEY, KEEPALIVE],
-        **GENERATES,
-    ),
+    response_description="The candidates.",
+    responses={**returns(GenerateAnswer, headers=HEADERS), **ERRORS},
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY, KEEPALIVE], "requestBody": BODY},
 )
-async def generate(model: str, request: Request, key: Caller, services: ServicesDep) -> Response:
-    """All candidates at once."""
+async def generate(model: ModelName, request: Request, key: Caller, services: ServicesDep) -> Response:
+    """Generate content.
+
+    Answers a conversation as Google's API does: with pictures of an image model, or with a chat model's text.
+    `responseModalities` says which; without them, an image model draws and a chat model writes. What the policy refuses
+    has no candidates, or one without content.
+    """
     return await _generate(model, request, key, services, stream=False)
 
 
 @router.post(
     "/{model:path}:streamGenerateContent",
-    **openapi(
-        "Generate content as a stream",
-        "The same in parts, as they come. Without `alt=sse` in the query, the parts are one JSON array.",
-        success=answer("The parts.", {"type": "array", "items": schema_of(GenerateAnswer, "serialization")}),
-        stream=event_stream_of(GenerateAnswer, GeminiError, examples=examples.GENERATE_EVENTS),
-        parameters=[
-            MODEL,
-            parameter("query", "alt", "`sse` for server-sent events.", enum=["sse", "json"], default="json"),
-            IDEMPOTENCY_KEY,
-            KEEPALIVE,
-        ],
-        **GENERATES,
-    ),
+    response_description="The parts.",
+    responses={
+        **returns(
+            {"type": "array", "items": schema_of(GenerateAnswer, "serialization")},
+            stream=event_stream_of(GenerateAnswer, GeminiError, examples=examples.GENERATE_EVENTS),
+            headers=HEADERS,
+        ),
+        **ERRORS,
+    },
+    openapi_extra={"parameters": [ALT, IDEMPOTENCY_KEY, KEEPALIVE], "requestBody": BODY},
 )
 async def generate_stream(
-    model: str, request: Request, key: Caller, services: ServicesDep, alt: str = "json"
+    model: ModelName, request: Request, key: Caller, services: ServicesDep, alt: str = "json"
 ) -> Response:
-    """Parts of the candidates as they come."""
+    """Generate content as a stream.
+
+    The same in parts, as they come. Without `alt=sse` in the query, the parts are one JSON array.
+    """
     return await _generate(model, request, key, services, stream=alt == "sse", as_array=True)
 
 
 @router.post(
     "/{model:path}:countTokens",
-    **openapi(
-        "Count the tokens of contents",
-        "Counts the tokens that a chat model would read. For an image model, those of the chat model that is the "
-        "default.",
-        body=json_body(CountTokensBody, examples.COUNT_TOKENS),
-        success=answer("The count.", TotalTokens),
-        parameters=[MODEL],
-        others=errors_as(GeminiError, RUN_ERRORS),
-    ),
+    response_description="The count.",
+    responses={**returns(TotalTokens), **errors_as(GeminiError, RUN_ERRORS)},
+    openapi_extra={"requestBody": json_body(CountTokensBody, examples.COUNT_TOKENS)},
 )
-async def count_tokens(model: str, request: Request, key: Caller, services: ServicesDep) -> Json:
-    """How long the conversation would be."""
+async def count_tokens(model: ModelName, request: Request, key: Caller, services: ServicesDep) -> Json:
+    """Count the tokens of contents.
+
+    Counts the tokens that a chat model would read. For an image model, those of the chat model that is the default.
+    """
     values = await read_json(request, key, services)
     sent = await asyncio.to_thread(partial(validate, CountTokensBody, values, strict=True))
     body = sent.generate_content_request or GenerateBody(contents=sent.contents)
@@ -168,16 +160,14 @@ async def count_tokens(model: str, request: Request, key: Caller, services: Serv
 
 @router.get(
     "/{model:path}",
-    **openapi(
-        "Get a model for Google's clients",
-        "Returns one model, by its name or an alias, as Google's API does.",
-        parameters=[MODEL],
-        success=answer("The model.", GeminiCard),
-        others=errors_as(GeminiError, (401, 404, 500, 503)),
-    ),
+    response_description="The model.",
+    responses={**returns(GeminiCard), **errors_as(GeminiError, (401, 404, 500, 503))},
 )
-async def show_model(model: str, _: Caller, services: ServicesDep) -> Json:
-    """One model."""
+async def show_model(model: ModelName, _: Caller, services: ServicesDep) -> Json:
+    """Get a model for Google's clients.
+
+    Returns one model, by its name or an alias, as Google's API does.
+    """
     catalog = services.served.catalog.current
     found = catalog.find(model) or catalog.chat.find(model)
     if found is None:

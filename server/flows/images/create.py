@@ -8,23 +8,20 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import structlog
 
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Started
-from server.accounts.calls import CallStore
 from server.accounts.keys import Key
-from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
-from server.accounts.results import ResultStore, StoredResult
+from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget
+from server.accounts.results import StoredResult
 from server.accounts.store import Write
-from server.accounts.webhooks import WebhookStore
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
 from server.backends.signing import PictureSigner
-from server.backends.storage import Storage
 from server.catalog.images import ImageModel
 from server.errors import (
     ApiError,
@@ -46,16 +43,13 @@ from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
 from server.money import UNITS_PER_CNY, format_money
+from server.parts import Running, Stores, Telemetry
 from server.state.active_calls import ActiveCall
-from server.state.background_tasks import BackgroundTasks, run_to_completion
+from server.state.background_tasks import run_to_completion
 from server.state.detached_task import CancelReason
-from server.state.image_backlog import Backlog
 from server.state.image_result import ImageResult, ImageShape
 from server.state.served_catalog import ServedCatalog
 from server.telemetry.call_trace import current_trace
-from server.telemetry.crash_points import CrashPoints
-from server.telemetry.metrics import Metrics
-from server.telemetry.tracing import Tracing
 
 log = structlog.stdlib.get_logger("darkroom.images")
 
@@ -69,53 +63,52 @@ VOID_REASONS = {  # of a call that was cancelled
 ExtraWrites = Callable[[ImageResult], Write]  # what else is recorded in the transaction that charges a result
 
 
+@dataclass(frozen=True, slots=True)
+class ImageParts:
+    """What image calls are drawn with."""
+
+    catalog: ServedCatalog
+    engine: Fleet
+    references: ReferenceLoader
+    moderator: Moderator
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """What the settings say of image calls."""
+
+    max_n: int
+    answers_with_bytes: bool
+    time_limit_s: float
+    keep_prompts: bool
+    marks: bool
+    signer: PictureSigner | None
+
+
 class ImageCreator:
     """Draws image calls. One for the whole server: what belongs to a call is passed to `create`."""
 
     def __init__(
         self,
-        *,
-        catalog: ServedCatalog,
-        engine: Fleet,
-        references: ReferenceLoader,
-        moderator: Moderator,
-        backlog: Backlog,
-        ledger: Ledger,
-        results: ResultStore,
-        call_store: CallStore,
-        webhooks: WebhookStore,
-        storage: Storage,
-        metrics: Metrics,
-        tracing: Tracing,
-        background: BackgroundTasks,
-        crash_points: CrashPoints,
-        max_n: int,
-        answers_with_bytes: bool,
-        time_limit_s: float,
-        keep_prompts: bool,
-        marks: bool,
-        signer: PictureSigner | None,
+        drawn_by: ImageParts,
+        rules: ImageRules,
+        stores: Stores,
+        running: Running,
+        telemetry: Telemetry,
     ) -> None:
-        self._catalog = catalog
-        self._engine = engine
-        self._references = references
-        self._moderator = moderator
-        self._backlog = backlog
-        self._ledger = ledger
-        self._results = results
-        self._call_store = call_store
-        self._webhooks = webhooks
-        self._storage = storage
-        self._metrics = metrics
-        self._tracing = tracing
-        self._background = background
-        self._crash_points = crash_points
-        self._max_n = max_n
-        self._answers_with_bytes = answers_with_bytes
-        self._time_limit_s = time_limit_s
-        self._keep_prompts = keep_prompts
-        self._marks = marks
-        self._signer = signer
+        self._catalog = drawn_by.catalog
+        self._engine = drawn_by.engine
+        self._references = drawn_by.references
+        self._moderator = drawn_by.moderator
+        self._rules = rules
+        self._ledger = stores.ledger
+        self._results = stores.results
+        self._call_store = stores.calls
+        self._webhooks = stores.webhooks
+        self._storage = stores.files
+        self._backlog = running.backlog
+        self._background = running.background
+        self._telemetry = telemetry
 
     async def create(
         self, key: Key, request: ImageRequest, call: ActiveCall, extra_writes: ExtraWrites | None = None
@@ -131,9 +124,11 @@ class ImageCreator:
         mask = await self._references.load_mask(key.id, request.mask, first)
         maps = await self._references.load(key.id, [each.picture for each in request.controls])
         abilities = self._engine.abilities(model.checkpoint)
-        job = build_job(request, model, call.call.id, key.id, references, mask, self._time_limit_s, abilities, maps)
+        job = build_job(
+            request, model, call.call.id, key.id, references, mask, self._rules.time_limit_s, abilities, maps
+        )
         check_time(job, self._backlog.least_s(job))
-        if not self._marks:
+        if not self._rules.marks:
             job = replace(job, encoding=replace(job.encoding, source=None))
         context = ModerationContext(
             job.id, key.id, request.endpoint, model.name, model.group, low=request.moderation == "low"
@@ -147,15 +142,15 @@ class ImageCreator:
                 await self._hold(
                     BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
                 )
-                self._crash_points.hit("after-hold")
+                self._telemetry.crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
                 await self._moderator.check_pictures(context, "output", finished.images)
-                if self._signer is not None:
-                    finished = await self._signer.signed(finished, job.encoding)
-                format_ = answer_format(request, self._catalog.current, with_bytes=self._answers_with_bytes)
+                if self._rules.signer is not None:
+                    finished = await self._rules.signer.signed(finished, job.encoding)
+                format_ = answer_format(request, self._catalog.current, with_bytes=self._rules.answers_with_bytes)
                 to_result = partial(build_result, request, model, job, format_, finished)
                 extras = [extra_writes] if extra_writes is not None else []
-                if self._keep_prompts:
+                if self._rules.keep_prompts:
                     made_from = await asyncio.to_thread(sent_pictures, request)
                     extras.append(partial(origins_write, request, job, finished, made_from))
                 result = await self._to_captured(
@@ -170,7 +165,7 @@ class ImageCreator:
     def check(self, request: ImageRequest, model: ImageModel) -> None:
         """Refuse what this model or this server can't do, by field. Raises BadRequest."""
         model = model.drawn_with(len(request.references))
-        check_options(request, model, self._max_n, self._engine.abilities(model.checkpoint))
+        check_options(request, model, self._rules.max_n, self._engine.abilities(model.checkpoint))
 
     async def _hold(self, call: BilledCall, running: ActiveCall, webhook: str | None) -> None:
         """Raises QuotaExceeded and DatabaseBusy. A call that is cancelled meanwhile may be held."""
@@ -203,10 +198,10 @@ class ImageCreator:
                 call.report(event)
                 if isinstance(event, Started):
                     started_at = time.monotonic()
-                    self._metrics.queue_seconds.labels("image", model).observe(events.queue_s or 0.0)
-                    self._tracing.phase("queue", events.queue_s or 0.0)
+                    self._telemetry.metrics.queue_seconds.labels("image", model).observe(events.queue_s or 0.0)
+                    self._telemetry.tracing.phase("queue", events.queue_s or 0.0)
                 if isinstance(event, Finished):
-                    self._tracing.phase("run", time.monotonic() - started_at)
+                    self._telemetry.tracing.phase("run", time.monotonic() - started_at)
                     self._backlog.record(job, event)
                     current_trace().add_run(event.run_s, events.queue_s)
                     return event
@@ -220,7 +215,7 @@ class ImageCreator:
         """The result of storing and charging. A cancellation that comes meanwhile is too late if the charge is written:
         its caller would be told that nothing was, and send the call again."""
         try:
-            with self._tracing.span("store"):
+            with self._telemetry.tracing.span("store"):
                 return await run_to_completion(work)
         except asyncio.CancelledError:
             if call.captured is None:
@@ -232,7 +227,7 @@ class ImageCreator:
         call: ActiveCall,
         price_units: int,
         finished: Finished,
-        to_result: Callable[[Sequence[EncodedImage], Sequence[StoredResult]], ImageResult],
+        to_result: Callable[[Sequence[StoredResult]], ImageResult],
         extra_writes: Sequence[ExtraWrites],
     ) -> ImageResult:
         """Files first, then one transaction with the charge, the pictures' records and the answer, so that a retry
@@ -241,10 +236,10 @@ class ImageCreator:
             await self._storage.in_thread(self._store, position, image)
             for position, image in enumerate(finished.images)
         ]
-        self._crash_points.hit("after-store")
+        self._telemetry.crash_points.hit("after-store")
         if not stored:
             raise EngineFailure("The image engine finished without an image; nothing was charged.")
-        result = to_result(finished.images, stored)
+        result = to_result(stored)
         success = self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
         extras = [write(result) for write in extra_writes]
         writes = [self._results.record_write(result.call_id, stored), success, *extras]
@@ -291,13 +286,13 @@ class ImageCreator:
         if call.recorded:
             void = self._ledger.in_patient_writer(self._ledger.void, call.call.id, reason)
             await self._background.settle(void)
-        self._metrics.calls.labels(model.name, reason).inc()
+        self._telemetry.metrics.calls.labels(model.name, reason).inc()
 
     def _count(self, model: ImageModel, finished: Finished) -> None:
-        self._metrics.calls.labels(model.name, "captured").inc()
-        self._metrics.charged_cny.labels(model.name).inc(model.price_units / UNITS_PER_CNY)
-        self._metrics.pictures.labels(model.name).inc(len(finished.images))
-        self._metrics.run_seconds.labels(model.name).observe(finished.run_s)
+        self._telemetry.metrics.calls.labels(model.name, "captured").inc()
+        self._telemetry.metrics.charged_cny.labels(model.name).inc(model.price_units / UNITS_PER_CNY)
+        self._telemetry.metrics.pictures.labels(model.name).inc(len(finished.images))
+        self._telemetry.metrics.run_seconds.labels(model.name).observe(finished.run_s)
 
 
 def _texts(request: ImageRequest) -> list[str]:

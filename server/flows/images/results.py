@@ -9,7 +9,7 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from pipelines.protocol.images import EncodedImage, Finished, ImageJob, Preview
+from pipelines.protocol.images import Finished, ImageJob, Preview
 from server.accounts.results import Origin, SentPictures, StoredResult, write_origins
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
@@ -48,7 +48,6 @@ def build_result(
     job: ImageJob,
     format_: AnswerFormat,
     finished: Finished,
-    images: Sequence[EncodedImage],
     stored: Sequence[StoredResult],
 ) -> ImageResult:
     """Build the answer of a job whose pictures are stored. Its `parameters` are the job's and what drawing showed;
@@ -58,7 +57,7 @@ def build_result(
         created=int(time.time()),
         data=[
             ImageItem(url=f"{request.results_base}/{result.name}", seed=image.seed)
-            for image, result in zip(images, stored, strict=True)
+            for image, result in zip(finished.images, stored, strict=True)
         ],
         output_format=shape.output_format,
         quality=shape.quality,
@@ -71,7 +70,7 @@ def build_result(
             "batch": "merged" if finished.merged else "exact",
         },
     )
-    pictures = {result.name: image.data for image, result in zip(images, stored, strict=True)}
+    pictures = {result.name: image.data for image, result in zip(finished.images, stored, strict=True)}
     return ImageResult(job.id, answer, tuple(pictures), format_, pictures)
 
 

@@ -3,7 +3,7 @@
 import time
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from server.accounts.calls import CallId
@@ -19,13 +19,23 @@ from server.flows.responses.planner import Planner, check_combinations
 from server.flows.responses.retrieve import Responses
 from server.flows.responses.tool_loop import ToolLoop
 from server.flows.retries import RetryInfo
+from server.parts import Running
 from server.schemas.response_tools import ImageTool
 from server.schemas.responses import ResponseBody, echo
-from server.state.active_responses import ENDPOINT, ActiveResponse, ActiveResponses
-from server.state.background_tasks import BackgroundTasks
-from server.state.drain import Drain
-from server.state.expected_retries import ExpectedRetries
+from server.state.active_responses import ENDPOINT, ActiveResponse
 from server.state.served_catalog import ServedCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseParts:
+    """What a response is planned, run and kept with."""
+
+    catalog: ServedCatalog
+    history: History
+    planner: Planner
+    loop: ToolLoop
+    responses: Responses
+    store: ResponseStore
 
 
 class ResponseCreator:
@@ -33,32 +43,21 @@ class ResponseCreator:
 
     def __init__(
         self,
-        *,
-        catalog: ServedCatalog,
-        history: History,
-        planner: Planner,
-        loop: ToolLoop,
-        responses: Responses,
-        active: ActiveResponses,
-        store: ResponseStore,
-        expected_retries: ExpectedRetries,
+        parts: ResponseParts,
+        running: Running,
         limiter: RateLimiter,
-        background: BackgroundTasks,
-        drain: Drain,
+        *,
         retry_grace_s: float,
         leave_out_pictures: bool,
     ) -> None:
-        self._catalog = catalog
-        self._history = history
-        self._planner = planner
-        self._loop = loop
-        self._responses = responses
-        self._active = active
-        self._store = store
-        self._expected_retries = expected_retries
+        self._catalog = parts.catalog
+        self._history = parts.history
+        self._planner = parts.planner
+        self._loop = parts.loop
+        self._responses = parts.responses
+        self._store = parts.store
+        self._running = running
         self._limiter = limiter
-        self._background = background
-        self._drain = drain
         self._retry_grace_s = retry_grace_s
         self._leave_out_pictures = leave_out_pictures
 
@@ -86,22 +85,22 @@ class ResponseCreator:
         """The response to follow. Raises ApiError, and then nothing runs and nothing is recorded."""
         if retry.idempotency_key is None and not retry.retry_count:
             return await self._start(key, body, results_base, retry)
-        async with self._active.opening(retry.idempotency_key or retry.fingerprint, key.id):
+        async with self._running.responses.opening(retry.idempotency_key or retry.fingerprint, key.id):
             earlier = await self._responses.find_retried(key, retry)
             return earlier or await self._start(key, body, results_base, retry)
 
     async def _start(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
         identity = (key.id, ENDPOINT, retry.fingerprint)
         if retry.retry_count:
-            self._expected_retries.consume(identity)
+            self._running.expected_retries.consume(identity)
         try:
-            self._drain.check_open()
+            self._running.drain.check_open()
             self._limiter.check(key)
             with self._limiter.counted(key):  # until the response itself counts
                 return await self._claim_and_run(key, body, results_base, retry)
         except (RateLimited, Overloaded):
             if retry.idempotency_key is None:
-                self._expected_retries.add(identity)
+                self._running.expected_retries.add(identity)
             raise
 
     async def _claim_and_run(self, key: Key, body: ResponseBody, results_base: str, retry: RetryInfo) -> ActiveResponse:
@@ -115,7 +114,7 @@ class ResponseCreator:
             return response
 
     def _end(self, claim: AsyncExitStack) -> None:
-        self._background.spawn(claim.aclose())
+        self._running.background.spawn(claim.aclose())
 
     async def _plan_and_run(
         self, key: Key, body: ResponseBody, response_id: str, results_base: str, retry: RetryInfo
@@ -145,4 +144,4 @@ class ResponseCreator:
         retries = retry.retry_count is not None  # this client retries by itself: no picture may be charged twice
         recorded = body.store or retry.idempotency_key is not None or (retries and plan.image is not None)
         response = ActiveResponse(record, recorded=recorded, grace_s=self._retry_grace_s if retries else 0.0)
-        return self._active.start(response, self._loop.run(plan, response))
+        return self._running.responses.start(response, self._loop.run(plan, response))

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -158,27 +158,22 @@ def build_image_request(plan: ImagePlan, arguments: ToolArguments) -> ImageReque
         references = (plan.newest,) if plan.newest else ()
         if not references:
             raise BadRequest("There is no picture to edit: send one, or continue a response that has one.")
-    return request_from_tool(
-        tool, plan.model, arguments.prompt, plan.results_base, references, plan.mask, plan.partial_images
+    return replace(
+        request_from_tool(tool, plan.model, arguments.prompt),
+        results_base=plan.results_base,
+        references=references,
+        mask=plan.mask if references else None,
+        stream=plan.partial_images > 0,
+        partial_images=plan.partial_images,
     )
 
 
-def request_from_tool(
-    tool: ImageTool,
-    model: ImageModel,
-    prompt: str,
-    results_base: str = "",
-    references: tuple[Reference, ...] = (),
-    mask: Reference | None = None,
-    partial_images: int = 0,
-) -> ImageRequest:
-    """The tool's options as an image call."""
+def request_from_tool(tool: ImageTool, model: ImageModel, prompt: str) -> ImageRequest:
+    """Return the tool's options as an image call, which nobody follows yet."""
     return ImageRequest(
         endpoint=ENDPOINT,
-        results_base=results_base,
+        results_base="",
         prompt=prompt,
-        references=references,
-        mask=mask if references else None,
         model=model.name,
         size=tool.size,
         quality=tool.quality if model.quality is not None or tool.quality != "auto" else None,
@@ -186,8 +181,6 @@ def request_from_tool(
         output_compression=tool.output_compression,
         background=tool.background or "auto",
         moderation=tool.moderation or "auto",
-        stream=partial_images > 0,
-        partial_images=partial_images,
         seed=tool.seed,
         sampling=SamplingOptions(long_prompt=tool.long_prompt),
     )

@@ -17,7 +17,7 @@ from server.extras import DIALECTS
 from server.http.bodies import read_json
 from server.http.deps import Caller, ServicesDep
 from server.http.dialect import Dialect
-from server.http.openapi import answer, errors_as, json_body, openapi
+from server.http.openapi import errors_as, json_body, returns
 from server.http.refusals import refuse_endpoints
 from server.schemas.validation import validate
 from tests.support.in_process import InProcess, in_process
@@ -49,16 +49,15 @@ refuse_endpoints(router, "", {"sing": "Singing is"}, "It serves /parrot/say.")
 
 @router.post(
     "/say",
-    **openapi(
-        "Say a line",
-        "Answers with the same line.",
-        body=json_body(SayBody, {"a line": {"line": "hello"}}),
-        success=answer("The line.", Said),
-        others=errors_as(Squawk, (400, 401, 500)),
-    ),
+    response_description="The line.",
+    responses={**returns(Said), **errors_as(Squawk, (400, 401, 500))},
+    openapi_extra={"requestBody": json_body(SayBody, {"a line": {"line": "hello"}})},
 )
 async def say(request: Request, _: Caller, services: ServicesDep) -> Said:
-    """Answer with the same line."""
+    """Say a line.
+
+    Answers with the same line.
+    """
     return {"said": validate(SayBody, await read_json(request, _, services), strict=True).line}
 
 

@@ -15,7 +15,7 @@ from pipelines.catalog.call_signature import PipelineSource
 from pipelines.families import generic, registry
 from pipelines.families.generic import Family
 from pipelines.families.registry import all_families, family_of
-from server.settings import REPOSITORY
+from server.data_folders import REPOSITORY
 
 SHARED = {"generic", "registry", "task"}  # every other module is a family
 FILES = sorted(module.name for module in pkgutil.iter_modules(pipelines.families.__path__) if module.name not in SHARED)

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -305,7 +306,8 @@ async def test_a_cancelled_call_is_cancelled_at_another_darkroom(
 
 
 async def test_a_job_past_its_time_is_504(app: InProcess, other: ImageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.services.images.calls._creator, "_time_limit_s", 0.2)
+    creator = app.services.images.calls._creator
+    monkeypatch.setattr(creator, "_rules", replace(creator._rules, time_limit_s=0.2))
     other.gate.clear()
     refused = await ask(app, "glide")
     assert (refused.status_code, refused.json()["error"]["code"]) == (504, "timeout")

@@ -175,7 +175,7 @@ async def test_who_spent_what_is_equal_in_json_and_csv_and_the_ledger(running: I
 
 
 async def test_a_long_list_is_streamed_whole(running: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.http.queries.CSV_ROWS", 2)
+    monkeypatch.setattr("server.http.listings.CSV_ROWS", 2)
     answer = await ask(running, "GET", "/admin/audit?format=csv")
     entries = (await ask(running, "GET", "/admin/audit?limit=100&order=asc")).json()["data"]
     assert [row["id"] for row in csv.DictReader(io.StringIO(answer.text))] == [each["id"] for each in entries]
