@@ -21,7 +21,7 @@ from benchmarks.joining import TRACE_SIDES, mixed_trace, newcomers, percentile, 
 from benchmarks.random_weights import even_pipeline, random_model, wide_pipeline
 from benchmarks.ratios import Ratio, show, write
 from benchmarks.swap import large_checkpoint, swap_times
-from pipelines.catalog.images import Catalog, load_catalog
+from server.catalog.images import Catalog, load_catalog
 from server.settings import Settings
 from tests.support.harness import Server
 

@@ -13,8 +13,8 @@ quiet_libraries()
 import diffusers  # noqa: E402
 import torch  # noqa: E402
 
-from pipelines.catalog.images import ImageModel  # noqa: E402
 from pipelines.families.registry import family_of  # noqa: E402
+from server.catalog.images import ImageModel  # noqa: E402
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

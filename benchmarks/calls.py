@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from benchmarks.bare import bare_pipeline, draw, timed
-from pipelines.catalog.images import Catalog, ImageModel
+from server.catalog.images import Catalog, ImageModel
 from tests.support.harness import Server
 
 ROUNDS = 5

@@ -1,7 +1,7 @@
 """The image job of the benchmarks."""
 
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import Encoding, ImageJob
+from server.catalog.images import ImageModel
 
 
 def bench_job(model: ImageModel, width_px: int, height_px: int, steps: int | None = None) -> ImageJob:

@@ -12,9 +12,9 @@ from functools import partial
 
 from benchmarks.bare import DEVICE, bare_pipeline, draw, timed
 from benchmarks.jobs import bench_job
-from pipelines.catalog.images import ImageModel
 from pipelines.images.engine import ImageEngine
 from pipelines.protocol.images import Failed, ImageJob, Progress
+from server.catalog.images import ImageModel
 
 STEPS = (4, 8, 12, 20)  # of four callers that arrive half a step apart
 BARE_STEPS = (4, 20)

@@ -44,10 +44,10 @@ async def draw(family: str, tier: str) -> None:
     import torch
 
     from benchmarks.jobs import bench_job
-    from pipelines.catalog.images import load_catalog
     from pipelines.device.heap import share_one_arena
     from pipelines.images.engine import ImageEngine
     from pipelines.protocol.images import Finished
+    from server.catalog.images import load_catalog
     from server.settings import Settings
 
     share_one_arena()

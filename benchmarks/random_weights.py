@@ -14,8 +14,8 @@ from transformers import CLIPTextModel
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.networks import flux_pipeline
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import CheckpointSpec, SamplingDefaults
+from server.catalog.images import ImageModel
 from starters.architectures import clip_config, stable_diffusion, tiny_codec, unet
 from starters.tokens import clip_tokenizer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.bare import DEVICE, timed
-from pipelines.catalog.images import ImageModel
+from server.catalog.images import ImageModel
 from tests.support.harness import Server
 
 ROUNDS = 3

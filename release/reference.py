@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.core import TyperGroup
 
-from pipelines.catalog import chat, schema
+from server.catalog import chat, schema
 from server.cli.app import app
 from server.data_folders import REPOSITORY
 from server.settings import PREFIX, Settings
@@ -81,7 +81,7 @@ def catalog_page() -> str:
     lines = [
         "# Catalog files",
         "",
-        NOTE.format(source="pipelines/catalog/schema.py and chat.py"),
+        NOTE.format(source="server/catalog/schema.py and chat.py"),
         "The catalog is the folder `model_configs/` (`DARKROOM_MODEL_CONFIGS`): a TOML file for each checkpoint, and",
         "`catalog.toml`, `chat.toml` and `presets.toml` (width and height of each ratio, by tier). Run",
         "`darkroom reload` after you change a file. If you misspell a key, the error names the nearest one.",

@@ -15,7 +15,7 @@ from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet
 from server.build.services import build_services
 from server.extras import DIALECTS
-from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.catalog.start import catalog_at_start
 from server.housekeeping import (
     follow_cluster,
     leave_others,

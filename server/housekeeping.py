@@ -199,20 +199,22 @@ async def _sweep(services: Services) -> None:
 
 
 async def _sweep_files(services: Services) -> None:
-    settings, ledger, responses = services.settings, services.stores.ledger, services.stores.responses
+    settings, results, responses = services.settings, services.stores.results, services.stores.responses
     max_age_s = settings.responses_keep_days * DAY_S
     await _in_pages(responses, partial(responses.delete_expired, max_age_s, settings.idempotency_s))
     conversations = services.stores.conversations
     await _in_pages(conversations, partial(conversations.delete_expired, max_age_s))
     days = settings.results_keep_days
-    if days is not None and (expired := await _in_pages(ledger, partial(ledger.expire_results, days * DAY_S))):
+    if days is not None and (expired := await _in_pages(results, partial(results.expire, days * DAY_S))):
         log.info("expired results", results=expired)
     removed, storage = 0, services.stores.files
     pages = storage.pages(settings.result_grace_s)
     while (page := await storage.in_thread(next, pages, None)) is not None:
         for start in range(0, len(page), PAGE):
             names = page[start : start + PAGE]
-            known = await ledger.in_reader(ledger.recorded, names) | await responses.in_reader(responses.needed, names)
+            known = await results.in_reader(results.recorded, names) | await responses.in_reader(
+                responses.needed, names
+            )
             known |= await conversations.in_reader(conversations.needed, names)
             unknown = [name for name in names if name not in known]
             await storage.in_thread(storage.delete, unknown)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from server.backends.gateway_link import GatewayLink
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
+from server.flows.catalog.member import CatalogMember
 from server.flows.chat.chats import Chats
 from server.flows.chat.keyed import KeyedChats
 from server.flows.checkpoints import CheckpointManager
-from server.flows.cluster_catalog.member import CatalogMember
 from server.flows.images.idempotency import ImageCalls
 from server.flows.images.jobs import ImageJobs
 from server.flows.images.webhooks import Webhooks

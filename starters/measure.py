@@ -15,8 +15,8 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pipelines.catalog.images import ImageModel, load_catalog
 from pipelines.device.offline import quiet_libraries
+from server.catalog.images import ImageModel, load_catalog
 from starters.measuring.adherence import (
     Case,
     adherence,

@@ -1,13 +1,12 @@
 """API keys, money and stored calls. SQLAlchemy rows never leave this package, and nothing here knows HTTP.
 
 - `db`: the database, SQLite or PostgreSQL; `migrations` makes its tables
-- `tables`, `response_tables`, `conversation_tables`, `operator_tables`: the rows
+- `tables`, `result_tables`, `response_tables`, `conversation_tables`, `operator_tables`: the rows
 - `paging`: pages and periods of lists
 - `keys`: API keys and their limits
 - `copies`: copies of the database while others use it
-- `money`: amounts as integers
-- `ledger`: holds, charges and results
-- `results`: the pictures of a key
+- `ledger`: holds and charges of calls, whatever a call makes
+- `results`: the stored images of calls
 - `usage`: who used what, by key, day and model
 - `report`: balances, charges and the check of the ledger
 - `calls`: the outcome of each image call, and of chats with an Idempotency-Key, for retries

@@ -4,7 +4,7 @@ A call is recorded in the transaction that places its hold, and its result in th
 a crash a call is either charged and replayable, or neither.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page
-from server.accounts.store import Store
+from server.accounts.store import Store, Write
 from server.accounts.tables import CallRow, HoldRow
 
 State = Literal["running", "succeeded", "failed", "cancelled"]
-Write = Callable[[Session], None]  # runs inside the caller's transaction
 
 SERVER_DIED = {
     "message": "The server stopped while it was processing this call; nothing was charged. Please send it again.",

@@ -266,7 +266,7 @@ def newest_schema() -> str:
 
 def table_names() -> set[str]:
     """Of all tables that a database of this version has."""
-    from server.accounts import conversation_tables, operator_tables, response_tables  # noqa: F401  # their tables too
+    from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
     from server.accounts.tables import Base
 
     return {*Base.metadata.tables, "alembic_version"}

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from server.accounts.audit import SERVER, audit
 from server.accounts.db import Database
 from server.accounts.ledger import held_sum
-from server.accounts.money import format_money
 from server.accounts.tables import KeyRow
+from server.money import format_money
 
 PREFIX = "sk-dr-"
 

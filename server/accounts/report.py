@@ -1,32 +1,32 @@
 """The ledger, for the operator: balances, charges, and a check that the tables agree."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from server.accounts.db import PAGE, Database
+from server.accounts.db import Database
 from server.accounts.paging import ALWAYS, Order, Page, Period, month_end, month_start, read_numbered
-from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow, ResultRow
+from server.accounts.tables import EntryRow, HoldRow, KeyMonthRow, KeyRow
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A key's money in 1/10000 CNY. `budget` None is no limit."""
+    """A key's money. `budget_units` None is no limit."""
 
     key_id: str
     name: str
-    budget: int | None
-    spent: int
-    held: int
+    budget_units: int | None
+    spent_units: int
+    held_units: int
 
     @property
-    def available(self) -> int | None:
+    def available_units(self) -> int | None:
         """What the key may still spend; None is no limit."""
-        return None if self.budget is None else self.budget - self.spent - self.held
+        return None if self.budget_units is None else self.budget_units - self.spent_units - self.held_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Entry:
     call_id: str
     key_id: str
     model: str
-    amount: int
+    amount_units: int
     created_at: datetime
 
 
@@ -79,37 +79,31 @@ def last_charges(database: Database) -> dict[str, float]:
         return {model: float(at) for model, at in session.execute(query)}
 
 
-def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
-    """One line for each inconsistency; none when the ledger is clean. `stored` says whether a result's file exists."""
+def check(database: Database) -> list[str]:
+    """Return one line for each inconsistency of the ledger; none when it is clean."""
     no_entry = ~select(EntryRow.id).where(EntryRow.call_id == HoldRow.call_id).exists()
-    no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
     captured, void = HoldRow.state == "captured", HoldRow.state == "void"
     with database.read() as session:
         expired = (HoldRow.state == "held") & (HoldRow.lease_until < database.lease_now(session))
         problems = [
-            *_call_problems(session, captured & no_entry, "is captured and has no entry"),
-            *_call_problems(session, captured & no_result, "is captured and has no result"),
-            *_call_problems(session, void & ~no_entry, "is void and has an entry"),
-            *_call_problems(session, void & ~no_result, "is void and has results"),
-            *_call_problems(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
-            *_call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
-            *_call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
+            *call_problems(session, captured & no_entry, "is captured and has no entry"),
+            *call_problems(session, void & ~no_entry, "is void and has an entry"),
+            *call_problems(session, (HoldRow.state == "held") & ~no_entry, "is still held and has an entry"),
+            *call_problems(session, expired, "is held past its lease; a running server voids it within a minute"),
             *_wrong_amounts(session),
             *_wrong_totals(session),
             *_orphans(session),
         ]
-        if stored is not None:
-            names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).yield_per(PAGE)
-            problems += [f"result {name} has no file" for name in names if not stored(name)]
     problems += [
-        f"key {balance.key_id} is over its budget by {-balance.available}"
+        f"key {balance.key_id} is over its budget by {-balance.available_units}"
         for balance in balances(database)
-        if balance.available is not None and balance.available < 0
+        if balance.available_units is not None and balance.available_units < 0
     ]
     return problems
 
 
-def _call_problems(session: Session, condition: ColumnElement[bool], problem: str) -> list[str]:
+def call_problems(session: Session, condition: ColumnElement[bool], problem: str) -> list[str]:
+    """Return a line for each call whose hold meets the condition."""
     return [f"call {call_id} {problem}" for call_id in session.scalars(select(HoldRow.call_id).where(condition))]
 
 
@@ -155,10 +149,9 @@ def charged_months(session: Session) -> Iterator[float]:
 
 
 def _orphans(session: Session) -> list[str]:
-    """Entries and results without a hold. Foreign keys forbid them, but a copied or edited database may have some."""
-    problems = []
-    for table, what in ((EntryRow, "an entry"), (ResultRow, "a result")):
-        unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == table.call_id).exists()
-        orphans = session.scalars(select(table.call_id).where(unknown))
-        problems += [f"call {call_id} has {what} and no hold" for call_id in orphans]
-    return problems
+    """Return the entries without a hold. A foreign key forbids them, but a copied or edited database may have some."""
+    unknown = ~select(HoldRow.call_id).where(HoldRow.call_id == EntryRow.call_id).exists()
+    return [
+        f"call {call_id} has an entry and no hold"
+        for call_id in session.scalars(select(EntryRow.call_id).where(unknown))
+    ]

@@ -11,14 +11,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, literal, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.calls import Write
 from server.accounts.conversations import add_rounds
 from server.accounts.db import PAGE, Database
 from server.accounts.gateways import live_owners
 from server.accounts.paging import Page, read_page
 from server.accounts.response_items import Side, StoredItem
 from server.accounts.response_tables import FileRow, ItemRow, ResponseRow
-from server.accounts.store import Store
+from server.accounts.store import Store, Write
 
 RUNNING = ("queued", "in_progress")
 MAX_FINGERPRINT_MATCHES = 50  # responses with one fingerprint that are read

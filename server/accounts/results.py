@@ -1,19 +1,34 @@
-"""A key's stored pictures: what they were made from, by page, and deleted."""
+"""The stored images of calls: recorded with their charge, found, listed, deleted, and checked against the ledger."""
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.db import PAGE
+from server.accounts.db import PAGE, Database
 from server.accounts.paging import ALWAYS, Page, Period, read_page
-from server.accounts.store import Store
-from server.accounts.tables import HoldRow, ResultRow
+from server.accounts.report import call_problems
+from server.accounts.result_tables import ResultRow
+from server.accounts.store import Store, Write
+from server.accounts.tables import HoldRow
 
+CALL_PREFIX = "img_"  # of the ids of the calls that make images
 FORGOTTEN = {"seed": None, "prompt": None, "parameters": None, "parents": None}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """A finished image whose file is on disk and synced."""
+
+    name: str
+    media_type: str
+    width_px: int
+    height_px: int
+    size_bytes: int
+    sha256: str
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +78,33 @@ class ResultFilter:
 
 
 class ResultStore(Store):
-    """Reads the pictures of keys, and marks them as deleted: a sweep removes their files."""
+    """Records and reads stored images, and marks them as deleted: a sweep removes their files."""
+
+    def record_write(self, call_id: str, results: Sequence[StoredResult]) -> Write:
+        """Return the write that records a call's images, for the transaction that charges it."""
+
+        def write(session: Session) -> None:
+            key_id, now = session.get_one(HoldRow, call_id).key_id, self._database.clock.now()
+            for result in results:
+                session.add(ResultRow(**asdict(result), call_id=call_id, key_id=key_id, created_at=now))
+
+        return write
+
+    def find_file(self, name: str) -> StoredResult | None:
+        """Return the record of an image, whosever it is; None if there is none, or its file was deleted."""
+        with self._database.read() as session:
+            row = session.get(ResultRow, name)
+        if row is None or row.deleted_at is not None:
+            return None
+        return StoredResult(
+            row.name, row.media_type, row.width_px, row.height_px, row.size_bytes, row.sha256, row.position
+        )
+
+    def recorded(self, names: Collection[str]) -> set[str]:
+        """Return which of these files have a record and must not be deleted."""
+        with self._database.read() as session:
+            kept = (ResultRow.name.in_(names), ResultRow.deleted_at.is_(None))
+            return set(session.scalars(select(ResultRow.name).where(*kept)))
 
     def page(self, wanted: ResultFilter, page: Page) -> list[Result]:
         """And one more than the page has room for if there are more. Raises UnknownEntry."""
@@ -96,9 +137,19 @@ class ResultStore(Store):
         """Forget a picture, and what it was made from; its charge stays. False if there is none."""
         row = ResultRow
         mine = (row.name == name, row.key_id == key_id, row.deleted_at.is_(None))
-        values = {**FORGOTTEN, "deleted_at": time.time()}
+        values = {**FORGOTTEN, "deleted_at": self._database.clock.now()}
         with self._database.write() as session:
             return session.scalar(update(row).where(*mine).values(**values).returning(row.name)) is not None
+
+    def expire(self, max_age_s: float, limit: int = PAGE) -> int:
+        """Mark results older than this as deleted, so that a sweep removes their files. Their charges stay. Returns how
+        many; if as many as `limit`, there may be more."""
+        row, clock = ResultRow, self._database.clock
+        page = select(row.name).where(row.created_at < clock.cautious() - max_age_s, row.deleted_at.is_(None))
+        statement = update(row).where(row.name.in_(page.order_by(row.created_at).limit(limit)))
+        with self._database.write() as session:
+            statement = statement.values(deleted_at=clock.now())
+            return len(session.scalars(statement.returning(row.name)).all())
 
     def forget_origins(self, limit: int = PAGE) -> int:
         """Remove prompts and parameters that were kept before; returns how many. If as many as `limit`, there may be
@@ -107,6 +158,28 @@ class ResultStore(Store):
         with self._database.write() as session:
             forgotten = update(ResultRow).where(ResultRow.name.in_(page)).values(**FORGOTTEN)
             return len(session.scalars(forgotten.returning(ResultRow.name)).all())
+
+
+def check(database: Database, stored: Callable[[str], bool] | None = None) -> list[str]:
+    """Return one line for each image call whose results disagree with the ledger, and for each result without a file.
+    `stored` says whether a file exists."""
+    no_result = ~select(ResultRow.name).where(ResultRow.call_id == HoldRow.call_id).exists()
+    of_images = HoldRow.call_id.startswith(CALL_PREFIX, autoescape=True)
+    no_hold = ~select(HoldRow.call_id).where(HoldRow.call_id == ResultRow.call_id).exists()
+    with database.read() as session:
+        problems = [
+            *call_problems(
+                session, of_images & (HoldRow.state == "captured") & no_result, "is captured and has no result"
+            ),
+            *call_problems(session, (HoldRow.state == "void") & ~no_result, "is void and has results"),
+            *call_problems(session, (HoldRow.state == "held") & ~no_result, "is still held and has results"),
+        ]
+        orphans = session.scalars(select(ResultRow.call_id).where(no_hold))
+        problems += [f"call {call_id} has a result and no hold" for call_id in orphans]
+        if stored is not None:
+            names = session.scalars(select(ResultRow.name).where(ResultRow.deleted_at.is_(None))).yield_per(PAGE)
+            problems += [f"result {name} has no file" for name in names if not stored(name)]
+    return problems
 
 
 def write_origins(session: Session, origins: Mapping[str, Origin], sent: SentPictures) -> None:

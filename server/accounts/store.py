@@ -1,6 +1,12 @@
 """What stores have in common: blocking methods, which an event loop runs in the database's threads."""
 
+from collections.abc import Callable
+
+from sqlalchemy.orm import Session
+
 from server.accounts.db import Database
+
+Write = Callable[[Session], None]  # runs inside another store's transaction
 
 
 class Store:

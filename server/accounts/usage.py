@@ -13,7 +13,8 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from server.accounts.db import Database
 from server.accounts.paging import ALWAYS, Period, month_start
-from server.accounts.tables import ChatUsageRow, EntryRow, KeyMonthRow, KeyRow, ResultRow
+from server.accounts.result_tables import ResultRow
+from server.accounts.tables import ChatUsageRow, EntryRow, KeyMonthRow, KeyRow
 
 Grouping = Literal["key", "day", "month", "model"]
 GROUPINGS: tuple[Grouping, ...] = ("key", "day", "month", "model")

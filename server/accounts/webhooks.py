@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from server.accounts.calls import CallRecord, Write, call_record
-from server.accounts.store import Store
+from server.accounts.calls import CallRecord, call_record
+from server.accounts.store import Store, Write
 from server.accounts.tables import CallRow, HoldRow, WebhookRow
 
 CLAIM_S = 120.0  # longer than a delivery may take: then another server may try

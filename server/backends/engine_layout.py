@@ -26,10 +26,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalog.toml import Strict, error_at, read_toml
 from pipelines.protocol.messages import DeviceChoice
 from server.backends.gpus import Gpu
 from server.backends.worker_heap import heap_on_cpu
+from server.catalog.toml import Strict, error_at, read_toml
 from server.errors import StartError
 
 DeviceName = Annotated[str, Field(pattern=r"^(cpu|cuda:\d+|(GPU|MIG)-[0-9a-fA-F-]+)$")]

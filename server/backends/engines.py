@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.images import Catalog
 from pipelines.catalog.memory import CHAT_CACHE_SHARE, host_memory_bytes, weights_budget, worker_bytes
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.classify import ClassifierSpec, ClassifyEvent, ClassifyJob
@@ -22,6 +21,7 @@ from server.backends.image_upstream.drawing import UpstreamDrawing
 from server.backends.image_upstream.wire import UpstreamLauncher
 from server.backends.upstream import UpstreamClient
 from server.backends.wire import Launcher
+from server.catalog.images import Catalog
 from server.errors import StartError
 from server.settings import Settings
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from pipelines.catalog.checkpoint_files import CheckpointError, estimate_bytes
 from pipelines.catalog.estimate import FIRST_UNIT_S, work_units
-from pipelines.catalog.images import MAX_REFERENCES, Catalog
 from pipelines.catalog.weights import WeightsKey, weights_key
 from pipelines.protocol.images import CheckpointSpec, Event, ImageJob
 from pipelines.protocol.messages import Abilities, CheckpointState, Spec
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.job_events import JobEvents
 from server.backends.placement import Demand, Placement, place
+from server.catalog.images import MAX_REFERENCES, Catalog
 
 ImageHost = EngineHost[ImageJob, Event]
 FIRST_LOAD_S = 20.0  # assumed for loading a checkpoint until it has been loaded

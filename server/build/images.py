@@ -22,7 +22,7 @@ def build_admission(parts: Parts) -> Admission:
         RateLimiter(parts.running, engines.chat, stores.claims, settings.max_running_per_key),
         Moderator(parts.served.policy, engines.classify, stores.database, parts.telemetry.metrics),
         ReferenceLoader(
-            stores.ledger,
+            stores.results,
             stores.files,
             engines.decoders,
             fetch=settings.fetch,

@@ -6,12 +6,12 @@ from server.backends.gateway_link import GatewayLink
 from server.build.parts import Parts
 from server.flows.admission import Admission
 from server.flows.call_recording import CallRecorder
-from server.flows.catalog_edit import EditHistory
-from server.flows.catalog_switch import CatalogSwitch
-from server.flows.catalog_update import CatalogUpdater, FileCatalogUpdater
+from server.flows.catalog.cluster import ClusterCatalogUpdater
+from server.flows.catalog.edit import EditHistory
+from server.flows.catalog.member import CatalogMember
+from server.flows.catalog.switch import CatalogSwitch
+from server.flows.catalog.update import CatalogUpdater, FileCatalogUpdater
 from server.flows.checkpoints import CheckpointManager
-from server.flows.cluster_catalog.member import CatalogMember
-from server.flows.cluster_catalog.update import ClusterCatalogUpdater
 from server.flows.operators.policy import PolicyAdmin
 from server.flows.operators.queue import JobQueue, worker_reports
 from server.flows.operators.swaps import CatalogJobs

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from pipelines.catalog.images import Catalog
 from server.accounts.call_log import CallLog
 from server.accounts.calls import CallStore
 from server.accounts.claims import ClaimStore
@@ -23,6 +22,7 @@ from server.backends.engines import build_engines
 from server.backends.fleet import Fleet
 from server.backends.open_storage import open_storage
 from server.backends.upstream import UpstreamClient
+from server.catalog.images import Catalog
 from server.errors import StartError
 from server.moderation.policy import PolicyError, load_policy
 from server.parts import Engines, Running, Served, Stores, Telemetry
@@ -88,7 +88,8 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
     database, owner = Database(settings.database_url), uuid.uuid4().hex
     ledger = Ledger(database, owner=owner, lease_s=settings.lease_s, crash_hook=crash_points.hit)
     responses, conversations = ResponseStore(database, owner), ConversationStore(database)
-    naming = (ledger.recorded, responses.needed, conversations.needed)  # records of files
+    results = ResultStore(database)
+    naming = (results.recorded, responses.needed, conversations.needed)  # records of files
     return Stores(
         database=database,
         gateways=GatewayStore(database, owner, settings.gateway_url, settings.lease_s),
@@ -98,7 +99,7 @@ def _build_stores(settings: Settings, crash_points: CrashPoints) -> Stores:
         responses=responses,
         conversations=conversations,
         call_log=CallLog(database),
-        results=ResultStore(database),
+        results=results,
         webhooks=WebhookStore(database),
         console_sessions=ConsoleSessions(database),
         files=open_storage(settings.pictures, lambda name: any(find([name]) for find in naming)),

@@ -4,7 +4,7 @@ from server.build.chats import build_chats
 from server.build.images import build_admission, build_creator, build_images
 from server.build.operations import build_operations
 from server.build.parts import build_parts
-from server.flows.cluster_catalog.start import StartCatalog
+from server.flows.catalog.start import StartCatalog
 from server.services import Services
 from server.settings import Settings
 

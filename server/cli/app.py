@@ -181,7 +181,7 @@ def ledger(
 ) -> None:
     """Show balances, charges and chat tokens, or check the ledger for errors. --json and --csv print the charges
     alone."""
-    from server.accounts import report
+    from server.accounts import report, results
     from server.backends.open_storage import open_storage
     from server.cli.printing import show, show_rows
     from server.cli.reports import find_key_id
@@ -199,7 +199,7 @@ def ledger(
         if not (as_json or as_csv):
             show(tokens_table(database, key_id))
         return
-    problems = report.check(database, open_storage(settings.pictures).exists)
+    problems = report.check(database) + results.check(database, open_storage(settings.pictures).exists)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:

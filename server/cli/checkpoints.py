@@ -54,7 +54,7 @@ def add(
     """Write its catalog file, with values found in the checkpoint, and the SHA-256 sums of its files."""
     from typing import cast, get_args
 
-    from pipelines.catalog.sizes import Tier
+    from server.catalog.sizes import Tier
 
     listed = [tier.strip().upper() for tier in tiers.split(",")]
     if unknown := [tier for tier in listed if tier not in get_args(Tier)]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from pipelines.catalog.images import Catalog
     from server.accounts.db import Database
+    from server.catalog.images import Catalog
     from server.settings import Settings
 
 
@@ -36,7 +36,7 @@ def open_database(settings: "Settings") -> "Database":
 
 def read_catalog(settings: "Settings") -> "Catalog":
     """Return the catalog that the settings name. Raises StartError."""
-    from pipelines.catalog.images import CatalogError, load_catalog
+    from server.catalog.images import CatalogError, load_catalog
     from server.errors import StartError
 
     try:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from server.flows.cluster_catalog.files import TellRead
+from server.flows.catalog.files import TellRead
 
 TENTHS = 10
 

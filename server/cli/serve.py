@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.catalog.images import Catalog, CatalogError
 from server.accounts.db import Database
 from server.accounts.keys import create_key, has_keys
 from server.app import create_app
+from server.catalog.images import Catalog, CatalogError
 from server.cli.cluster.token import derive
 from server.cli.connection_limits import (
     ConnectionLimits,
@@ -31,7 +31,7 @@ from server.cli.http_protocol import IDLE_S, protocol_class
 from server.cli.reading import reading_shown
 from server.data_folders import write_starters
 from server.errors import StartError
-from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.catalog.start import catalog_at_start
 from server.flows.operators.doctor import port_problem
 from server.housekeeping import DatabaseInUse, HomeInUse, lock_database, lock_home, make_private
 from server.services import Services

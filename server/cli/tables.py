@@ -11,11 +11,11 @@ from pipelines.protocol.images import CheckpointSpec
 from server.accounts import report
 from server.accounts.chat_usage import list_chat_usage
 from server.accounts.db import Database
-from server.accounts.money import format_money
 from server.cli.environment import read_catalog
 from server.cli.printing import add_row
 from server.flows.operators.periods import read_period
 from server.flows.operators.reports import key_names, ledger_entries
+from server.money import format_money
 from server.settings import Settings
 
 MODEL_HEADINGS = {
@@ -32,7 +32,7 @@ def model_rows(settings: Settings, readiness: Mapping[str, Any]) -> list[dict[st
         {
             "model": model.name,
             "tier": model.tier,
-            "price": format_money(model.price),
+            "price": format_money(model.price_units),
             "group": model.group,
             "checkpoint": _checkpoint(model.checkpoint),
             "state": _state(model.checkpoint, states),
@@ -68,8 +68,19 @@ def balances_table(database: Database, key_id: str | None) -> Table:
     table = Table("Key", "Name", "Budget", "Spent", "Held", "Available", title="Balances (CNY)")
     for row in report.balances(database):
         if key_id in {None, row.key_id}:
-            limits = ["no limit" if amount is None else format_money(amount) for amount in (row.budget, row.available)]
-            add_row(table, row.key_id, row.name, limits[0], format_money(row.spent), format_money(row.held), limits[1])
+            limits = [
+                "no limit" if amount is None else format_money(amount)
+                for amount in (row.budget_units, row.available_units)
+            ]
+            add_row(
+                table,
+                row.key_id,
+                row.name,
+                limits[0],
+                format_money(row.spent_units),
+                format_money(row.held_units),
+                limits[1],
+            )
     return table
 
 

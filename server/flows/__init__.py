@@ -6,6 +6,6 @@
 - `rate_limits`: how many calls a key may have at once and start in a minute
 - `retries`: what a request says of earlier attempts, and which errors a retry gets again
 - `fingerprint`: when two requests are equal, to match retries
-- `catalog_update`: another checkpoint or catalog in a running server
+- `catalog/`: another checkpoint or catalog in a running server, or in all of several
 - `images/`, `chat/`, `responses/`: the flows of each resource; responses are built on the other two
 """

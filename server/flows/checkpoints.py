@@ -15,16 +15,16 @@ from pipelines.catalog.base_search import find_bases, is_whole, loads_whole, nea
 from pipelines.catalog.checkpoint_files import SINGLE_FILES, find_snapshot
 from pipelines.catalog.folder_problems import HUB_CACHE, similar_names
 from pipelines.catalog.hub_cache import cache_of, delete, shortened
-from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from pipelines.catalog.inspection import Inspection, inspect_checkpoint
 from pipelines.catalog.manifest import Checked, manifest_of, verify, write_manifest
-from pipelines.catalog.new_file import NewModel, catalog_text, name_for
-from pipelines.catalog.sizes import Tier
 from pipelines.catalog.suggestion import Setting, Suggestion, suggest
 from pipelines.protocol.images import CheckpointSpec
-from server.accounts.money import format_money
+from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
+from server.catalog.new_file import NewModel, catalog_text, name_for
+from server.catalog.sizes import Tier
 from server.errors import BadRequest, NotFound
-from server.flows.catalog_edit import SettingChange
+from server.flows.catalog.edit import SettingChange
+from server.money import format_money
 
 NOISE = "sampling.scheduler_config"
 
@@ -340,7 +340,7 @@ def _family_of(catalog: Catalog, conditioning: str) -> str:
 
 def _price_of(catalog: Catalog, family: str, tier: Tier) -> str:
     """What the family's models of this tier cost, the most of them. Raises BadRequest if there are none."""
-    prices = [m.price for m in catalog.models.values() if (m.checkpoint.family, m.tier) == (family, tier)]
+    prices = [m.price_units for m in catalog.models.values() if (m.checkpoint.family, m.tier) == (family, tier)]
     if not prices:
         message = f"Family '{family}' has no {tier} model whose price could be taken: give the price of a call."
         raise BadRequest(message, param="price")

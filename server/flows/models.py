@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import TypeVar
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import Catalog, ImageModel
+from server.catalog.chat import ChatModel
+from server.catalog.images import Catalog, ImageModel
 from server.errors import BadRequest, Forbidden, NotFound
 
 ServedModel = TypeVar("ServedModel", ImageModel, ChatModel)

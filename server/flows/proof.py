@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.images import Catalog
 from pipelines.catalog.suggestion import suggested_spec
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Sampling
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
+from server.catalog.images import Catalog
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog

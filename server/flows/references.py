@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pipelines.protocol.images import Picture
-from server.accounts.ledger import Ledger
+from server.accounts.results import ResultStore
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
 from server.backends.decoding.pool import DecoderFailed, DecoderPool
@@ -67,9 +67,9 @@ class ReferenceLoader:
     """
 
     def __init__(
-        self, ledger: Ledger, storage: Storage, decoders: DecoderPool, *, fetch: bool, fetch_timeout_s: float
+        self, results: ResultStore, storage: Storage, decoders: DecoderPool, *, fetch: bool, fetch_timeout_s: float
     ) -> None:
-        self._ledger = ledger
+        self._results = results
         self._storage = storage
         self._decoders = decoders
         self._fetch = fetch
@@ -130,7 +130,7 @@ class ReferenceLoader:
             name = urlsplit(source).path.rpartition("/")[2]
         except ValueError:
             return source  # not a URL: the download reports that
-        found = await self._ledger.in_reader(self._ledger.find_result, name)
+        found = await self._results.in_reader(self._results.find_file, name)
         return source if found is None else StoredPicture(name)
 
     def _turn(self, key_id: str, source: Source) -> AbstractAsyncContextManager[None]:

@@ -11,10 +11,10 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.accounts.money import format_money
 from server.errors import ApiError, EngineFailure, StorageFailed
 from server.http.dialect import dialects_of, request_id_headers
 from server.http.errors import ERROR_CODE, send_error
+from server.money import format_money
 from server.telemetry.call_trace import CLIENT_LEFT, CallTrace, begin_trace
 from server.telemetry.metrics import Metrics
 from server.telemetry.tracing import RequestSpan, Tracing

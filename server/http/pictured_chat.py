@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import Catalog, ImageModel
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
+from server.catalog.images import Catalog, ImageModel
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.parse import custom_names
 from server.flows.field_names import renamed_fields

@@ -29,8 +29,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pipelines.catalog.toml import Strict, read_toml
 from pipelines.protocol.classify import ClassifierSpec, Reads
+from server.catalog.toml import Strict, read_toml
 from server.errors import StartError
 from server.moderation.matching import Expression, SearchedTexts
 from server.moderation.normalisation import skeleton

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 
-from server.accounts.ledger import StoredResult
+from server.accounts.results import StoredResult
 from server.backends.storage import Storage
 from server.errors import NotFound
 from server.flows.thumbnails import MEDIA_TYPE, WIDTHS_PX
@@ -60,7 +60,7 @@ async def show_result(name: Name, request: Request, services: ServicesDep, w: Wi
     the picture.
     """
     width = read_width(w) if w is not None else None
-    record = await services.stores.ledger.in_reader(services.stores.ledger.find_result, name)
+    record = await services.stores.results.in_reader(services.stores.results.find_file, name)
     if record is None:
         raise NotFound(f"There is no picture '{name}' here; it may have been deleted.", code="result_not_found")
     if width is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from server.errors import NotFound
-from server.flows.cluster_catalog.member import CatalogMember, Proposal
+from server.flows.catalog.member import CatalogMember, Proposal
 from server.flows.operators.gateways import describe_gateways
 from server.http.body_limit import body_lease
 from server.http.deps import FORWARDED, ServicesDep

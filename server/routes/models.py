@@ -6,18 +6,18 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import MAX_REFERENCES, ImageModel
-from pipelines.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from pipelines.protocol.images import Control
 from pipelines.protocol.messages import Abilities
-from server.accounts.money import format_money
+from server.catalog.chat import ChatModel
+from server.catalog.images import MAX_REFERENCES, ImageModel
+from server.catalog.sizes import GRID_PX, MAX_AREA_PX, MAX_SIDE_PX, MIN_AREA_PX, MIN_SIDE_PX
 from server.errors import NotFound
 from server.flows.images.controls import offered_controls
 from server.flows.images.request import offered_loras, offered_schedulers, reference_limit
 from server.flows.models import unknown_model
 from server.http.deps import Caller, ServicesDep
 from server.http.openapi import errors
+from server.money import format_money
 from server.schemas.images import MAX_PROMPT, MAX_STEPS
 from server.schemas.models import Architecture, ChatCard, ControlCard, ImageLimits, Modality, ModelCard, ModelList
 from server.services import Services
@@ -103,7 +103,7 @@ def _image_card(model: ImageModel, services: Services) -> ModelCard:
             max_side_px=MAX_SIDE_PX,
             side_multiple=GRID_PX,
         ),
-        price=format_money(model.price),
+        price=format_money(model.price_units),
     )
 
 

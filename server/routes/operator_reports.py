@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 
-from server.accounts import report
+from server.accounts import report, results
 from server.accounts.audit import AuditFilter, list_changes
 from server.accounts.paging import Page
 from server.accounts.refusals import list_refusals
@@ -101,7 +101,8 @@ async def check_ledger(services: ServicesDep) -> LedgerCheck:
     Checks that charges, holds, results and their files agree.
     """
     database = services.stores.database
-    problems = await database.in_reader(report.check, database, services.stores.files.exists)
+    problems = await database.in_reader(report.check, database)
+    problems += await database.in_reader(results.check, database, services.stores.files.exists)
     return LedgerCheck(clean=not problems, problems=problems)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipelines.catalog.sizes import Tier
+from server.catalog.sizes import Tier
 from server.schemas.answer import Answer
 from server.schemas.validation import AMOUNT
 

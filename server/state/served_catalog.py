@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pipelines.catalog.images import Catalog
+from server.catalog.images import Catalog
 
 
 class ServedCatalog:

@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 from pipelines.catalog.conditioning import find_task
-from pipelines.catalog.images import ImageModel
 from pipelines.families.task import Task
 from pipelines.images.denoising.previews import PreviewMap
 from pipelines.images.drawing.pipeline import PicturePipeline
@@ -16,6 +15,7 @@ from pipelines.images.loading.checkpoint import Checkpoint
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.images.scheduling.batching import Row
 from pipelines.protocol.images import Encoding, ImageJob, Picture
+from server.catalog.images import ImageModel
 from starters.measuring.adherence import Case
 from starters.world.render import render
 from starters.world.scene import sample_scene

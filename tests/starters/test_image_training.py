@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from pipelines.catalog.images import load_catalog
 from pipelines.images.loading.load import load_checkpoint
 from pipelines.protocol.images import CheckpointSpec
+from server.catalog.images import load_catalog
 from starters.architectures import TRAINED_LAYERS, alpha_codec, beta, beta_codec, beta_transformer
 from starters.training.average_codec import REDUCTION, average_latents, init_average_codec
 from starters.training.dataset import train_scene

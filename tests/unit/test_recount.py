@@ -10,7 +10,9 @@ from benchmarks.recount import Books, ReadPicture, from_folder, read_books, reco
 from server.accounts.calls import CallId, CallStore
 from server.accounts.db import Database
 from server.accounts.keys import create_key
-from server.accounts.ledger import BilledCall, Ledger, StoredResult
+from server.accounts.ledger import BilledCall, Ledger
+from server.accounts.results import StoredResult
+from tests.unit.accounts.helpers import capture
 
 NAME = "0" * 32 + ".png"
 PICTURE = {"call_id": "c1", "name": NAME, "sha256": hashlib.sha256(b"pixels").hexdigest()}
@@ -65,9 +67,9 @@ def test_the_books_are_read_from_the_database(tmp_path: Path) -> None:
     ledger, store = Ledger(database, "me"), CallStore(database, "me", 60)
     for call_id in ("c1", "c2"):
         call = CallId(call_id, key.id, "images.generations", "print", f"key of {call_id}")
-        ledger.hold(BilledCall(call_id, key.id, "images.generations", "alpha", 1000), store.begin_write(call))
+        ledger.hold(BilledCall(call_id, key.id, "images.generations", "alpha", 1000), [store.begin_write(call)])
     stored = StoredResult(NAME, "image/png", 8, 8, 6, PICTURE["sha256"], 0)
-    ledger.capture("c1", [stored], store.success_write("c1", {}, delivered=True))
+    capture(ledger, "c1", [stored], store.success_write("c1", {}, delivered=True))
     found = read_books(f"sqlite:///{tmp_path / 'darkroom.db'}")
     database.dispose()
     assert [(charge["call_id"], charge["idempotency_key"]) for charge in found.charges] == [("c1", "key of c1")]

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from server.accounts import conversation_tables, operator_tables, response_tables  # noqa: F401  # their tables too
+from server.accounts import conversation_tables, operator_tables, response_tables, result_tables  # noqa: F401
 from server.accounts.tables import Base
 
 context.configure(

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import CatalogError
 from pipelines.catalog.memory import host_memory_bytes
 from server.accounts.catalogs import CatalogContent
 from server.backends.gpus import list_gpus
+from server.catalog.images import CatalogError
 from server.errors import StartError
-from server.flows.cluster_catalog.files import TellRead, compare_sums, parse, weight_sums
+from server.flows.catalog.files import TellRead, compare_sums, parse, weight_sums
 from server.settings import Settings
 
 MIB = 2**20

@@ -22,8 +22,8 @@ from pydantic_core import PydanticCustomError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from pipelines.catalog.toml import Strict, error_at, read_toml
 from server.backends.cluster.roster import EngineDevice, EngineKind
+from server.catalog.toml import Strict, error_at, read_toml
 from server.errors import StartError
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]

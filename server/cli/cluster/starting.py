@@ -11,9 +11,9 @@ from rich.console import Console
 from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipelines.catalog.images import CatalogError
 from server.accounts.db import Database
 from server.backends.open_storage import open_storage
+from server.catalog.images import CatalogError
 from server.cli.cluster.box import Box, compare_weights, examine_box, memory_labels
 from server.cli.cluster.config import ClusterConfig, read_config
 from server.cli.cluster.layout import HEAD, NODE
@@ -33,7 +33,7 @@ from server.cli.environment import read_catalog
 from server.cli.reading import reading_shown
 from server.cli.serve import create_first_key, create_webhook_secret, require_checkpoints
 from server.errors import DatabaseBusy, StartError, StorageFailed
-from server.flows.cluster_catalog.start import catalog_at_start
+from server.flows.catalog.start import catalog_at_start
 from server.settings import Settings
 
 READY_LIMIT_S = 600.0

@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import Catalog, ImageModel
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
+from server.catalog.images import Catalog, ImageModel
 from server.dialects.gemini import examples
 from server.dialects.gemini.answers import GeminiCard, GeminiCards, GeminiError, GenerateAnswer, TotalTokens
 from server.dialects.gemini.errors import error_answer

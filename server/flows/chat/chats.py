@@ -5,9 +5,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatSpec, ReasoningDelta, TextDelta, ToolCallDelta
 from server.backends.upstream import UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.flows.chat.events import AnswerEvent, RawItem
 from server.flows.chat.local_source import LocalSource
 from server.flows.chat.source import Chat, ChatCall, ChatParts, ChatSource

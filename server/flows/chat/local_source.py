@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatSpec, CountJob
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest
 from server.flows.chat.completion import CompletionHead, CompletionWriter, new_completion_id
 from server.flows.chat.events import AnswerEvent

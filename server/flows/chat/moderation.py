@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
 from server.accounts.keys import Key
+from server.catalog.chat import ChatModel
 from server.flows.moderation import ModerationContext
 from server.schemas.validation import check_text_length, iter_strings
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatJob, ChatSampling, ChatSpec, JsonFormat, Message
 from pipelines.protocol.images import Picture
+from server.catalog.images import Catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
 

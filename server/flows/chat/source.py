@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent
 from server.accounts.keys import Key
 from server.backends.upstream import UpstreamClient
+from server.catalog.chat import ChatModel
 from server.flows.chat.completion import CompletionWriter
 from server.flows.chat.events import AnswerEvent
 from server.flows.chat.request import ChatRequest

@@ -7,10 +7,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import Admitted, ChatEvent, ChatFinished, ChatUsage, ChoiceFinished
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import EngineFailure
 from server.flows.chat.completion import CompletionHead, CompletionWriter
 from server.flows.chat.events import AnswerEvent, RawItem

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import Control, ControlInput
 from pipelines.protocol.messages import Abilities, ControlledWith
+from server.catalog.images import ImageModel
 from server.errors import BadRequest
 from server.flows.references import DecodedPicture, Reference
 

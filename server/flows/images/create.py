@@ -13,17 +13,16 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy.orm import Session
 
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import EncodedImage, Failed, Finished, ImageJob, Started
-from server.accounts.calls import Write
 from server.accounts.keys import Key
-from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, StoredResult
-from server.accounts.money import UNITS_PER_CNY, format_money
+from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget
+from server.accounts.results import StoredResult
+from server.accounts.store import Write
 from server.backends.engine_host import QueueFull
 from server.backends.fleet import Fleet
 from server.backends.signing import PictureSigner
+from server.catalog.images import ImageModel
 from server.errors import (
     ApiError,
     BadImageRequest,
@@ -43,6 +42,7 @@ from server.flows.images.time_limit import check_time
 from server.flows.models import find_image_model
 from server.flows.moderation import ModerationContext, Moderator
 from server.flows.references import ReferenceLoader
+from server.money import UNITS_PER_CNY, format_money
 from server.parts import Running, Stores, Telemetry
 from server.state.active_calls import ActiveCall
 from server.state.background_tasks import run_to_completion
@@ -102,6 +102,7 @@ class ImageCreator:
         self._moderator = drawn_by.moderator
         self._rules = rules
         self._ledger = stores.ledger
+        self._results = stores.results
         self._call_store = stores.calls
         self._webhooks = stores.webhooks
         self._storage = stores.files
@@ -139,7 +140,7 @@ class ImageCreator:
         with self._backlog.reserve(job, call):
             try:
                 await self._hold(
-                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price), call, request.webhook
+                    BilledCall(job.id, key.id, request.endpoint, model.name, model.price_units), call, request.webhook
                 )
                 self._telemetry.crash_points.hit("after-hold")
                 finished = await self._draw(job, model.name, call, shape_of(request, model, job))
@@ -152,7 +153,9 @@ class ImageCreator:
                 if self._rules.keep_prompts:
                     made_from = await asyncio.to_thread(sent_pictures, request)
                     extras.append(partial(origins_write, request, job, finished, made_from))
-                result = await self._to_captured(call, self._store_and_capture(call, finished, to_result, extras))
+                result = await self._to_captured(
+                    call, self._store_and_capture(call, model.price_units, finished, to_result, extras)
+                )
             except BaseException as error:
                 await run_to_completion(self._void(model, call, error))
                 raise
@@ -171,15 +174,15 @@ class ImageCreator:
             writes.append(self._webhooks.begin_write(call.call_id, webhook))
         running.recorded = True
         try:
-            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, _all(writes)))
+            await run_to_completion(self._ledger.in_writer(self._ledger.hold, call, writes))
         except Exception as error:
             running.recorded = isinstance(error, DatabaseBusy) and error.began and not error.undone
             if not isinstance(error, InsufficientBudget):
                 raise
             budget, left = ("monthly budget", "are left this month") if error.monthly else ("budget", "are left")
             raise QuotaExceeded(
-                f"This key's {budget} does not cover the call: {format_money(error.available)} CNY {left} and "
-                f"{call.model} costs {format_money(error.price)} CNY."
+                f"This key's {budget} does not cover the call: {format_money(error.available_units)} CNY {left} and "
+                f"{call.model} costs {format_money(error.price_units)} CNY."
             ) from error
 
     async def _draw(self, job: ImageJob, model: str, call: ActiveCall, shape: ImageShape) -> Finished:
@@ -222,6 +225,7 @@ class ImageCreator:
     async def _store_and_capture(
         self,
         call: ActiveCall,
+        price_units: int,
         finished: Finished,
         to_result: Callable[[Sequence[StoredResult]], ImageResult],
         extra_writes: Sequence[ExtraWrites],
@@ -233,22 +237,25 @@ class ImageCreator:
             for position, image in enumerate(finished.images)
         ]
         self._telemetry.crash_points.hit("after-store")
+        if not stored:
+            raise EngineFailure("The image engine finished without an image; nothing was charged.")
         result = to_result(stored)
-        writes = [self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)]
-        writes += [write(result) for write in extra_writes]
-        price = await self._capture(result.call_id, stored, _all(writes))
+        success = self._call_store.success_write(result.call_id, result.to_record(), delivered=call.is_delivered)
+        extras = [write(result) for write in extra_writes]
+        writes = [self._results.record_write(result.call_id, stored), success, *extras]
+        await self._capture(result.call_id, price_units, writes)
         call.captured = result
-        current_trace().add_charge(price, len(stored))
+        current_trace().add_charge(price_units, len(stored))
         return result
 
-    async def _capture(self, call_id: str, stored: Sequence[StoredResult], write_all: Write) -> int:
-        """Charge the call; returns the price. A transaction that was cut off is repeated: it may be committed, and if
-        not, the pictures would be lost."""
+    async def _capture(self, call_id: str, price_units: int, writes: Sequence[Write]) -> None:
+        """Charge the call. A transaction that was cut off is repeated: it may be committed, and if not, the images
+        would be lost."""
         attempts = 0
         while True:
             attempts += 1
             try:
-                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, stored, write_all)
+                return await self._ledger.in_patient_writer(self._ledger.capture, call_id, price_units, writes)
             except DatabaseBusy as error:
                 if not error.began or attempts == CAPTURE_ATTEMPTS:
                     raise
@@ -283,17 +290,9 @@ class ImageCreator:
 
     def _count(self, model: ImageModel, finished: Finished) -> None:
         self._telemetry.metrics.calls.labels(model.name, "captured").inc()
-        self._telemetry.metrics.charged_cny.labels(model.name).inc(model.price / UNITS_PER_CNY)
+        self._telemetry.metrics.charged_cny.labels(model.name).inc(model.price_units / UNITS_PER_CNY)
         self._telemetry.metrics.pictures.labels(model.name).inc(len(finished.images))
         self._telemetry.metrics.run_seconds.labels(model.name).observe(finished.run_s)
-
-
-def _all(writes: Sequence[Write]) -> Write:
-    def write_all(session: Session) -> None:
-        for write in writes:
-            write(session)
-
-    return write_all
 
 
 def _texts(request: ImageRequest) -> list[str]:

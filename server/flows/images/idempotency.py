@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from server.accounts.calls import CallId, CallRecord, CallStore, Failure, IdempotencyKeyInUse, match_retry
 from server.accounts.keys import Key
+from server.accounts.results import CALL_PREFIX
 from server.errors import Conflict, Overloaded, RateLimited, ReplayedError, RunsElsewhere
 from server.flows.images.create import ExtraWrites, ImageCreator
 from server.flows.images.request import ImageRequest
@@ -56,7 +57,7 @@ class ImageCalls:
     def start_nested(self, key: Key, request: ImageRequest, extra_writes: ExtraWrites) -> ActiveCall:
         """A call that is part of a response. Its own client can't ask for it again, and it ends with its listener.
         `extra_writes` records the response's item with the charge."""
-        call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, request.endpoint, uuid.uuid4().hex, None)
+        call_id = CallId(f"{CALL_PREFIX}{uuid.uuid4().hex}", key.id, request.endpoint, uuid.uuid4().hex, None)
         call = ActiveCall(call_id, 0.0, is_nested=True)
         work = self._creator.create(key, request, call, extra_writes)
         return self._running.calls.start(call, self._record_failures(call, work))
@@ -103,7 +104,9 @@ class ImageCalls:
         return replayed
 
     def _start(self, key: Key, request: ImageRequest, retry: RetryInfo) -> ActiveCall:
-        call_id = CallId(f"img_{uuid.uuid4().hex}", key.id, request.endpoint, retry.fingerprint, retry.idempotency_key)
+        call_id = CallId(
+            f"{CALL_PREFIX}{uuid.uuid4().hex}", key.id, request.endpoint, retry.fingerprint, retry.idempotency_key
+        )
         grace_s = 0.0 if retry.retry_count is None else self._retry_grace_s
         if retry.retry_count:
             self._running.expected_retries.consume(call_id.identity)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipelines.catalog.conditioning import find_task
-from pipelines.catalog.images import MAX_REFERENCES, Catalog, ImageModel
 from pipelines.catalog.plan import in_own_steps
-from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.families.task import Task
 from pipelines.protocol.images import CheckpointSpec, Encoding, ImageFormat, ImageJob, Picture, Sampling
 from pipelines.protocol.messages import Abilities, ControlledWith
+from server.catalog.images import MAX_REFERENCES, Catalog, ImageModel
+from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.images.controls import ControlRequest, check_controls, control_inputs
 from server.flows.references import DecodedPicture, Reference

@@ -9,13 +9,12 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from pipelines.catalog.images import Catalog, ImageModel
 from pipelines.protocol.images import Finished, ImageJob, Preview
-from server.accounts.ledger import StoredResult
-from server.accounts.results import Origin, SentPictures, write_origins
+from server.accounts.results import Origin, SentPictures, StoredResult, write_origins
 from server.backends.decoding.data_uri import decode_data_uri
 from server.backends.decoding.messages import PictureError
 from server.backends.storage import NAME, Storage
+from server.catalog.images import Catalog, ImageModel
 from server.errors import NotFound
 from server.flows.images.prompt_notes import truncated
 from server.flows.images.request import ImageRequest

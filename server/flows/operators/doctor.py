@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pipelines.catalog.images import CatalogError, load_catalog
 from server.accounts.db import Database
+from server.catalog.images import CatalogError, load_catalog
 from server.errors import DatabaseBusy, DatabaseFailed
 from server.schemas.doctor import Finding
 from server.settings import PREFIX, Settings, unknown_settings

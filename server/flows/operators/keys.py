@@ -19,10 +19,10 @@ from server.accounts.keys import (
     rotate_key,
     update_key,
 )
-from server.accounts.money import format_money, parse_money
 from server.accounts.report import Balance
 from server.accounts.usage import months_spent
 from server.errors import BadRequest, Conflict, NotFound
+from server.money import format_money, parse_money
 from server.schemas.keys import CreateKey, KeyEntry, KeyFields, KeyWithSecret, OwnKey
 
 MONEY_FIELDS = ("budget", "monthly_budget")
@@ -40,8 +40,10 @@ class KeyMoney:
 
     def available(self, key: Key) -> int | None:
         """The least that its budgets leave; None is no limit."""
-        monthly = None if key.monthly_budget is None else key.monthly_budget - self.spent_this_month - self.balance.held
-        limits = [limit for limit in (self.balance.available, monthly) if limit is not None]
+        monthly = (
+            None if key.monthly_budget is None else key.monthly_budget - self.spent_this_month - self.balance.held_units
+        )
+        limits = [limit for limit in (self.balance.available_units, monthly) if limit is not None]
         return min(limits, default=None)
 
 
@@ -167,9 +169,9 @@ def _shared(key: Key, money: KeyMoney) -> dict[str, Any]:
         "expires_at": key.expires_at.timestamp() if key.expires_at else None,
         "budget": _optional_money(key.budget),
         "monthly_budget": _optional_money(key.monthly_budget),
-        "spent": format_money(money.balance.spent),
+        "spent": format_money(money.balance.spent_units),
         "spent_this_month": format_money(money.spent_this_month),
-        "held": format_money(money.balance.held),
+        "held": format_money(money.balance.held_units),
         "available": _optional_money(money.available(key)),
         "per_minute": key.per_minute,
         "last_used_at": money.last_used_at,

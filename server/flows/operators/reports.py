@@ -8,11 +8,11 @@ from server.accounts.audit import AuditEntry
 from server.accounts.call_log import LoggedCall
 from server.accounts.db import Database
 from server.accounts.keys import list_keys
-from server.accounts.money import format_money
 from server.accounts.refusals import Refusal
 from server.accounts.report import Entry
 from server.accounts.results import Result
 from server.accounts.usage import Grouping, Usage, UsageFilter, total, usage
+from server.money import format_money
 from server.schemas.operators import AuditRecord, LedgerEntry, RefusalEntry
 from server.schemas.usage import CallDetails, CallEntry, ResultEntry, UsageReport, UsageRow, UsageSums
 
@@ -58,7 +58,7 @@ def ledger_entries(entries: Sequence[Entry], names: Mapping[str, str]) -> list[L
             key_name=names.get(entry.key_id, ""),
             call_id=entry.call_id,
             model=entry.model,
-            amount=format_money(entry.amount),
+            amount=format_money(entry.amount_units),
         )
         for entry in entries
     ]

@@ -14,8 +14,8 @@ from server.accounts.audit import record_change
 from server.accounts.db import Database
 from server.accounts.gateways import GatewayStore
 from server.errors import ApiError, EngineFailure, NotFound
-from server.flows.catalog_switch import CatalogDiff, Tell
-from server.flows.catalog_update import CatalogUpdater
+from server.flows.catalog.switch import CatalogDiff, Tell
+from server.flows.catalog.update import CatalogUpdater
 from server.schemas.admin import CatalogChange
 from server.schemas.swaps import Action, CatalogJob, Stage
 from server.state.background_tasks import BackgroundTasks

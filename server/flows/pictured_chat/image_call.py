@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.catalog.images import ImageModel
+from server.catalog.images import ImageModel
 from server.errors import BadRequest
 from server.flows.fingerprint import fingerprint
 from server.flows.images.request import ImageRequest

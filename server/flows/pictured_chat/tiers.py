@@ -1,6 +1,6 @@
 """Which model of a family draws at a resolution."""
 
-from pipelines.catalog.images import Catalog, ImageModel
+from server.catalog.images import Catalog, ImageModel
 from server.errors import BadRequest
 
 

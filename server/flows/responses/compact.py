@@ -4,11 +4,11 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatFinished, ChatUsage, TextDelta
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
 from server.backends.storage import Storage
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest
 from server.flows.chat.chats import Chats
 from server.flows.chat.source import ChatCall

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from pipelines.catalog.images import ImageModel
-from server.accounts.calls import Write
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.accounts.store import Write
 from server.backends.storage import Storage
+from server.catalog.images import ImageModel
 from server.errors import ApiError, BadRequest
 from server.flows.images.create import ImageCreator
 from server.flows.images.idempotency import ImageCalls

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.images import ImageModel
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.catalog.chat import ChatModel
+from server.catalog.images import ImageModel
 from server.flows.chat.request import ChatRequest
 from server.flows.moderation import ModerationContext
 from server.flows.references import Reference

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.catalog.chat import ChatModel
-from pipelines.catalog.sizes import SizeError, resolve_size
 from pipelines.protocol.chat import ChatSampling, JsonFormat
 from pipelines.protocol.images import Picture
 from server.accounts.keys import Key
 from server.accounts.response_items import StoredItem
+from server.catalog.chat import ChatModel
+from server.catalog.sizes import SizeError, resolve_size
 from server.errors import BadImageRequest, BadRequest
 from server.flows.chat.moderation import chat_texts
 from server.flows.chat.request import ChatRequest

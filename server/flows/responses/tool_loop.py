@@ -22,9 +22,9 @@ from pipelines.protocol.chat import (
     TextDelta,
     ToolCallDelta,
 )
-from server.accounts.calls import Write
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseEnd, ResponseStore
+from server.accounts.store import Write
 from server.errors import ApiError, BadRequest, DatabaseBusy, EngineFailure, Overloaded
 from server.flows.chat.chats import Chats
 from server.flows.chat.request import ChatRequest

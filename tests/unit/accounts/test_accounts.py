@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DatabaseError, IntegrityError, NoResultFound
 
-from server.accounts import report
+from server.accounts import report, results
 from server.accounts.db import Database
 from server.accounts.keys import authenticate, create_key, has_keys, list_keys, revoke_key, update_key
-from server.accounts.ledger import HoldLost, InsufficientBudget, Ledger
-from server.accounts.money import format_money, parse_money
-from server.accounts.tables import Base
-from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
+from server.accounts.ledger import BilledCall, HoldLost, InsufficientBudget, Ledger
+from server.accounts.results import ResultStore
+from server.accounts.tables import Base, ChatUsageRow
+from server.accounts.usage import UsageFilter, usage
+from server.money import format_money, parse_money
+from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 ON_SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
@@ -101,14 +103,15 @@ def test_a_captured_call_is_charged_once(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=5000)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    assert report.balances(database)[0].held == 1000
-    assert ledger.capture("c1", [result("r1")]) == 1000
+    assert report.balances(database)[0].held_units == 1000
+    capture(ledger, "c1", [result("r1")])
+    capture(ledger, "c1", [result("r2")])  # repeated: nothing more is written
     with pytest.raises(HoldLost):
-        ledger.capture("c1", [result("r2")])
+        capture(ledger, "c1", [result("r2")], price=999)
     assert not ledger.void("c1", "late")
-    assert report.balances(database)[0].available == 4000
-    assert ledger.find_result("r1.png") == result("r1")
-    assert ledger.recorded(["r1.png", "r2.png"]) == {"r1.png"}
+    assert report.balances(database)[0].available_units == 4000
+    assert ResultStore(database).find_file("r1.png") == result("r1")
+    assert ResultStore(database).recorded(["r1.png", "r2.png"]) == {"r1.png"}
     assert clean(database)
 
 
@@ -123,22 +126,29 @@ def test_a_voided_hold_releases_its_money_and_writes_no_entry(database: Database
     assert report.entries(database, None, 10) == []
 
 
-def test_a_call_that_delivered_nothing_is_not_charged(database: Database) -> None:
+def test_a_call_without_images_is_charged_what_it_cost_of_what_it_holds(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=1000)
     ledger = Ledger(database, "me")
-    ledger.hold(call("c1", key.id))
-    with pytest.raises(ValueError, match="not delivered"):
-        ledger.capture("c1", [])
-    assert report.entries(database) == []
-    assert ledger.void("c1", "engine_failed")
+    ledger.hold(BilledCall("chat_1", key.id, "chat.completions", "chatty", 800))
+    counts = {"chats": 1, "prompt_tokens": 40, "completion_tokens": 2}
+    tokens = ChatUsageRow(key_id=key.id, model="chatty", day="2026-11-26", **counts)
+    for price in (-1, 801):
+        with pytest.raises(ValueError, match="holds 800 units"):
+            ledger.capture("chat_1", price)
+    ledger.capture("chat_1", 123, [lambda session: session.add(tokens)])
+    assert [(entry.call_id, entry.amount_units) for entry in report.entries(database)] == [("chat_1", 123)]
+    balance = report.balances(database)[0]
+    assert (balance.spent_units, balance.held_units, balance.available_units) == (123, 0, 877)
+    assert usage(database, UsageFilter(), [])[0].amount == 123
+    assert clean(database)
 
 
 def test_a_free_call_needs_no_money_and_has_an_entry(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS, budget=0)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id, price=0))
-    assert ledger.capture("c1", [result("r1")]) == 0
-    assert [entry.amount for entry in report.entries(database)] == [0]
+    capture(ledger, "c1", [result("r1")], price=0)
+    assert [entry.amount_units for entry in report.entries(database)] == [0]
     assert clean(database)
 
 
@@ -152,10 +162,10 @@ def test_a_capture_that_fails_is_rolled_back_and_keeps_the_hold(database: Databa
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
     with pytest.raises(IntegrityError):
-        ledger.capture("c1", [result("same"), result("same")])
+        capture(ledger, "c1", [result("same"), result("same")])
     assert report.entries(database) == []
-    assert ledger.recorded(["r1.png", "r2.png"]) == set()
-    assert ledger.capture("c1", [result("r1")]) == 1000
+    assert ResultStore(database).recorded(["r1.png", "r2.png"]) == set()
+    capture(ledger, "c1", [result("r1")])
     assert clean(database)
 
 
@@ -167,8 +177,8 @@ def test_a_starting_server_voids_the_holds_of_the_last_one_and_keeps_its_own(dat
     this.hold(call("c2", key.id))
     assert this.void_orphans() == 1
     with pytest.raises(HoldLost):
-        Ledger(database, "last").capture("c1", [result("r1")])
-    assert this.capture("c2", [result("r2")]) == 1000
+        capture(Ledger(database, "last"), "c1", [result("r1")])
+    capture(this, "c2", [result("r2")])
     assert clean(database)
 
 
@@ -176,8 +186,8 @@ def test_a_hold_of_another_owner_can_not_be_captured(database: Database) -> None
     key, _ = create_key(database, "a", GROUPS)
     Ledger(database, "me").hold(call("c1", key.id))
     with pytest.raises(HoldLost):
-        Ledger(database, "you").capture("c1", [result("r1")])
-    assert Ledger(database, "you").find_result("r1.png") is None
+        capture(Ledger(database, "you"), "c1", [result("r1")])
+    assert ResultStore(database).find_file("r1.png") is None
     assert report.entries(database, None, 10) == []
 
 
@@ -186,7 +196,7 @@ def test_entries_can_not_be_changed(database: Database, change: str) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    ledger.capture("c1", [result("r1")])
+    capture(ledger, "c1", [result("r1")])
     with pytest.raises(DatabaseError, match="append-only"), database.write() as session:
         session.execute(text(change))
 
@@ -201,7 +211,7 @@ def test_leases_expire_unless_they_are_renewed(database: Database) -> None:
     assert renewing.renew({"c2", "c9"}) == 1
     assert not clean(database)
     assert [renewing.sweep({"c2"}), renewing.sweep({"c2"})] == [0, 1]  # it was expired at the sweep before, too
-    assert renewing.capture("c2", [result("r2")]) == 1000
+    capture(renewing, "c2", [result("r2")])
     assert clean(database)
 
 
@@ -218,17 +228,17 @@ def test_the_hold_of_an_ended_call_expires_although_its_server_runs(database: Da
 def test_the_check_finds_inconsistencies(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
-    for name in ("c1", "c2"):
+    for name in ("img_1", "c2"):
         ledger.hold(call(name, key.id))
-        ledger.capture(name, [result(name)])
+        capture(ledger, name, [result(name)])
     with database.write() as session:
-        session.execute(text("DELETE FROM results WHERE call_id = 'c1'"))
+        session.execute(text("DELETE FROM results WHERE call_id = 'img_1'"))
         session.execute(text("UPDATE holds SET price = 1, state = 'void' WHERE call_id = 'c2'"))
         session.execute(text("UPDATE keys SET settled = 2001"))
-    problems = "\n".join(report.check(database, lambda _: False))
+    problems = "\n".join(report.check(database) + results.check(database, lambda _: False))
     for expected in (
         f"key {key.id} has a settled total of 2001 and charges of 2000",
-        "c1 is captured and has no result",
+        "img_1 is captured and has no result",
         "c2 is void and has an entry",
         "c2 has an entry of another price",
     ):
@@ -250,8 +260,8 @@ def test_many_threads_spend_a_budget_and_not_more(database: Database) -> None:
         if name.endswith("7"):
             ledger.void(name, "engine_failed")
             return spend(f"{name}x")
-        available.append(report.balances(database)[0].available or 0)
-        ledger.capture(name, [result(name)])
+        available.append(report.balances(database)[0].available_units or 0)
+        capture(ledger, name, [result(name)])
         captured.append(name)
         return None
 
@@ -262,7 +272,7 @@ def test_many_threads_spend_a_budget_and_not_more(database: Database) -> None:
         thread.join()
     assert len(captured) == 10
     assert min(available) == 0
-    assert report.balances(database)[0].available == 0
+    assert report.balances(database)[0].available_units == 0
     assert clean(database)
 
 
@@ -270,15 +280,15 @@ def test_old_results_expire_and_their_charges_stay(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    ledger.capture("c1", [result("r1")])
-    assert ledger.expire_results(60) == 0
-    assert ledger.recorded(["r1.png"]) == {"r1.png"}
-    assert ledger.expire_results(-1) == 1
-    assert ledger.expire_results(-1) == 0
-    assert ledger.recorded(["r1.png", "r2.png"]) == set()
-    assert ledger.find_result("r1.png") is None
-    assert report.check(database, lambda _: False) == []
-    assert report.balances(database)[0].spent == 1000
+    capture(ledger, "c1", [result("r1")])
+    assert ResultStore(database).expire(60) == 0
+    assert ResultStore(database).recorded(["r1.png"]) == {"r1.png"}
+    assert ResultStore(database).expire(-1) == 1
+    assert ResultStore(database).expire(-1) == 0
+    assert ResultStore(database).recorded(["r1.png", "r2.png"]) == set()
+    assert ResultStore(database).find_file("r1.png") is None
+    assert report.check(database) + results.check(database, lambda _: False) == []
+    assert report.balances(database)[0].spent_units == 1000
 
 
 def test_changing_a_key_leaves_its_other_fields(database: Database) -> None:
@@ -304,7 +314,7 @@ def test_a_hold_costs_the_same_however_many_charges_there_are(database: Database
 
     for name in ("c1", "c2"):
         ledger.hold(call(name, key.id))
-        ledger.capture(name, [result(name)])
+        capture(ledger, name, [result(name)])
     event.listen(Engine, "before_cursor_execute", note)
     try:
         ledger.hold(call("c3", key.id))

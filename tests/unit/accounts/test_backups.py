@@ -21,7 +21,7 @@ from server.flows.operators.doctor import _database
 from server.settings import Settings
 from tests.support.postgresql import Cluster
 from tests.unit.accounts.conftest import NewDatabase
-from tests.unit.accounts.helpers import GROUPS, call, result
+from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
 LAST_OF_0_1_0 = "0007"
 KEY = (
@@ -49,7 +49,7 @@ def books(settings: Settings) -> Iterator[Database]:
     key, _ = create_key(database, "shop", GROUPS)
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    ledger.capture("c1", [result("a")])
+    capture(ledger, "c1", [result("a")])
     yield database
     database.dispose()
 

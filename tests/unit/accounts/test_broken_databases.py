@@ -22,7 +22,7 @@ from server.accounts.report import balances, entries
 from server.cli.app import main
 from server.errors import DatabaseFailed
 from tests.support.polling import eventually
-from tests.unit.accounts.helpers import GROUPS, Attempts, call, clean, result
+from tests.unit.accounts.helpers import GROUPS, Attempts, call, capture, clean, result
 
 
 @pytest.fixture
@@ -82,15 +82,15 @@ async def test_a_full_disk_refuses_a_call_at_once_and_what_would_be_lost_waits(
     results = [result(f"r{i}") for i in range(200)]  # more than what is left of any page
     with full(database):
         with pytest.raises(DatabaseFailed) as refused:
-            await ledger.in_writer(ledger.capture, "c0", results)
+            await ledger.in_writer(capture, ledger, "c0", results)
         assert (refused.value.status, refused.value.code, refused.value.undone) == (503, "database_failed", True)
-        attempts = Attempts(partial(ledger.capture, "c0", results))
-        capture = asyncio.create_task(ledger.in_patient_writer(attempts))
+        attempts = Attempts(partial(capture, ledger, "c0", results))
+        capturing = asyncio.create_task(ledger.in_patient_writer(attempts))
         assert await database.in_reader(authenticate, database, secret) == key
         await eventually(lambda: attempts.count > 2)
-        assert not capture.done()
+        assert not capturing.done()
         assert entries(database) == []
-    assert await capture == 1000
+    await capturing
     assert len(entries(database)) == 1
     assert clean(database)
 
@@ -102,9 +102,9 @@ def test_a_file_that_cannot_grow_refuses_calls_until_it_can(database: Database, 
     with file_size_limit(log_bytes), pytest.raises(DatabaseFailed) as refused:
         ledger.hold(call("c1", key.id))
     assert "I/O error" in refused.value.reason
-    assert balances(database)[0].held == 0
+    assert balances(database)[0].held_units == 0
     ledger.hold(call("c1", key.id))
-    assert ledger.capture("c1", [result("r1")]) == 1000
+    capture(ledger, "c1", [result("r1")])
     assert clean(database)
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_page_fails_what_needs_it_and_nothing_is_charged(database: Dat
                 ledger.hold(call("c1", key.id))
         assert authenticate(database, secret) == key  # of another page
     ledger.hold(call("c1", key.id))
-    assert ledger.capture("c1", [result("r1")]) == 1000
+    capture(ledger, "c1", [result("r1")])
     assert clean(database)
 
 

@@ -10,7 +10,7 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import HoldLost, Ledger
 from server.accounts.tables import CallRow
-from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
+from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 REFUSAL = Failure("failed", 400, {"message": "no", "type": "t", "param": None, "code": "c"}, replayable=True)
 ENGINE_FAILURE = Failure("failed", 500, {"message": "oh"}, replayable=False)
@@ -29,7 +29,7 @@ def begin(
     database: Database, store: CallStore, call_to_begin: CallId, owner: str = "me", lease_s: float = 60
 ) -> Ledger:
     ledger = Ledger(database, owner, lease_s)
-    ledger.hold(call(call_to_begin.id, call_to_begin.key_id), store.begin_write(call_to_begin))
+    ledger.hold(call(call_to_begin.id, call_to_begin.key_id), [store.begin_write(call_to_begin)])
     return ledger
 
 
@@ -39,7 +39,7 @@ def test_a_success_is_recorded_together_with_its_charge(database: Database, key_
     loaded = store.find_keyed(key_id, "images.generations", "k")
     assert loaded is not None
     assert loaded.state == "running"
-    ledger.capture("img_1", [result("a")], store.success_write("img_1", {"answer": 1}, delivered=True))
+    capture(ledger, "img_1", [result("a")], store.success_write("img_1", {"answer": 1}, delivered=True))
     loaded = store.find("img_1", key_id)
     assert loaded is not None
     assert (loaded.state, loaded.answer, loaded.replayable, loaded.delivered) == (
@@ -53,7 +53,7 @@ def test_a_success_is_recorded_together_with_its_charge(database: Database, key_
     begin(database, store, make_id(key_id, "img_2", "k2"))
     Ledger(database, "me").void("img_2", "late")
     with pytest.raises(HoldLost):
-        ledger.capture("img_2", [result("b")], store.success_write("img_2", {}, delivered=True))
+        capture(ledger, "img_2", [result("b")], store.success_write("img_2", {}, delivered=True))
     lost = store.find("img_2", key_id)
     assert lost is not None
     assert lost.state == "running"
@@ -86,7 +86,7 @@ def test_a_failure_before_the_start_is_recorded_only_for_an_idempotency_key(data
 def test_a_call_that_has_ended_can_not_fail_any_more(database: Database, key_id: str) -> None:
     store = CallStore(database, "me", 60)
     ledger = begin(database, store, make_id(key_id))
-    ledger.capture("img_1", [result("a")], store.success_write("img_1", {}, delivered=False))
+    capture(ledger, "img_1", [result("a")], store.success_write("img_1", {}, delivered=False))
     store.fail(make_id(key_id), ENGINE_FAILURE, delivered=True)
     loaded = store.find("img_1", key_id)
     assert loaded is not None

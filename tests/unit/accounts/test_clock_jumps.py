@@ -16,12 +16,13 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import InsufficientBudget, Ledger
 from server.accounts.report import balances, entries
+from server.accounts.results import ResultStore
 from server.accounts.usage import months_spent
 from server.backends.local_storage import LocalStorage
 from server.flows.operators.keys import read_money
 from server.state import call_rate
 from server.state.call_rate import WINDOW_S, CallRate
-from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
+from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 DAYS_S = 30 * 86_400.0
 Jump = Callable[[float], None]
@@ -43,11 +44,11 @@ def test_a_running_call_keeps_its_hold_and_is_charged_once(database: Database, j
     jump(by_s)
     assert [ledger.sweep({"c1"}) for _ in range(3)] == [0, 0, 0]
     assert ledger.renew({"c1"}) == 1
-    assert ledger.capture("c1", [result("r1")]) == 1000
+    capture(ledger, "c1", [result("r1")])
     ledger.hold(call("c2", key.id))
     jump(0)
     assert [ledger.sweep({"c2"}) for _ in range(3)] == [0, 0, 0]
-    assert ledger.capture("c2", [result("r2")]) == 1000
+    capture(ledger, "c2", [result("r2")])
     assert len(entries(database)) == 2
     assert clean(database)
 
@@ -60,7 +61,7 @@ def test_what_ended_badly_gives_its_money_back_all_the_same(database: Database, 
     jump(by_s)
     time.sleep(0.1)
     assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
-    assert balances(database)[0].held == 0
+    assert balances(database)[0].held_units == 0
 
 
 def spend(database: Database, ledger: Ledger, key_id: str, names: str) -> list[str]:
@@ -71,7 +72,7 @@ def spend(database: Database, ledger: Ledger, key_id: str, names: str) -> list[s
             ledger.hold(call(name, key_id))
         except InsufficientBudget:
             continue
-        ledger.capture(name, [result(name)])
+        capture(ledger, name, [result(name)])
         charged.append(name)
     assert clean(database)
     return charged
@@ -142,7 +143,7 @@ def test_what_a_dead_server_wrote_while_the_databases_clock_was_ahead_is_given_u
     ClaimStore(database, "living").delete_ended()
     with database.read() as session:
         assert session.scalars(text("SELECT id FROM claims")).all() == ["c3"]
-    assert ledger.capture("c2", [result("r2")]) == 1000
+    capture(ledger, "c2", [result("r2")])
     assert clean(database)
 
 
@@ -157,7 +158,7 @@ def test_a_hold_of_the_time_when_the_databases_clock_was_ahead_lapses(
     ledger.hold(call("c1", key.id))  # then it could not be voided
     monkeypatch.setattr(database, "lease_now", real)
     assert [ledger.sweep([]), ledger.sweep([])] == [0, 1]
-    assert balances(database)[0].available == 1000
+    assert balances(database)[0].available_units == 1000
 
 
 @ON_POSTGRESQL
@@ -173,7 +174,7 @@ def test_if_the_databases_clock_was_set_servers_have_time_to_renew(
     assert here.sweep([]) == 0
     assert there.renew({"c1"}) == 1  # c2 has no server any more
     assert here.sweep([]) == 1
-    assert there.capture("c1", [result("r1")]) == 1000
+    capture(there, "c1", [result("r1")])
     assert clean(database)
 
 
@@ -182,13 +183,13 @@ def test_a_retry_finds_its_call(database: Database, jump: Jump, by_s: float) -> 
     key, _ = create_key(database, "a", GROUPS)
     store, ledger = CallStore(database, "me", retention_s=3600), Ledger(database, "me")
     call_id = CallId("c1", key.id, "images.generations", "print", "idem-1")
-    ledger.hold(call("c1", key.id), store.begin_write(call_id))
-    ledger.capture("c1", [result("r1")], store.success_write("c1", {}, delivered=False))
+    ledger.hold(call("c1", key.id), [store.begin_write(call_id)])
+    capture(ledger, "c1", [result("r1")], store.success_write("c1", {}, delivered=False))
     jump(by_s)
     store.delete_expired()
     assert store.find_keyed(key.id, "images.generations", "idem-1") is not None
     assert len(store.find_by_fingerprint(key.id, "images.generations", "print", 60)) == 1
-    assert ledger.expire_results(max_age_s=3600) == 0
+    assert ResultStore(database).expire(max_age_s=3600) == 0
 
 
 def test_a_file_that_is_not_recorded_yet_is_kept(tmp_path: Path, jump: Jump) -> None:

@@ -15,10 +15,10 @@ from server.accounts.calls import CallId, CallRecord, CallStore
 from server.accounts.chat_usage import ChatUsage, list_chat_usage
 from server.accounts.db import MIGRATIONS, Database
 from server.accounts.keys import list_keys
-from server.accounts.ledger import Ledger, StoredResult
 from server.accounts.refusals import Refusal, list_refusals
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import ResponseStore, StoredResponse
+from server.accounts.results import ResultStore, StoredResult
 
 NOW = int(time.time())
 DAY_S = 86_400
@@ -130,8 +130,8 @@ def test_responses_are_read(database: Database) -> None:
 
 def test_keys_and_money_are_read(database: Database) -> None:
     (balance,) = report.balances(database)
-    assert (balance.budget, balance.spent, balance.held) == (5000, 1000, 0)
-    assert Ledger(database, "new").find_result("a.png") == StoredResult("a.png", "image/png", 8, 9, 100, "0" * 64, 0)
+    assert (balance.budget_units, balance.spent_units, balance.held_units) == (5000, 1000, 0)
+    assert ResultStore(database).find_file("a.png") == StoredResult("a.png", "image/png", 8, 9, 100, "0" * 64, 0)
     assert report.check(database) == []
     (key,) = list_keys(database)
     assert (key.name, key.groups, key.max_running, key.per_minute, key.keepalive) == ("old", {"alpha"}, 3, 7, True)

@@ -11,6 +11,7 @@ from server.accounts import report
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
+from server.accounts.results import ResultStore
 from tests.unit.accounts.helpers import GROUPS, clean
 
 pytestmark = pytest.mark.slow
@@ -18,17 +19,19 @@ pytestmark = pytest.mark.slow
 SPENDER = """
 import os, signal, sys, uuid
 from server.accounts.db import Database
-from server.accounts.ledger import BilledCall, InsufficientBudget, Ledger, StoredResult
-
+from server.accounts.ledger import BilledCall, InsufficientBudget, Ledger
+from server.accounts.results import ResultStore, StoredResult
 url, key_id, crash_at, calls = sys.argv[1:5]
 def crash_hook(point):
     if point == crash_at: os.kill(os.getpid(), signal.SIGKILL)
+results = ResultStore(Database(url))
 ledger = Ledger(Database(url), uuid.uuid4().hex, lease_s=0, crash_hook=crash_hook)
 for _ in range(int(calls)):
     name = uuid.uuid4().hex
     try: ledger.hold(BilledCall(name, key_id, "e", "m", 1000))
     except InsufficientBudget: continue
-    ledger.capture(name, [StoredResult(name, "image/png", 8, 8, 1, "0", 0)])
+    image = StoredResult(name, "image/png", 8, 8, 1, "0", 0)
+    ledger.capture(name, 1000, [results.record_write(name, [image])])
     print(name, flush=True)
 """
 
@@ -69,13 +72,13 @@ def test_processes_that_are_killed_while_they_spend_never_overspend_or_lose_mone
     captured = set().union(*(captured_by(process) for process in [*killed, survivor]))
     assert [process.returncode for process in [*killed, survivor]] == [-signal.SIGKILL] * 3 + [0]
 
-    stuck = report.balances(database)[0].held // 1000
+    stuck = report.balances(database)[0].held_units // 1000
     assert stuck <= 3  # a process holds one call at a time
     ledger = Ledger(database, "next")
     assert ledger.void_orphans() == stuck
     captured |= captured_by(spender(url, key.id, calls=stuck + 1))
     balance = report.balances(database)[0]
-    assert (balance.spent, balance.held, balance.available) == (100_000, 0, 0)
-    assert captured <= ledger.recorded(captured)
+    assert (balance.spent_units, balance.held_units, balance.available_units) == (100_000, 0, 0)
+    assert captured <= ResultStore(database).recorded(captured)
     assert len(report.entries(database, limit=1000)) == 100
     assert clean(database)

@@ -12,13 +12,13 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, event
 
-from pipelines.catalog.images import load_catalog
 from server import housekeeping
 from server.accounts import db
 from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.response_items import StoredItem
 from server.accounts.responses import END_LOST, ResponseStore, StoredResponse
+from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from tests.support.harness import free_port
 from tests.support.in_process import InProcess, in_process

@@ -24,7 +24,7 @@ from server.accounts.operators import NameTaken, authenticate_operator, create_o
 from server.accounts.paging import Page, Period, UnknownEntry, month_start
 from server.accounts.results import Origin, ResultFilter, ResultStore, SentPictures, write_origins
 from server.accounts.usage import Usage, UsageFilter, months_spent, total, usage
-from tests.unit.accounts.helpers import GROUPS, call, result
+from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
 NEWEST = Page(2, "desc", None)
 CALL = LoggedCall(
@@ -102,10 +102,10 @@ def test_a_monthly_budget_is_free_again_in_the_next_month(database: Database, mo
     key, _ = create_key(database, "team", GROUPS, limits={"monthly_budget": 1500})
     ledger = Ledger(database, "me")
     ledger.hold(call("c1", key.id))
-    ledger.capture("c1", [result("a")])
+    capture(ledger, "c1", [result("a")])
     with pytest.raises(InsufficientBudget) as refused:
         ledger.hold(call("c2", key.id))
-    assert (refused.value.available, refused.value.monthly) == (500, True)
+    assert (refused.value.available_units, refused.value.monthly) == (500, True)
     next_month = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
     assert months_spent(database) == {key.id: 1000}
     monkeypatch.setattr(database.clock, "now", lambda: next_month + 1)
@@ -125,7 +125,7 @@ def test_usage_has_equal_sums_however_it_is_grouped(database: Database, monkeypa
     for number, (key, day) in enumerate([(first, days[0]), (first, days[1]), (second, days[1])]):
         monkeypatch.setattr(database.clock, "now", day.timestamp)
         ledger.hold(call(f"c{number}", key.id, 1000 * (number + 1)))
-        ledger.capture(f"c{number}", [result(f"p{number}{n}") for n in range(number + 1)])
+        capture(ledger, f"c{number}", [result(f"p{number}{n}") for n in range(number + 1)])
     monkeypatch.undo()
     add_chat_usage(database, first.id, "chatty", 5, 7)
     everything = UsageFilter()
@@ -170,7 +170,7 @@ def test_results_are_listed_by_words_and_forget_their_prompt_when_deleted(databa
     ledger.hold(call("c1", key.id))
     sent = SentPictures(["b.png"], [None])
     pictures = [result("a"), replace(result("b"), position=1)]
-    ledger.capture("c1", pictures, lambda session: write_origins(session, {"a.png": origin}, sent))
+    capture(ledger, "c1", pictures, lambda session: write_origins(session, {"a.png": origin}, sent))
     found = {each.name: each.origin for each in store.page(ResultFilter(key.id), Page(5, "asc", None))}
     assert found == {"a.png": origin, "b.png": None}
     for words, names in ((["RED", "boat"], ["a.png"]), (["100%"], ["a.png"]), (["r_d"], []), (["green"], [])):

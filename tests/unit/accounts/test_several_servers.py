@@ -12,9 +12,10 @@ from server.accounts.db import Database
 from server.accounts.keys import create_key
 from server.accounts.ledger import Ledger
 from server.accounts.responses import ResponseStore, StoredResponse
+from server.accounts.results import ResultStore
 from server.housekeeping import DatabaseInUse, lock_database
 from server.settings import Settings
-from tests.unit.accounts.helpers import GROUPS, call, clean, result, server
+from tests.unit.accounts.helpers import GROUPS, call, capture, clean, result, server
 
 ON_POSTGRESQL = pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 
@@ -95,7 +96,7 @@ def test_a_server_that_starts_again_at_its_address_gives_up_what_it_had_left_beh
         Ledger(database, owner).hold(call(f"of-{owner}", key.id))
     server(database, "after", "http://a:1")
     assert Ledger(database, "after").void_orphans() == 1
-    assert Ledger(database, "sibling").capture("of-sibling", [result("r1")]) == 1000
+    capture(Ledger(database, "sibling"), "of-sibling", [result("r1")])
     assert clean(database)
 
 
@@ -106,7 +107,7 @@ def test_what_a_sibling_runs_is_left_alone(database: Database) -> None:
     server(database, "there")
     store, ledger = CallStore(database, "there", 60), Ledger(database, "there")
     call_id = CallId("c1", key.id, "images.generations", "f", None)
-    ledger.hold(call("c1", key.id), store.begin_write(call_id))
+    ledger.hold(call("c1", key.id), [store.begin_write(call_id)])
     response = StoredResponse("r1", key.id, None, "in_progress", False, {}, 1)
     ResponseStore(database, "there").begin(response, [])
     ledger.void("c1", "content_policy")  # its failure is recorded in another transaction, a moment later
@@ -130,7 +131,7 @@ def test_a_servers_own_clock_decides_nothing(database: Database, url: str, monke
     try:
         ledger, calls = Ledger(ahead, "ahead"), CallStore(ahead, "ahead", retention_s=600)
         assert [ledger.sweep([]), ledger.sweep([])] == [0, 0]
-        ledger.hold(call("c2", key.id), calls.begin_write(CallId("c2", key.id, "e", "f", "k")))
+        ledger.hold(call("c2", key.id), [calls.begin_write(CallId("c2", key.id, "e", "f", "k"))])
         written = calls.find("c2", key.id)
         assert written is not None
         assert abs(written.created_at - real()) < 600
@@ -143,8 +144,8 @@ def test_what_is_deleted_goes_in_pages(database: Database) -> None:
     key, _ = create_key(database, "a", GROUPS)
     ledger, calls = Ledger(database, "me"), CallStore(database, "me", retention_s=0)
     for i in range(5):
-        ledger.hold(call(f"c{i}", key.id), calls.begin_write(CallId(f"c{i}", key.id, "e", f"f{i}", None)))
-        ledger.capture(f"c{i}", [result(f"r{i}")], calls.success_write(f"c{i}", {}, delivered=True))
+        ledger.hold(call(f"c{i}", key.id), [calls.begin_write(CallId(f"c{i}", key.id, "e", f"f{i}", None))])
+        capture(ledger, f"c{i}", [result(f"r{i}")], calls.success_write(f"c{i}", {}, delivered=True))
     assert [calls.delete_expired(limit=2) for _ in range(4)] == [2, 2, 1, 0]
-    assert [ledger.expire_results(-1, limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [ResultStore(database).expire(-1, limit=2) for _ in range(4)] == [2, 2, 1, 0]
     assert clean(database)

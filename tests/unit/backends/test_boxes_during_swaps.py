@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.accounts.catalogs import CatalogContent, CatalogStore
@@ -19,9 +18,10 @@ from server.accounts.db import Database
 from server.backends.engine_host import EngineHost
 from server.backends.fleet import Fleet, Member
 from server.backends.upstream import UpstreamClient
-from server.flows.catalog_switch import CatalogSwitch
-from server.flows.cluster_catalog.files import parse, read_files, weight_sums
-from server.flows.cluster_catalog.member import CatalogMember, Proposal
+from server.catalog.images import load_catalog
+from server.flows.catalog.files import parse, read_files, weight_sums
+from server.flows.catalog.member import CatalogMember, Proposal
+from server.flows.catalog.switch import CatalogSwitch
 from server.state.served_catalog import ServedCatalog
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError
-from pipelines.catalog.images import Catalog, ImageModel
-from pipelines.catalog.sizes import SizeRules
 from pipelines.protocol.images import CheckpointSpec, Encoding, Failed, Finished, ImageJob, Progress, Runtime, Started
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.fleet import Fleet, Member, Plan
+from server.catalog.images import Catalog, ImageModel
+from server.catalog.sizes import SizeRules
 from tests.support.polling import eventually
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -37,7 +37,7 @@ def catalog(**checkpoints: CheckpointSpec) -> Catalog:
     """One model for each, of the given name."""
     models = {
         name: ImageModel(
-            name=name, tier="1K", price=1, group="g", sizes=SizeRules(name, "1K", {"1:1": (1024, 1024)}),
+            name=name, tier="1K", price_units=1, group="g", sizes=SizeRules(name, "1K", {"1:1": (1024, 1024)}),
             checkpoint=spec, quality=None, quality_names={}, default_quality=None, steps=9, source=Path("x.toml"),
         )
         for name, spec in checkpoints.items()

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import ChatEvent, ChatJob, CountJob
 from pipelines.protocol.upstream import Upstream
 from server.accounts.db import Database
 from server.accounts.keys import Key
 from server.backends.engine_host import EngineHost
 from server.backends.upstream import UpstreamClient, UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import ApiError, EngineFailure, Overloaded, StartError, TimedOut
 from server.flows.chat.run import ChatRunner, UsageContext
 from server.flows.chat.source import ChatParts

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from server.flows.catalog_edit import edit_catalog_file
+from server.flows.catalog.edit import edit_catalog_file
 
 BEFORE = '# mine\ncheckpoint = "one"  # the first\n'
 

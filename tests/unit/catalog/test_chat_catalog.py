@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.chat import ChatCatalog, read_chat
-from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.upstream import Upstream
+from server.catalog.chat import ChatCatalog, read_chat
+from server.catalog.images import load_catalog
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 GOOD = """

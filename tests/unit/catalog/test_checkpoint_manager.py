@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.images import Catalog, load_catalog
 from pipelines.catalog.manifest import manifest_of
 from pipelines.catalog.plan import plan_picture
+from server.catalog.images import Catalog, load_catalog
 from server.cli.app import main
 from server.cli.checkpoints import read_recipe
 from server.errors import BadRequest, NotFound, StartError
-from server.flows.catalog_edit import EditHistory, edit_catalog_file
+from server.flows.catalog.edit import EditHistory, edit_catalog_file
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.admin import ChangedSetting
 from tests.support.weight_files import INDEX, denoiser_file, flux_folder, gguf_file
@@ -38,7 +38,7 @@ def test_an_added_checkpoint_is_in_the_catalog(manager: CheckpointManager, folde
     assert added.models == ("flux-dev", "flux-dev-hd-count")
     assert added.file == folders[0] / "flux-dev.toml"
     model = models["flux-dev-hd-count"]
-    assert (model.steps, model.tier, model.price, model.group) == (28, "2K", 2500, "alpha-image-per-call")
+    assert (model.steps, model.tier, model.price_units, model.group) == (28, "2K", 2500, "alpha-image-per-call")
     assert model.checkpoint.sampling.guidance == 3.5
     assert model.checkpoint.path == folders[1] / "flux"
     assert "steps = 28  # the default of FluxPipeline, not checked for distillation" in added.text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.images import CatalogError, load_catalog
+from server.catalog.images import CatalogError, load_catalog
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 FILE = """\

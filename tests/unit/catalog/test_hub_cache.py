@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.catalog.images import load_catalog
+from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from tests.support.weight_files import denoiser_file, flux_folder

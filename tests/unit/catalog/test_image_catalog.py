@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.catalog.checkpoint_files import CheckpointError, check_files
-from pipelines.catalog.images import CatalogError, load_catalog
-from pipelines.catalog.toml import KeyPath, line_of
+from server.catalog.images import CatalogError, load_catalog
+from server.catalog.toml import KeyPath, line_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PRICES = {
@@ -33,7 +33,7 @@ def edit(configs: Path, file: str, old: str, new: str) -> None:
 
 def test_all_ten_models_are_there_with_their_tiers_and_prices() -> None:
     catalog = load_catalog(REPOSITORY / "model_configs", Path("weights"))
-    assert {model.name: (model.tier, model.price) for model in catalog.models.values()} == PRICES
+    assert {model.name: (model.tier, model.price_units) for model in catalog.models.values()} == PRICES
     assert catalog.models["alpha-image-2-4k-count"].ratios == ("16:9", "9:16", "2:1", "1:2", "21:9", "9:21")
     assert "8:1" in catalog.models["beta-3.1-flash-image-4k-count"].ratios
     assert "8:1" not in catalog.models["beta-3-pro-image-4k-count"].ratios

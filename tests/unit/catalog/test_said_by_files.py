@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from pipelines.catalog.base_search import find_bases
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from pipelines.catalog.inspection import inspect_checkpoint
 from pipelines.catalog.suggestion import suggest, suggested_spec
 from pipelines.catalog.weights import weights_key
+from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import BadRequest
-from server.flows.catalog_edit import edited_text
+from server.flows.catalog.edit import edited_text
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of
 from tests.support.weight_files import INDEX, flux_folder, sd_folder

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pipelines.catalog.images import ImageModel, load_catalog
-from pipelines.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, SizeRules, Tier, resolve_size
+from server.catalog.images import ImageModel, load_catalog
+from server.catalog.sizes import LISTED_SIZES, MAX_AREA_PX, MIN_AREA_PX, SizeError, SizeRules, Tier, resolve_size
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CATALOG = load_catalog(REPOSITORY / "model_configs", REPOSITORY / "weights")

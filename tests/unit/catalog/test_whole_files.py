@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipelines.catalog.images import Catalog, load_catalog
 from pipelines.catalog.inspection import inspect_checkpoint
+from server.catalog.images import Catalog, load_catalog
 from server.errors import BadRequest
 from server.flows.checkpoints import CheckpointManager
 from server.schemas.checkpoint_reports import report_of

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.catalog.chat import ChatModel
 from pipelines.protocol.chat import (
     Admitted,
     ChatEvent,
@@ -20,6 +19,7 @@ from pipelines.protocol.chat import (
 )
 from pipelines.protocol.upstream import Upstream
 from server.backends.upstream import UpstreamResponse
+from server.catalog.chat import ChatModel
 from server.errors import BadRequest, EngineFailure, Overloaded
 from server.flows.chat.events import RawItem
 from server.flows.chat.request import ChatRequest

@@ -18,7 +18,7 @@ from server.cli.app import main
 from server.clock import Clock
 from server.flows.operators import doctor
 from tests.support.in_process import InProcess, in_process
-from tests.unit.accounts.helpers import GROUPS, call, result
+from tests.unit.accounts.helpers import GROUPS, call, capture, result
 
 Run = Callable[..., tuple[int, str, str]]
 OCTOBER = datetime(2026, 10, 15, tzinfo=UTC).timestamp()
@@ -163,7 +163,7 @@ async def test_who_spent_what_last_month_is_the_same_everywhere(
         monkeypatch.setattr(Clock, "now", lambda _, moment=moment: moment)
         key, _ = create_key(opened, f"team {number % 2}", GROUPS)
         ledger.hold(call(f"c{number}", key.id, 1000 * (number + 1)))
-        ledger.capture(f"c{number}", [result(f"p{number}")])
+        capture(ledger, f"c{number}", [result(f"p{number}")])
     monkeypatch.undo()
     monkeypatch.setenv("DARKROOM_HOME", str(tmp_path))
     opened.dispose()

@@ -89,8 +89,8 @@ def fresh(other: ImageServer) -> None:
 async def spent(app: InProcess) -> int:
     database = app.services.stores.database
     (balance,) = await asyncio.to_thread(report.balances, database)
-    assert balance.held == 0
-    return balance.spent
+    assert balance.held_units == 0
+    return balance.spent_units
 
 
 async def ask(app: InProcess, model: str, path: str = DRAW, **fields: Any) -> httpx.Response:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pipelines.catalog.images import load_catalog
-from pipelines.catalog.sizes import resolve_size
+from server.catalog.images import load_catalog
+from server.catalog.sizes import resolve_size
 from server.data_folders import REPOSITORY
 from tests.support.in_process import in_process
 

@@ -15,7 +15,7 @@ from server.accounts.keys import find_key
 from server.accounts.ledger import Ledger
 from server.accounts.refusals import Refusal, record_refusals
 from tests.support.in_process import InProcess, in_process
-from tests.unit.accounts.helpers import call, result
+from tests.unit.accounts.helpers import call, capture, result
 from tests.unit.accounts.test_operators import CALL
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,7 +44,7 @@ async def create(running: InProcess, name: str, **fields: Any) -> dict[str, Any]
 def spend(running: InProcess, key_id: str, call_id: str, price: int) -> None:
     ledger = Ledger(running.services.stores.database, "me")
     ledger.hold(call(call_id, key_id, price))
-    ledger.capture(call_id, [result(call_id)])
+    capture(ledger, call_id, [result(call_id)])
 
 
 async def test_a_key_is_created_shown_changed_rotated_and_revoked(running: InProcess) -> None:

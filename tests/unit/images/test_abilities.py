@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.images import Catalog, ImageModel, load_catalog
 from pipelines.protocol.images import Picture, Runtime
 from pipelines.protocol.messages import Abilities, Withdrawn
+from server.catalog.images import Catalog, ImageModel, load_catalog
 from server.errors import BadRequest
 from server.flows.images.request import ImageRequest, build_job, check_loras, check_options
 from server.flows.references import DecodedPicture, Reference
@@ -143,7 +143,12 @@ def test_alpha_draws_two_references_with_the_other_starter() -> None:
     alpha, beta = catalog.models["alpha-image-2-hd-count"], catalog.models["beta-3-pro-image-hd-count"]
     assert alpha.drawn_with(1) is alpha
     drawn = alpha.drawn_with(2)
-    assert (drawn.name, drawn.price, drawn.group, drawn.sizes) == (alpha.name, alpha.price, alpha.group, alpha.sizes)
+    assert (drawn.name, drawn.price_units, drawn.group, drawn.sizes) == (
+        alpha.name,
+        alpha.price_units,
+        alpha.group,
+        alpha.sizes,
+    )
     assert replace(drawn.checkpoint, family="beta") == beta.checkpoint
     assert {drawn.steps_for(quality) for quality in ("low", "high", None)} == {beta.steps}
     assert drawn.checkpoint in catalog.checkpoints

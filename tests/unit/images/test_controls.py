@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.images import CatalogError, load_catalog
 from pipelines.protocol.images import CheckpointSpec
 from pipelines.protocol.messages import Abilities
+from server.catalog.images import CatalogError, load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.images.controls import ControlRequest, check_controls

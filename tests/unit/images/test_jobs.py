@@ -72,7 +72,7 @@ def run_on_a_server_that_dies(home: Path, call_id: str) -> None:
         key_id = session.scalars(select(KeyRow.id)).one()
     call = CallId(call_id, key_id, "images.generations", "print", None)
     billed = BilledCall(call_id, key_id, call.endpoint, "alpha-image-2-count", 1000)
-    Ledger(database, "dead").hold(billed, CallStore(database, "dead", 60).begin_write(call))
+    Ledger(database, "dead").hold(billed, [CallStore(database, "dead", 60).begin_write(call)])
     database.dispose()
 
 

@@ -84,7 +84,7 @@ async def test_pictures_are_served_from_the_store_and_nothing_is_charged_without
             refused = await client.post("/v1/images/generations", json=BODY)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "storage_failed")
             assert charges(running) == before
-            assert report.balances(running.services.stores.database)[0].held == 0
+            assert report.balances(running.services.stores.database)[0].held_units == 0
 
 
 async def pieces_for_a_client_that_reads_nothing(running: InProcess, path: str) -> int:

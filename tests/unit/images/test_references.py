@@ -9,7 +9,8 @@ import pytest
 
 from server.accounts.db import Database
 from server.accounts.keys import create_key
-from server.accounts.ledger import BilledCall, Ledger, StoredResult
+from server.accounts.ledger import BilledCall, Ledger
+from server.accounts.results import ResultStore, StoredResult
 from server.backends.decoding.pool import DecoderPool
 from server.backends.local_storage import LocalStorage
 from server.errors import BadRequest
@@ -18,6 +19,7 @@ from server.flows.references import DOWNLOADS_PER_KEY, TURNS, Reference, Referen
 from tests.support.file_counter import FileCounter
 from tests.support.in_process import png
 from tests.support.polling import eventually
+from tests.unit.accounts.helpers import capture
 
 NAME, THERE = f"{'0' * 32}.png", f"{'1' * 32}.png"  # the first was deleted
 
@@ -29,11 +31,11 @@ async def references(tmp_path: Path) -> AsyncIterator[ReferenceLoader]:
     ledger = Ledger(database, owner="me", lease_s=60)
     key, _ = create_key(database, "one", frozenset({"alpha"}))
     ledger.hold(BilledCall("call_1", key.id, "images.generations", "alpha", 1000))
-    ledger.capture("call_1", [StoredResult(name, "image/png", 16, 16, 100, "0" * 64, 0) for name in (NAME, THERE)])
+    capture(ledger, "call_1", [StoredResult(name, "image/png", 16, 16, 100, "0" * 64, 0) for name in (NAME, THERE)])
     storage, decoders = LocalStorage(tmp_path / "results"), DecoderPool(tmp_path / "pixels")
     storage.write(THERE, png())
     await decoders.start()
-    yield ReferenceLoader(ledger, storage, decoders, fetch=False, fetch_timeout_s=1)
+    yield ReferenceLoader(ResultStore(database), storage, decoders, fetch=False, fetch_timeout_s=1)
     await decoders.stop()
 
 

@@ -3,8 +3,8 @@
 from dataclasses import fields
 from pathlib import Path
 
-from pipelines.catalog.schema import SamplingTable
 from pipelines.protocol.images import CheckpointSpec, Sampling, SamplingDefaults
+from server.catalog.schema import SamplingTable
 from server.schemas.images import SamplingOptions
 
 SPEC = CheckpointSpec("x", Path("x"), None, "alpha", "img2img", 1, sampling=SamplingDefaults(guidance=2.0))

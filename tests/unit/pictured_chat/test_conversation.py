@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.images import load_catalog
+from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.pictured_chat.conversation import read_conversation

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pipelines.catalog.images import load_catalog
 from pipelines.protocol.chat import Admitted, ChatFinished, ChatUsage, TextDelta
 from server.backends.local_storage import LocalStorage
+from server.catalog.images import load_catalog
 from server.data_folders import REPOSITORY
 from server.errors import BadRequest
 from server.flows.chat.source import ChatCall

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.catalog.images import load_catalog
+from server.catalog.images import load_catalog
 from server.errors import BadRequest
 from server.flows.references import Reference
 from server.flows.responses.image_tool import ToolArguments, build_image_request, fit_tool, parse_tool_arguments

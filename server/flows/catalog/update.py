@@ -1,7 +1,7 @@
 """Another checkpoint, or another catalog, in a running server: inspected, loaded and warmed before it is served.
 
 If anything is wrong with the new catalog, nothing changes. This is the way of a server that is the only one, whose
-catalog is its files; `server/flows/cluster_catalog/` is that of several.
+catalog is its files; `cluster` is that of several.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from pipelines.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
+from server.catalog.images import Catalog, CatalogError, ImageModel, load_catalog
 from server.errors import BadRequest, NotFound
-from server.flows.catalog_edit import EditHistory, SettingChange, edit_catalog_file, write_text
-from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Tell, say_nothing
+from server.flows.catalog.edit import EditHistory, SettingChange, edit_catalog_file, write_text
+from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Tell, say_nothing
 from server.flows.checkpoints import CheckpointManager
 from server.state.served_catalog import ServedCatalog
 

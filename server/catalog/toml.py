@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, AnyHttpUrl, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-from pipelines.catalog.toml_messages import message_of, syntax_message
+from server.catalog.toml_messages import message_of, syntax_message
 
 Shape = TypeVar("Shape", bound=BaseModel)
 KeyPath = tuple[str | int, ...]  # keys and list indices, from the top of the file

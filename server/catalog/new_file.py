@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines.catalog.sizes import Tier
 from pipelines.catalog.suggestion import Noise, Suggestion, Value
+from server.catalog.sizes import Tier
 
 TIER_WORDS: dict[Tier, str] = {"1K": "", "2K": "hd-count", "4K": "4k-count"}  # the API's naming rule
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from sqlalchemy import make_url
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion
 from server.accounts.db import Database
+from server.catalog.images import Catalog, CatalogError, load_catalog
 from server.errors import StartError
-from server.flows.cluster_catalog.files import TellRead, compare_sums, parse, read_files, weight_sums
+from server.flows.catalog.files import TellRead, compare_sums, parse, read_files, weight_sums
 from server.settings import Settings
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from pipelines.catalog.checkpoint_files import files_version, find_snapshot
 from pipelines.catalog.conditioning import MODES
 from pipelines.catalog.plan import needs_two_passes
-from pipelines.catalog.schema import CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 from pipelines.protocol.images import (
     CheckpointSpec,
     Conditioning,
@@ -21,6 +20,7 @@ from pipelines.protocol.images import (
     StepCache,
 )
 from pipelines.protocol.upstream import ImageUpstream
+from server.catalog.schema import CheckpointTable, RuntimeTable, SamplingTable, UpstreamTable
 
 SAMPLING = "sampling."  # before the keys of that table
 

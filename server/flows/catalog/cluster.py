@@ -9,16 +9,16 @@ from pathlib import Path
 
 import structlog
 
-from pipelines.catalog.images import CatalogError
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit, TurnLost
 from server.backends.gateway_link import GatewayGone
+from server.catalog.images import CatalogError
 from server.errors import ApiError, BadRequest, Conflict, DatabaseBusy
-from server.flows.catalog_edit import MAX_EDITS, SettingChange, edited_text
-from server.flows.catalog_switch import CatalogDiff, Tell, say_nothing
-from server.flows.catalog_update import CatalogUpdater, find_local, fitting, refused
+from server.flows.catalog.edit import MAX_EDITS, SettingChange, edited_text, last_edit
+from server.flows.catalog.files import parse, read_files
+from server.flows.catalog.member import CatalogMember, Proposal
+from server.flows.catalog.switch import CatalogDiff, Tell, say_nothing
+from server.flows.catalog.update import CatalogUpdater, find_local, fitting, refused
 from server.flows.checkpoints import CheckpointManager
-from server.flows.cluster_catalog.files import parse, read_files
-from server.flows.cluster_catalog.member import CatalogMember, Proposal
 from server.flows.peers import PeerRefused, Peers
 from server.state.served_catalog import ServedCatalog
 
@@ -74,13 +74,9 @@ class ClusterCatalogUpdater(CatalogUpdater):
 
     async def undo(self, tell: Tell = say_nothing) -> CatalogDiff:
         def undone(current: CatalogVersion) -> tuple[CatalogContent, list[SettingChange]]:
-            *edits, last = current.content.edits or (None,)
-            if last is None:
-                raise BadRequest("There is no swap to undo.")
-            if current.content.files.get(last.source) != last.after:
-                raise BadRequest(f"{last.source} has changed since the swap: edit it by hand and reload.")
-            kept = tuple(edit for edit in edits if edit is not None)
-            return self._content({**current.content.files, last.source: last.before}, kept), []
+            files, edits = current.content.files, current.content.edits
+            last = last_edit(edits, files.get)
+            return self._content({**files, last.source: last.before}, edits[:-1]), []
 
         return await self._change(undone, tell)
 

@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from pipelines.catalog.sizes import Tier
-from pipelines.catalog.toml import ServerUrl, Strict
 from pipelines.protocol.images import (
     Batch,
     Conditioning,
@@ -22,6 +20,8 @@ from pipelines.protocol.images import (
     Scalar,
 )
 from pipelines.protocol.upstream import ImageApi
+from server.catalog.sizes import Tier
+from server.catalog.toml import ServerUrl, Strict
 
 QualityName = Literal["low", "medium", "high", "xhigh", "max"]
 ControlName = Annotated[
@@ -314,9 +314,9 @@ class Presets(Strict):
     """presets.toml: by tier, aspect ratio -> width and height."""
 
     model_config = ConfigDict(extra="forbid", strict=False)
-    one: Annotated[dict[str, tuple[int, int]], Field(alias="1K")]
-    two: Annotated[dict[str, tuple[int, int]], Field(alias="2K")]
-    four: Annotated[dict[str, tuple[int, int]], Field(alias="4K")]
+    tier_1k: Annotated[dict[str, tuple[int, int]], Field(alias="1K")]
+    tier_2k: Annotated[dict[str, tuple[int, int]], Field(alias="2K")]
+    tier_4k: Annotated[dict[str, tuple[int, int]], Field(alias="4K")]
 
 
 def validate_file(file: CheckpointFile, shared: CatalogFile) -> Iterator[tuple[str, str]]:

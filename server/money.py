@@ -1,4 +1,4 @@
-"""Money is an integer of 1/10000 CNY, so that sums are exact."""
+"""Money is an integer of units, which are 1/10000 CNY, so that sums are exact."""
 
 from decimal import Decimal, InvalidOperation
 
@@ -7,7 +7,10 @@ MAX_CNY = Decimal(100_000_000)
 
 
 def parse_money(text: str) -> int:
-    """'0.10' -> 1000. Raises ValueError for anything but a plain amount with at most four decimals."""
+    """Return the units of an amount: '0.10' -> 1000.
+
+    Raises ValueError for anything but a plain amount with at most four decimals.
+    """
     try:
         amount = Decimal(text)
     except InvalidOperation as error:
@@ -21,7 +24,7 @@ def parse_money(text: str) -> int:
 
 
 def format_money(units: int) -> str:
-    """1000 -> '0.10': two decimals, or up to four if needed."""
+    """Return an amount as text: 1000 -> '0.10', with two decimals, or up to four if needed."""
     sign = "-" if units < 0 else ""
     cny, part = divmod(abs(units), UNITS_PER_CNY)
     decimals = f"{part:04d}"

@@ -11,14 +11,14 @@ import structlog
 
 from pipelines.catalog.checkpoint_files import CheckpointError, describe
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import Catalog
 from pipelines.protocol.chat import ChatEvent, ChatJob, ChatSpec, CountJob
 from pipelines.protocol.images import CheckpointSpec
 from server.backends.engine_host import EngineHost, WorkerDied
 from server.backends.fleet import Fleet, Plan
 from server.backends.upstream import UpstreamClient
+from server.catalog.images import Catalog
 from server.errors import BadRequest, Conflict, StartError
-from server.flows.catalog_edit import SettingChange
+from server.flows.catalog.edit import SettingChange
 from server.schemas.swaps import Stage
 from server.state.served_catalog import ServedCatalog
 

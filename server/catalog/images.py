@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.catalog.chat import ChatCatalog, read_chat
 from pipelines.catalog.folder_problems import similar_names
-from pipelines.catalog.schema import (
+from pipelines.protocol.images import CheckpointSpec
+from pipelines.protocol.upstream import Upstream
+from server.catalog.chat import ChatCatalog, read_chat
+from server.catalog.schema import (
     QUALITIES,
     CatalogFile,
     CheckpointFile,
@@ -20,14 +22,12 @@ from pipelines.catalog.schema import (
     QualityTable,
     validate_file,
 )
-from pipelines.catalog.sizes import SizeRules, Tier
-from pipelines.catalog.specs import checkpoint_spec, with_weights
-from pipelines.catalog.toml import KeyPath, error_at, read_toml
-from pipelines.protocol.images import CheckpointSpec
-from pipelines.protocol.upstream import Upstream
+from server.catalog.sizes import SizeRules, Tier
+from server.catalog.specs import checkpoint_spec, with_weights
+from server.catalog.toml import KeyPath, error_at, read_toml
+from server.money import parse_money
 
 RESERVED = ("catalog.toml", "presets.toml", "chat.toml")
-UNITS_PER_CNY = 10_000
 EXTREME_RATIOS = ("4:1", "1:4", "8:1", "1:8")
 MAX_REFERENCES = 16  # of a call
 CREATED = 1_760_000_000  # the date of the API; OpenAI's model objects must have one
@@ -48,11 +48,11 @@ class ReferenceDrawing:
 
 @dataclass(frozen=True, slots=True)
 class ImageModel:
-    """A served name. The price is in 1/10000 CNY a call."""
+    """A served name, and what a call of it costs."""
 
     name: str
     tier: Tier
-    price: int
+    price_units: int
     group: str
     sizes: SizeRules
     checkpoint: CheckpointSpec
@@ -238,7 +238,7 @@ def _add_models(
         models[model.name] = ImageModel(
             name=model.name,
             tier=model.tier,
-            price=_units(model.price),
+            price_units=parse_money(model.price),
             group=shared.groups.get(file.family, ""),
             sizes=SizeRules(model.name, model.tier, {ratio: tier_presets[ratio] for ratio in ratios}),
             checkpoint=spec,
@@ -296,8 +296,3 @@ def _alias_errors(path: Path, shared: CatalogFile, models: Mapping[str, ImageMod
     if shared.default not in models:
         errors.append(error_at(path, ("default",), f"{shared.default!r} is not a model; expected one of {known}"))
     return errors
-
-
-def _units(price: str) -> int:
-    whole, _, part = price.partition(".")
-    return int(whole) * UNITS_PER_CNY + int(part.ljust(4, "0"))

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipelines.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 from pipelines.protocol.chat import ChatSpec
 from pipelines.protocol.images import Dtype
 from pipelines.protocol.upstream import Upstream
+from server.catalog.toml import KeyPath, ServerUrl, Strict, error_at, read_toml
 
 CREATED = 1_760_000_000  # as the image models' date: OpenAI's model objects must have one
 FOLDER_KEYS = ("tools", "vision", "context", "max_batch", "max_string", "dtype")

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -12,10 +12,10 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable
 
-from pipelines.catalog.images import scaled_qualities
 from pipelines.catalog.suggestion import Setting
 from pipelines.protocol.images import Scalar
 from server.accounts.catalogs import Edit
+from server.catalog.images import scaled_qualities
 from server.errors import BadRequest
 
 log = structlog.stdlib.get_logger("darkroom.swap")
@@ -90,6 +90,25 @@ def write_text(file: Path, text: str) -> None:
     part.replace(file)
 
 
+def last_edit(edits: Sequence[Edit], read: Callable[[str], str | None]) -> Edit:
+    """Return the edit that `undo` takes back. `read` returns the present text of its file.
+
+    Raises BadRequest if there is none, or if its file has changed since.
+    """
+    if not edits:
+        raise BadRequest("There is no swap to undo.")
+    if read(edits[-1].source) != edits[-1].after:
+        raise BadRequest(f"{edits[-1].source} has changed since the swap: edit it by hand and reload.")
+    return edits[-1]
+
+
+def _read_source(source: str) -> str:
+    try:
+        return Path(source).read_text()
+    except OSError as error:
+        raise BadRequest(f"{source} can't be read: {error.strerror}.") from error
+
+
 class EditHistory:
     """The latest edits, in a file of the server's home: they can be undone after a restart too."""
 
@@ -101,18 +120,8 @@ class EditHistory:
         write_text(self._file, json.dumps([*map(asdict, self._read()), asdict(edit)][-MAX_EDITS:]))
 
     def last(self) -> Edit:
-        """The edit that `undo` takes back. Raises BadRequest if there is none, or if its file has changed since."""
-        edits = self._read()
-        if not edits:
-            raise BadRequest("There is no swap to undo.")
-        edit = edits[-1]
-        try:
-            text = Path(edit.source).read_text()
-        except OSError as error:
-            raise BadRequest(f"{edit.source} can't be read: {error.strerror}.") from error
-        if text != edit.after:
-            raise BadRequest(f"{edit.source} has changed since the swap: edit it by hand and reload.")
-        return edit
+        """Return the edit that `undo` takes back. Raises BadRequest as `last_edit`, and if its file can't be read."""
+        return last_edit(self._read(), _read_source)
 
     def forget_last(self) -> None:
         """Raises OSError."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import structlog
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import Catalog, CatalogError, load_catalog
-from server.flows.catalog_edit import write_text
+from server.catalog.images import Catalog, CatalogError, load_catalog
+from server.flows.catalog.edit import write_text
 
 TellRead = Callable[[int, int], None]  # bytes that were read, of how many
 

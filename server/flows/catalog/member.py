@@ -11,12 +11,12 @@ from pathlib import Path
 import structlog
 
 from pipelines.catalog.digests import Digests
-from pipelines.catalog.images import Catalog, CatalogError
 from server.accounts.catalogs import CatalogContent, CatalogStore, CatalogVersion, Edit
+from server.catalog.images import Catalog, CatalogError
 from server.errors import ApiError, BadRequest, Conflict
-from server.flows.catalog_switch import CatalogDiff, CatalogSwitch, Prepared
-from server.flows.catalog_update import refused
-from server.flows.cluster_catalog.files import compare_sums, parse, weight_sums, write_files
+from server.flows.catalog.files import compare_sums, parse, weight_sums, write_files
+from server.flows.catalog.switch import CatalogDiff, CatalogSwitch, Prepared
+from server.flows.catalog.update import refused
 from server.schemas.cluster import EditedFile, ProposedCatalog
 from server.state.served_catalog import ServedCatalog
 

@@ -1,0 +1,32 @@
+"""The rows of stored images."""
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Float, ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from server.accounts.tables import Base
+
+
+class ResultRow(Base):
+    """A stored image. `name` is its file name and the last part of its URL."""
+
+    __tablename__ = "results"
+    __table_args__ = (Index("ix_results_age", "key_id", "created_at"),)
+
+    name: Mapped[str] = mapped_column(String(60), primary_key=True)
+    call_id: Mapped[str] = mapped_column(ForeignKey("holds.call_id"), index=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("keys.id"))
+    position: Mapped[int] = mapped_column(Integer)
+    media_type: Mapped[str] = mapped_column(String(40))
+    width_px: Mapped[int] = mapped_column(Integer)
+    height_px: Mapped[int] = mapped_column(Integer)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64), index=True)  # finds the image that a client sends back as a file
+    created_at: Mapped[float] = mapped_column(Float, index=True)
+    deleted_at: Mapped[float | None] = mapped_column(Float)  # since then, its file may be deleted
+    # the rest only while prompts are kept, and until it is deleted
+    seed: Mapped[int | None] = mapped_column(BigInteger)
+    prompt: Mapped[str | None] = mapped_column(Text)
+    parameters: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    parents: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))  # names of results it was made from
