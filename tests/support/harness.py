@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 from openai import OpenAI
 
-from server.accounts import report
+from server.accounts import report, results
 from server.accounts.db import Database
 from server.backends.open_storage import open_storage
 from server.settings import Settings
@@ -237,7 +237,7 @@ def assert_clean(server: Server) -> None:
     settings = Settings(home=server.home, **where)
     database = Database(settings.database_url)
     try:
-        assert report.check(database, open_storage(settings.pictures).exists) == []
+        assert report.check(database) + results.check(database, open_storage(settings.pictures).exists) == []
     finally:
         database.dispose()
 
