@@ -112,8 +112,8 @@ def sheet(drawn: Sequence[Row]) -> Image.Image:
     for row in drawn:
         lines.append((GAP_PX, y, None, row.heading))
         x, y = GAP_PX, y + WORDS_PX + GAP_PX
-        for picture, words in row.pictures:
-            fitted = picture.resize((max(1, round(picture.width * HEIGHT_PX / picture.height)), HEIGHT_PX))
+        for drawn, words in row.pictures:
+            fitted = drawn.resize((max(1, round(drawn.width * HEIGHT_PX / drawn.height)), HEIGHT_PX))
             if x + fitted.width + GAP_PX > WIDTH_PX:
                 x, y = GAP_PX, y + HEIGHT_PX + WORDS_PX + GAP_PX
             lines.append((x, y, fitted, words))

@@ -84,12 +84,12 @@ def template_messages(
     if pictures and checkpoint.processor is None:
         raise InvalidRequest(Failed("unsupported", "This model does not see images.", param="messages"))
     names: dict[str, str] = {}
-    images = map(to_image, pictures)
+    loaded = map(to_image, pictures)
     converted_messages = []
     for message in messages:
         converted = _template_message(message, checkpoint.template, names)
         if isinstance(content := converted.get("content"), list | tuple):
-            parts = [_template_part(part, images) for part in content]
+            parts = [_template_part(part, loaded) for part in content]
             joined = "".join(part["text"] for part in parts if part["type"] == "text")
             converted["content"] = parts if checkpoint.processor else joined
         elif isinstance(content, str) and checkpoint.processor:

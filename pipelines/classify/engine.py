@@ -162,8 +162,8 @@ def _positions(config: Any) -> int:
 def _to_image(picture: Picture | EncodedImage) -> Image.Image:
     if isinstance(picture, Picture):
         return to_image(picture).convert("RGB")
-    with Image.open(io.BytesIO(picture.data)) as image:
-        return image.convert("RGB")
+    with Image.open(io.BytesIO(picture.data)) as opened:
+        return opened.convert("RGB")
 
 
 def _to_failed_event(job: ClassifyJob, error: Exception) -> Failed:

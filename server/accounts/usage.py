@@ -87,11 +87,11 @@ def months_spent(database: Database) -> dict[str, int]:
 
 
 def _entries_query(database: Database, wanted: UsageFilter):  # type: ignore[no-untyped-def]  # noqa: ANN202  # of eight
-    pictures = select(ResultRow.call_id, func.count().label("images")).group_by(ResultRow.call_id).subquery()
-    day, images = _day(database, EntryRow.created_at), func.sum(pictures.c.images)
+    drawn = select(ResultRow.call_id, func.count().label("images")).group_by(ResultRow.call_id).subquery()
+    day, images = _day(database, EntryRow.created_at), func.sum(drawn.c.images)
     query = (
         select(EntryRow.key_id, day, EntryRow.model, func.count(), images, func.sum(EntryRow.amount))
-        .outerjoin(pictures, pictures.c.call_id == EntryRow.call_id)
+        .outerjoin(drawn, drawn.c.call_id == EntryRow.call_id)
         .where(*wanted.period.bounds(EntryRow.created_at))
         .group_by(EntryRow.key_id, day, EntryRow.model)
     )

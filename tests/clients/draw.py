@@ -71,8 +71,8 @@ def by_langchain() -> dict[str, object]:
     first = bound.invoke("draw a red boat")
     second = bound.invoke("make it blue", previous_response_id=first.response_metadata["id"])
     drawn = next(block["base64"] for block in first.content_blocks if block["type"] == "image")
-    image = {"type": "image", "base64": drawn, "mime_type": "image/png"}
-    message = {"role": "user", "content": [{"type": "text", "text": "make it green"}, image]}
+    part = {"type": "image", "base64": drawn, "mime_type": "image/png"}
+    message = {"role": "user", "content": [{"type": "text", "text": "make it green"}, part]}
     edited = bound.invoke([message])
     answers = (first, second, edited)
     pictures = [block["base64"] for answer in answers for block in answer.content_blocks if block["type"] == "image"]

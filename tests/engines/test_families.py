@@ -127,7 +127,7 @@ async def test_warmup_finds_what_a_checkpoint_can_do(name: str, tmp_path: Path) 
     one_by_one = name in ONE_BY_ONE  # then the second does not begin before the first has ended
     event = await last_event(engine, job) if one_by_one else (await drawn_together(engine, [job]))[0]
     assert isinstance(event, Finished), event
-    assert {(image.width_px, image.height_px) for image in event.images} == {(112, 64)}
+    assert {(each.width_px, each.height_px) for each in event.images} == {(112, 64)}
     assert event.merged == (name not in DRAWN_APART | ONE_BY_ONE)
     alone = [await drawn(engine, replace(job, id=f"{seed}", n=1, seed=seed)) for seed in (job.seed, job.seed + 1)]
     assert difference(event, [picture for (picture,) in alone]) <= 2

@@ -249,16 +249,16 @@ async def test_checkpoints_of_one_base_share_its_components(base: Path, tmp_path
     whole = estimate_bytes(folder, 4)
     denoiser = sum(weight.numel() for weight in weights_of(base).values()) * 4
     room = whole + denoiser + denoiser // 2  # for two of them, and not for what a copy of the others takes
-    residency = CheckpointCache(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
-    one, two = [await residency.load(spec) for spec in specs]
+    cache = CheckpointCache(CPU, room, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    one, two = [await cache.load(spec) for spec in specs]
     for name, part in one.checkpoint.components.items():
         if isinstance(part, torch.nn.Module):
             assert (part is two.checkpoint.components[name]) == (name != "transformer"), name
-    assert residency.find(specs[0]) is one
-    third = await residency.load(folder)  # evicts the first
+    assert cache.find(specs[0]) is one
+    third = await cache.load(folder)  # evicts the first
     assert third.checkpoint.components["vae"] is two.checkpoint.components["vae"]
-    assert residency.find(specs[0]) is None
-    assert residency.find(specs[1]) is two
+    assert cache.find(specs[0]) is None
+    assert cache.find(specs[1]) is two
 
 
 async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loads(
@@ -268,9 +268,9 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
     specs = [single_file(base, tmp_path / f"{name}.safetensors") for name in ("one", "two")]
     for spec in specs:
         plain(weights_of(base), spec.path)
-    residency = CheckpointCache(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
-    residency._host_bytes = 2**30  # as beside a GPU
-    await residency.load(specs[0])
+    cache = CheckpointCache(CPU, 2**30, 0, Sharing(DeviceScheduler(), RowLimits(1)))
+    cache._host_bytes = 2**30  # as beside a GPU
+    await cache.load(specs[0])
     has_read, may_end = threading.Event(), threading.Event()
     moved: list[Checkpoint] = []
 
@@ -282,16 +282,16 @@ async def test_memory_that_is_freed_beside_a_load_takes_nothing_from_what_it_loa
 
     monkeypatch.setattr(checkpoint_cache, "load_checkpoint", hold)
     monkeypatch.setattr(Checkpoint, "move", lambda checkpoint, _: moved.append(checkpoint))
-    loading = asyncio.create_task(residency.load(specs[1]))
+    loading = asyncio.create_task(cache.load(specs[1]))
     assert await asyncio.to_thread(has_read.wait, 120)
-    freeing = asyncio.create_task(residency.free_memory())
+    freeing = asyncio.create_task(cache.free_memory())
     await asyncio.sleep(0)  # it begins
     may_end.set()
     two = await loading
     await freeing
     gone = {id(part) for checkpoint in moved for part in checkpoint.components.values()}
     assert not two.on_device or gone.isdisjoint(map(id, two.checkpoint.components.values()))
-    assert await residency.load(specs[1]) is two, "it comes back whole"
+    assert await cache.load(specs[1]) is two, "it comes back whole"
     assert two.on_device
 
 

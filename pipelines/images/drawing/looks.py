@@ -36,8 +36,8 @@ class InvalidPicture(Exception):
 
 def is_plain(picture: EncodedImage, box: tuple[int, int, int, int] | None = None) -> bool:
     """Whether it has one colour, or the part of it within left, top, right and bottom."""
-    with Image.open(io.BytesIO(picture.data)) as image:
-        pixels = np.asarray(image.convert("RGB").crop(box))
+    with Image.open(io.BytesIO(picture.data)) as opened:
+        pixels = np.asarray(opened.convert("RGB").crop(box))
     return bool((pixels == pixels[0, 0]).all())
 
 

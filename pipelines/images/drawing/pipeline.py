@@ -51,7 +51,7 @@ SEED_MODULUS = 2**63
 class Drawn:
     """What one pipeline call drew, on its way to the host."""
 
-    picture: ReturnedPicture
+    returned: ReturnedPicture
     size: tuple[int, int]  # that was asked for: width, height in px
     from_canvas: bool  # of that size: a pipeline that draws another one has stretched it
     last_latents: Transfer | None  # for the preview map, if it may have them
@@ -60,9 +60,9 @@ class Drawn:
     def image(self, preview_map: PreviewMap) -> Image.Image:
         """The picture, at `size`. Fits the preview map. Blocks; needs no device. Raises InvalidPicture and
         WrongSize."""
-        if not self.picture.is_finite:
+        if not self.returned.is_finite:
             raise InvalidPicture(self.dtype)
-        image = self.picture.image()
+        image = self.returned.image()
         if self.last_latents is not None:
             preview_map.update(self.last_latents.wait(), np.asarray(image))
         return to_planned_size(image, self.size, stretched=self.from_canvas)
@@ -155,8 +155,8 @@ class PicturePipeline:
                 else:  # it draws in the size of the reference
                     first = to_drawn_size(first, job, plan)
                 accepted = inspect.signature(self.checkpoint.task_classes[Task.NATIVE].__call__).parameters
-                images = self.checkpoint.family.reference_arguments(accepted, first, others)
-                return self._call(Task.NATIVE, seed, size, observer, **images)
+                given = self.checkpoint.family.reference_arguments(accepted, first, others)
+                return self._call(Task.NATIVE, seed, size, observer, **given)
             case Task.REDRAW:
                 if len(job.references) > 1:
                     raise UnsupportedTask("it takes one reference image")

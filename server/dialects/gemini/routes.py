@@ -220,8 +220,8 @@ async def _generate(
 def _pictured_call(body: GenerateBody, values: Json, name: str, stream: bool, write: Write) -> PicturedCall:
     """Return the body as a chat that draws. Raises BadRequest."""
     chat = to_chat(body, name)
-    image = body.generation_config.image_config
-    config = image.model_dump(exclude_none=True) if image else None
+    wanted = body.generation_config.image_config
+    config = wanted.model_dump(exclude_none=True) if wanted else None
     pictured = validate(ChatBody, {**chat, "image_config": config, "stream": stream}, strict=True)
     options = {field: chat[field] for field in PICTURE_OPTIONS if field in chat}
     return PicturedCall(pictured, options, ENDPOINT, tuple(ignored(values)), FIELDS, write)

@@ -79,7 +79,7 @@ class LocalSource(ChatSource):
         texts = await asyncio.to_thread(chat_texts, request.messages, read)
         await moderator.check_texts(context, "input", texts)
         await moderator.check_pictures(context, "input", images)
-        events = self._run(job_id, replace(request, pictures=images), UsageContext(key, self._model.name))
+        events = self._run(job_id, replace(request, decoded_images=images), UsageContext(key, self._model.name))
         async with aclosing(moderator.moderate_stream(context, events)) as moderated:
             try:
                 async for event in moderated:

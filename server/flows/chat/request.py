@@ -25,7 +25,7 @@ class ChatRequest:
 
     messages: tuple[Message, ...]
     images: tuple[Reference, ...] = ()
-    pictures: tuple[Picture, ...] = ()  # decoded, in the order of the messages' image_url parts
+    decoded_images: tuple[Picture, ...] = ()  # decoded, in the order of the messages' image_url parts
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: Literal["none", "auto", "required"] = "auto"
     allowed_tools: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def build_job(request: ChatRequest, spec: ChatSpec, job_id: str, time_limit_s: f
         messages=request.messages,
         seed=secrets.randbelow(MAX_RANDOM_SEED) if request.seed is None else request.seed % 2**63,
         time_limit_s=time_limit_s,
-        images=request.pictures,
+        images=request.decoded_images,
         tools=request.tools,
         tool_choice=request.tool_choice,
         allowed_tools=request.allowed_tools,

@@ -70,8 +70,8 @@ def build_result(
             "batch": "merged" if finished.merged else "exact",
         },
     )
-    pictures = {result.name: image.data for image, result in zip(finished.images, stored, strict=True)}
-    return ImageResult(job.id, answer, tuple(pictures), format_, pictures)
+    encoded = {result.name: image.data for image, result in zip(finished.images, stored, strict=True)}
+    return ImageResult(job.id, answer, tuple(encoded), format_, encoded)
 
 
 def truncated_of(request: ImageRequest, result: ImageResult) -> str:

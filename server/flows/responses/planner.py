@@ -193,7 +193,7 @@ def _request(
     logprobs = "message.output_text.logprobs" in body.include
     return ChatRequest(
         messages=messages,
-        pictures=pictures,
+        decoded_images=pictures,
         tools=tools.functions,
         tool_choice=tools.mode,
         allowed_tools=tools.allowed,

@@ -47,8 +47,8 @@ async def test_a_signed_picture_says_where_it_comes_from(
         assert [each["action"] for each in found] == actions
         assert {each["digitalSourceType"] for each in found} == {term}
         assert len(signed.data) - len(plain.data) < 8_000
-        with Image.open(io.BytesIO(signed.data)) as image, Image.open(io.BytesIO(plain.data)) as before:
-            assert image.tobytes() == before.tobytes()
+        with Image.open(io.BytesIO(signed.data)) as after, Image.open(io.BytesIO(plain.data)) as before:
+            assert after.tobytes() == before.tobytes()
     changed = bytearray(finished.images[0].data)
     changed[len(plain.data) * 2 // 3 + (3_000 if kind != "webp" else 0)] ^= 1  # of the pixels
     assert c2pa_manifest(bytes(changed), f"image/{kind}")[0] == "Invalid"
